@@ -18,6 +18,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.threshold_tests import AlertPlan, Runs, TestCounts, Tests
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,28 +134,28 @@ class CompareCounts(TestCounts, state="compare_counts"):
         self.signs = np.array([rule.sign for rule in method.plan.rules])
         self.thresholds = np.array([rule.threshold for rule in method.plan.rules])
 
+    @override
     def initial(self, key: bytes) -> CountedRuns:
-        """Return the state before the first window: there are no runs that could stop."""
         start = super().initial(key)
         recent = np.zeros((self.lengths.max() - 1, start.fired.size), np.int64)
         return CountedRuns((), start.fired, start.since, recent)
 
+    @override
     def snapshot(self, state: Runs) -> bytes:
-        """Encode a state; where each rule is about one window, as ever."""
         assert isinstance(state, CountedRuns)
         fields = {"fired": state.fired, "since": state.since}
         return pack("alert runs", 1, fields | ({"recent": state.recent} if len(state.recent) else {}))
 
+    @override
     def restore(self, data: bytes) -> CountedRuns:
-        """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
         recent = fields.get("recent", np.zeros((0, fields["fired"].size), np.int64))
         if len(recent) != self.lengths.max() - 1:
             raise SnapshotError("state must be of a run with the same rules")
         return CountedRuns((), fields["fired"], fields["since"], recent)
 
+    @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
-        """Compare all counts of one window, in all streams of the key."""
         assert isinstance(state, CountedRuns)
         streams = self.plan.streams_of(key)
         tests = self.read(streams, batches)

@@ -39,8 +39,9 @@ from privstream.transforms.events.private_transform import ApplyDoFn, check_stre
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from typing_extensions import override
 
 BETTER = 0.75
 """A method without a number in each row must need so much less than one that has them."""
@@ -348,8 +349,8 @@ class SparseVectorAlerts(AlertTransform):
         return StatusAlerts(plan=plan, monitor=monitor, windows=self.windows)
 
     @property
+    @override
     def false_alerts(self) -> tuple[FalseAlerts, ...]:
-        """The rules with at_least that noise alone meets in a run with nobody at all."""
         plan = self.plan
         enough = plan.enough if self.counted is None else self.counted.enough
         return false_alerts(plan.rules, enough, self._tests_of, plan.quiet)
@@ -359,14 +360,14 @@ class SparseVectorAlerts(AlertTransform):
         return len(self.plan.streams) * max(1, (self.windows or LATER) + 1 - rule.windows)
 
     @property
+    @override
     def advice(self) -> str:
-        """What would help where noise alone meets rules."""
         several = all(rule.until is None for rule in self.plan.rules)
         return advice_on(self.false_alerts, several)
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised, over the whole run and all streams."""
         plan = self.plan
         caveats = [KEYED_NOISE]
         some_streams = self.streams_per_person is not None and self.streams_per_person < len(plan.streams)
@@ -412,8 +413,8 @@ class SparseVectorAlerts(AlertTransform):
         )
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """Who counts: people in some streams and, by status, while they have charges left."""
         limits, signs = streams_of_person(self.streams_per_person, self.plan.streams), {r.sign for r in self.plan.rules}
         more = "; alerts of at_least rules may be missing" * (1 in signs)
         more += "; alerts of at_most rules may be false" * (-1 in signs)
@@ -422,12 +423,12 @@ class SparseVectorAlerts(AlertTransform):
         return people_who_count(limits, OF_ALL_TESTS, SURE, more)
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)
@@ -441,8 +442,7 @@ class SparseVectorAlerts(AlertTransform):
         )
         meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
         keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        met = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
+        met = apply_dofn(apart_in_time(keyed_batches, self.steps), meet, Keyed)
         if plan.by_stream:
             limit = BoundAcrossWindows(
                 steps=self.steps, noise=self.noise, timer_offset=2, item_shards=1, streams=self.streams_per_person

@@ -24,6 +24,7 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clocks
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 USED_UP = (
     "When an at_most alert ends, everybody who is back is charged: where nobody has charges left, such a rule is met "
@@ -145,12 +146,12 @@ class DecideRules(SingleSteps, state="decide_rules"):
         """The mechanism of one stream."""
         return self.method.monitor
 
+    @override
     def initial(self, key: bytes) -> Met:
-        """No rule is met, and nobody was charged."""
         return Met(UserCounters(), self.monitor.initial_state().since, Charges.none())
 
+    @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Met) -> tuple[Met, list[Alert]]:
-        """Decide one window."""
         held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
         given = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
@@ -194,20 +195,20 @@ class DecideRules(SingleSteps, state="decide_rules"):
         """By how much, with the plan's beta in one count, noise makes a gap too large."""
         return self.monitor.count_error(self.method.plan.beta)
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe people who come too late."""
         held = decode(HolderBatch, batch)
         self.late.inc(len(held.users))
         for number in np.unique(held.items).tolist():
             name = self.method.plan.rules[number].name
             yield late_letter(self.steps, step, "late people", name, key.decode())
 
+    @override
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: Met) -> list[bytes]:
-        """Write who has been charged since the last time, and since when rules are met."""
         return [_segment(state.unlogged, state.since)]
 
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> Met:
-        """Add up the log."""
         state = self.initial(key)
         for segment in segments:
             found: dict[str, Any] = unpack("rules met", 1, segment)
@@ -215,14 +216,14 @@ class DecideRules(SingleSteps, state="decide_rules"):
             state = Met(counters, found["since"], Charges.none())
         return state
 
+    @override
     def encode(self, state: Met) -> list[bytes]:
-        """Write one entry per person."""
         charges = state.counters.compact()
         starts = range(0, max(1, len(charges)), SEGMENT)
         return [_segment(charges.slice(start, start + SEGMENT), state.since) for start in starts]
 
+    @override
     def logged(self, state: Met) -> Met:
-        """Return the state without what is in the log now."""
         return replace(state, unlogged=Charges.none())
 
 

@@ -50,8 +50,8 @@ class MeetRules(BoundEvents, state="meet_rules"):
         self.noise = noise
         self.by_people = by_people
 
+    @override
     def setup(self) -> None:
-        """Hash the rules' items, as `SplitEvents` does those of events."""
         pairs = [(number, item) for number, rule in enumerate(self.rules) for item in rule.items or ()]
         texts = pa.array([item for _, item in pairs], pa.string())
         items = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(texts)))
@@ -97,8 +97,8 @@ class CountMeeting(beam.DoFn):
         self.rules = rules
         self.by_stream = by_stream
 
+    @override
     def process(self, element: Keyed) -> Iterator[Keyed]:
-        """Count one batch."""
         step, met = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
         cells = met.codes * self.rules + met.batch.items.astype(np.int64)
         counts = np.bincount(cells, minlength=len(met.streams) * self.rules).reshape(-1, self.rules)
@@ -223,25 +223,25 @@ class TestAlerts(SingleSteps):
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
         """Return the tests of one window."""
 
+    @override
     def initial(self, key: bytes) -> Runs:
-        """Return the state before the first window."""
         plan = self.plan
         fired = np.full((len(plan.streams_of(key)), len(plan.rules)), NEVER, np.int64)
         return Runs(tuple(plan.mechanism.initial_state() for _ in plan.groups), fired, fired)
 
+    @override
     def snapshot(self, state: Runs) -> bytes:
-        """Encode a state."""
         runs = {f"run {i}": self.plan.mechanism.snapshot(progress) for i, progress in enumerate(state.progress)}
         return pack("alert runs", 1, runs | {"fired": state.fired, "since": state.since})
 
+    @override
     def restore(self, data: bytes) -> Runs:
-        """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
         runs = (self.plan.mechanism.restore(fields[f"run {i}"]) for i in range(len(self.plan.groups)))
         return Runs(tuple(runs), fields["fired"], fields["since"])
 
+    @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
-        """Test all rules in one window, in all streams of the key."""
         plan, mechanism = self.plan, self.plan.mechanism
         if all(map(mechanism.halted, state.progress)):
             return state, []
@@ -333,8 +333,8 @@ class TestAlerts(SingleSteps):
             self.stopped.inc()
         return rows
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count a late batch, and describe it in the dead-letter output."""
         self.late.inc()
         yield late_letter(self.steps, step, "late count", "")
 
@@ -342,8 +342,8 @@ class TestAlerts(SingleSteps):
 class TestCounts(TestAlerts, state="test_counts"):
     """Test how many people meet each rule: every rule in every stream, in every window."""
 
+    @override
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
-        """Add up the counts of all shards; who is not there counts as nobody."""
         counts = np.zeros((len(streams), len(self.plan.rules)), np.int64)
         place = {stream: number for number, stream in enumerate(streams)}
         for batch in batches:

@@ -65,8 +65,8 @@ class Stays(Run):
         order = np.argsort(people)
         return cls(people[order], until[order])
 
+    @override
     def merged(self, newer: Stays) -> Stays:
-        """Return the stays of both, of which the newer ones count where there are two."""
         people, until, first = self.interleaved(newer)
         last = np.roll(first, -1)  # the first row is always one
         return Stays(people[last], until[last])
@@ -209,8 +209,8 @@ class LastPresence(OnTimeBatches, state="last_presence"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.rules = rules
 
+    @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Find the last event of each person."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows = last_presence(events.users, events.items, events.times)
         items = events.items[rows]
@@ -219,8 +219,8 @@ class LastPresence(OnTimeBatches, state="last_presence"):
         last = HolderBatch(events.users[rows], streams, stay, Names.none())
         yield to_people(key, encode(last))
 
+    @override
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count late events, and describe them by stream, window and kind, with how many there were."""
         items = decode(EventBatch, batch).items
         self.late.inc(len(items))
         for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
@@ -279,8 +279,8 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self.limited = LimitCounter("entries", steps)
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
-        """Compare the new stays with those known before."""
         heard = HolderBatch.join([batch for _, batch in batches])
         streams, stay = heard.items.astype(np.int64), heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
@@ -348,8 +348,8 @@ class TrackMembers(OrderedSteps, state="track_members"):
         ]
         return list(on_clocks(changes))
 
+    @override
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        """Describe late batches, which no runner that keeps its watermark lets happen."""
         yield late_letter(self.steps, key.step, "late events", f"{len(batch.users)} people")
 
     @override

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
@@ -32,47 +31,38 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.split import check_shards
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import ClockedSteps, Outputs, WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from typing_extensions import override
 
 NO_BOUND = -1
 
 
-class PublishCardinality(ClockedSteps, state="publish_cardinality"):
+class PublishCardinality(MechanismSteps, state="publish_cardinality"):
     """Per stream: run the mechanism through every window, and publish its estimates."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        streams: tuple[str, ...],
-        mechanism: mechanisms.SetCardinality,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
-        self.mechanism = mechanism
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "estimates_published")
+    counter = "estimates_published"
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe changes that come too late, which no runner that keeps its watermark lets happen."""
         self.late.inc()
         yield late_letter(self.steps, step, "late change", "")
 
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState
     ) -> tuple[CardinalityState, Outputs]:
-        """Estimate in all windows from `first` to `last`."""
         stream = key.decode()
         changes = np.zeros(last - first + 1, np.int64)
         for step, found in batches.items():
             if first <= step <= last:
                 changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
-        state, published = self.mechanism.run(state, changes, noise)
+        state, published = self.mechanism.run(state, changes, self.noise_of(key, first))
         outputs: list[tuple[int, CardinalityEstimate]] = []
         columns = (column.tolist() for column in published)
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
@@ -233,8 +223,8 @@ class SetCardinality(PrivateTransform):
         self.noise = noise
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What is promised, over the whole run and all streams."""
         found = self.mechanism.guarantee
         limits = list(found.limits)
         if self.mechanism.unit == "event":
@@ -252,8 +242,8 @@ class SetCardinality(PrivateTransform):
         return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """Who counts: people within their limits of visits and streams."""
         visits, limits = (
             self.mechanism.visits_per_person,
             streams_of_person(self.streams_per_person, self.rules.streams),
@@ -264,8 +254,8 @@ class SetCardinality(PrivateTransform):
         return people_who_count(limits, together(self.rules.streams))
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far the estimates are off at most, all of them together."""
         mechanism, windows = self.mechanism, self.mechanism.expected_steps
         error, updates = mechanism.error(windows), mechanism.expected_updates
         span = "" if mechanism.horizon else f" in the first {windows:,} windows"
@@ -284,12 +274,12 @@ class SetCardinality(PrivateTransform):
         return self.mechanism.error(window, updates)
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(item=self.rules.by_item, streams=self.rules.streams != ("",))
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if not events.is_bounded and self.method == "visit_counter" and self.mechanism.delta == 0:
             raise ValueError(
                 "delta must be > 0 with method visit_counter when the input is unbounded: with delta = 0 noise does "
@@ -300,10 +290,7 @@ class SetCardinality(PrivateTransform):
         people = self.noise.derive("people in a set")
         batches = gather(events, apply_dofn, self.event_fields)
         keyed_batches = apply_dofn(batches, SplitPresence(**common, noise=people, shards=self.shards), KeyedBatch)
-        marked = (
-            keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
-        )
-        said = apply_dofn(marked, LastPresence(**common, timer_offset=1), Keyed)
+        last = apply_dofn(apart_in_time(keyed_batches, self.steps), LastPresence(**common, timer_offset=1), Keyed)
         track = TrackMembers(
             **common,
             noise=people,
@@ -311,7 +298,7 @@ class SetCardinality(PrivateTransform):
             visits=self.mechanism.visits_per_person,
             streams_per_person=self.streams_per_person,
         )
-        changes = apply_dofn(said, track, Keyed)
+        changes = apply_dofn(last, track, Keyed)
         clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, together=True, apart=False)
         publish = PublishCardinality(
             steps=self.steps,

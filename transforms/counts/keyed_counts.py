@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
-import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -37,7 +36,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
 
 MOST_IN_WINDOW = 65_535
@@ -356,9 +355,7 @@ class KeyedCounts(PrivateTransform):
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        apart = marked | "ApartFromOthers" >> beam.Reshuffle()
-        return self._publish(self._count(apart, apply_dofn), apply_dofn)
+        return self._publish(self._count(apart_in_time(batches, self.steps), apply_dofn), apply_dofn)
 
     def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages from events to what counts of them, by shard of items."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -28,6 +29,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import people_key
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
@@ -516,3 +518,36 @@ def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, n
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(first) - 1
     return (users[order][first], codes[order][first]), number
+
+
+def bound_items_of_people(
+    batches: PCollection[Any],
+    apply_dofn: ApplyDoFn,
+    *,
+    steps: Steps,
+    noise: NoiseSource,
+    items_per_step: int,
+    selection: str,
+    item_shards: int,
+    participations: int | None,
+    streams: int | None,
+    domain: Domain | None,
+) -> PCollection[Any]:
+    """Add the stages from batches of events to who has what, by shard of items: two stages, or one without limits.
+
+    Args:
+        batches: of events, with on-time markers.
+        apply_dofn: adds a stage.
+        steps, noise, items_per_step, selection, item_shards, domain: see `BoundPerWindow`.
+        participations, streams: limits of the whole run, see `BoundAcrossWindows`.
+    """
+    common: dict[str, Any] = {"steps": steps, "noise": noise, "item_shards": item_shards, "domain": domain}
+    limits = participations is not None or streams is not None
+    bound = BoundPerWindow(
+        **common, timer_offset=1, items_per_step=items_per_step, selection=selection, by_people=limits
+    )
+    held = apply_dofn(batches, bound, Keyed)
+    if not limits:
+        return held
+    limit = BoundAcrossWindows(**common, timer_offset=2, participations=participations, streams=streams)
+    return apply_dofn(held, limit, Keyed)

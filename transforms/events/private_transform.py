@@ -25,6 +25,7 @@ from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.keyed_state import check_runner
 from privstream.transforms.timing.steps import Steps, of_period
+from typing_extensions import override
 
 ROWS = "rows"
 
@@ -172,8 +173,8 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         )
         return other
 
+    @override
     def expand(self, events: Any) -> PCollection[Any] | Published:
-        """Build the stages, and gather what they set aside."""
         for each in events.values() if isinstance(events, Mapping) else (events,):
             check_runner(each.pipeline)
         dead: list[PCollection[Any]] = []

@@ -32,6 +32,7 @@ from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.on_time import KeyedBatch, StepBatches, digest
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 
 def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
@@ -121,8 +122,8 @@ class EmitEmptySteps(beam.DoFn):
         self.streams = streams
         self.shard = shard
 
+    @override
     def process(self, _: bytes) -> Iterator[KeyedBatch]:
-        """Look through all steps of the run, in every stream."""
         for stream in self.streams:
             nobody = InStreams.empty(EventBatch, [stream]).to_bytes()
             for step in self.steps_of(stream):
@@ -167,8 +168,8 @@ class MonitorStage(OrderedSteps):
         """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
         self.limited.add(step, len(active), len(active) - int(active.sum()))
 
+    @override
     def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
-        """Describe late holdings by item."""
         return late_events(self.steps, key, batch, self.domain)
 
 
@@ -186,8 +187,8 @@ class PruneItems(StepBatches, state="prune_items"):
         self.tested = Metrics.counter("privstream", "items_tested")
         self.kept = Metrics.counter("privstream", "items_near_heavy")
 
+    @override
     def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
-        """Test the items of one step of one shard; an empty step, in which nobody holds anything, goes on."""
         held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
         found = ItemCounts.of(held)
         near = found.could_exceed(self.monitor, self.steps.alike(key.step), self.steps.renewed(self.noise, key.step))
@@ -204,8 +205,8 @@ class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
     monitor: ThresholdMonitor
     hits = Metrics.counter("privstream", "hits_published")
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
-        """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
         alike, source = self.steps.alike(step), self.steps.renewed(self.noise, step)
         holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)

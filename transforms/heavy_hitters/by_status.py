@@ -34,6 +34,7 @@ from privstream.transforms.heavy_hitters.by_monitor import ByMonitor, ItemCounts
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
 from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.ordered import Handled
+from typing_extensions import override
 
 NO_ITEMS = np.empty(0, np.uint64)
 NO_COUNTS = np.empty(0, np.int64)
@@ -65,10 +66,10 @@ class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
     tested = Metrics.counter("privstream", "items_tested")
     kept = Metrics.counter("privstream", "items_near_heavy")
 
+    @override
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: MayBeUpIn
     ) -> Handled:
-        """Prune one step of one shard; streams without rows, in which nobody has anything, go on."""
         found = ItemCounts.of(InStreams.join(HolderBatch, [batch for _, batch in batches]))
         kept, after, changed = self._test(step, found, state)
         self.tested.inc(len(kept))
@@ -120,15 +121,15 @@ class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
         listed = self.monitor.domain_size is not None
         return {stream: one for stream, one in state.items() if listed or len(one.items)}
 
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> MayBeUpIn:
-        """Take what was written last of each stream."""
         state: MayBeUpIn = {}
         for segment in segments:
             state.update(_changes(segment))
         return self._held(state)
 
+    @override
     def encode(self, state: MayBeUpIn) -> list[bytes]:
-        """Write all."""
         return [_segment(state)]
 
 
@@ -218,12 +219,12 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     monitor: StatusMonitor
     hits = Metrics.counter("privstream", "hits_published")
 
+    @override
     def follows(self, state: Statuses) -> bool:
-        """Go on while anything is up."""
         return len(state.up) > 0
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
-        """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
         holdings = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
@@ -260,15 +261,15 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         known = names.select(started.items) if self.domain is None and len(started) else Names.none()
         return Change(charges, started, known, before.without(after.items).items)
 
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
-        """Add up the log."""
         state = Statuses(UserCounters(), UpItems.none(), Names.none())
         for segment in segments:
             state = state.after(Change.from_bytes(segment))
         return state
 
+    @override
     def encode(self, state: Statuses) -> list[bytes]:
-        """Write one entry per person, and what is up."""
         up = Change(Charges.none(), state.up, state.names, NOTHING)
         charges = state.counters.compact()
         parts = [charges.slice(i, i + SEGMENT) for i in range(0, len(charges), SEGMENT)]
@@ -288,14 +289,16 @@ class ByStatus(ByMonitor):
     monitor: StatusMonitor
 
     @property
+    @override
     def lasting(self) -> None:
         """None: an item that lasts charges people only once."""
 
     @property
+    @override
     def counts_every_row(self) -> bool:
-        """There is none while an item continues."""
         return False
 
+    @override
     def people_needed(self, windows: int, probability: float) -> float:
         """Return how many people an item needs in each of so many windows to be up in at least half of them.
 
@@ -319,14 +322,14 @@ class ByStatus(ByMonitor):
         return people, self.monitor.steps_up(people)
 
     @property
+    @override
     def numbers(self) -> dict[str, float]:
-        """The noise, the threshold of the first window, and what is known of ends."""
         between, windows = self.between
         return super().numbers | {"ends_with": self.ends_with, "between": between, "windows_between": windows}
 
     @property
+    @override
     def remarks(self) -> str:
-        """What a reader of rows must know beside the detection threshold."""
         between, windows = self.between
         up_steps = self.monitor.calibrated.up_steps
         ends = f"An item that at most {self.ends_with:,} people still have ends in the next window with probability "
@@ -337,8 +340,8 @@ class ByStatus(ByMonitor):
             "There are counts where an item starts or ends."
         )
 
+    @override
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
-        """Add the last stages: from who has what, by shard of items, to rows."""
         _ = self.monitor.calibrated  # once, at launch; workers receive it
         common: dict[str, Any] = {
             "monitor": self.monitor,

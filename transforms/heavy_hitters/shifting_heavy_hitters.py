@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal, Self
 
-import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
@@ -29,8 +28,7 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
-from privstream.transforms.batches import Keyed
-from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
+from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -47,8 +45,9 @@ from privstream.transforms.heavy_hitters.by_counts import ByCounts
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from typing_extensions import override
 
 MOST_STEPS = 2**53
 LATER = 1000
@@ -323,12 +322,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         return "streams" if self.streams_per_person is not None and self.streams is None else ""
 
     @property
+    @override
     def unused(self) -> frozenset[str]:
-        """Arguments that the method taken does not use."""
         return frozenset(("max_hits", "count_share") if self.method == "counts" else ("forget",))
 
+    @override
     def to_finish(self) -> Self:
-        """Return this transform with all rows of items that stay found: `finish` knows which of them are reports."""
         if not isinstance(self.answer, ByCounts) or not self.answer.remembers:
             return self
         made = copy.copy(self)
@@ -336,8 +335,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         return made
 
     @property
+    @override
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """Smooth the counts of items that stay found, and leave out those that are not surely above 0."""
         return self.answer.finish
 
     def _label(self, *, counted_from: int | None) -> str:
@@ -361,8 +360,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         return None if self.steps.first is None or self.steps.end is None else self.domain
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised, over the whole run and all streams."""
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]
         if self._tested_domain is None:
             caveats.append(items_hashed(self.neighbouring))
@@ -373,8 +372,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         return replace(self.answer.guarantee, caveats=tuple(caveats))
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """Who counts: people within their limits, and, where reports charge them, while they have charges left."""
         stream = "" if self.streams_per_person is None else " of a stream"
         possible = None if self.steps.count is None else self.steps.count * (self.streams_per_person or 1)
         items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
@@ -390,8 +389,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         )
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How many people must have an item for it to be reported."""
         first, later = self.detection_threshold, self.detection_threshold_at(LATER)
         rising = f" This number is for the first window; it rises to {later:,} in window {LATER:,}."
         stream = "" if self.streams_per_person is None else " of one stream"
@@ -410,8 +409,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         )
 
     @property
+    @override
     def advice(self) -> str:
-        """That items could stay found, where they are counted and windows forget though nobody asked for it."""
         return self.answer.advice if isinstance(self.answer, ByCounts) else ""
 
     @property
@@ -429,12 +428,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         return self.answer.tests
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(streams=self.streams_per_person is not None)
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if self.streams is not None and self.streams_per_person is None:
             raise ValueError("streams_per_person must be given with streams")
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
@@ -447,29 +446,18 @@ class ShiftingHeavyHitters(PrivateTransform):
             streams=self.streams,
             together=True,
         )
-        limits = self._participations is not None or self.streams_per_person is not None
-        bound = BoundPerWindow(
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        held = bound_items_of_people(
+            apart_in_time(self.answer.with_empty_steps(batches), self.steps),
+            apply_dofn,
             **common,
-            timer_offset=1,
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
-            by_people=limits,
+            participations=self._participations,
+            streams=self.streams_per_person,
             domain=domain,
         )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = self.answer.with_empty_steps(batches) | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
-        if limits:
-            limit = BoundAcrossWindows(
-                **common,
-                timer_offset=2,
-                item_shards=self.shards,
-                participations=self._participations,
-                streams=self.streams_per_person,
-                domain=domain,
-            )
-            held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 

@@ -27,7 +27,7 @@ from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, 
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.split import CodedEvents, ReadEvents, SplitCodes, stream_numbers
-from privstream.transforms.timing.clocked import ClockedSteps, on_clocks
+from privstream.transforms.timing.clocked import MechanismSteps, on_clocks
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps
@@ -244,8 +244,8 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         self.limit = limit
         self.limited = LimitCounter("contributions", steps)
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
-        """Admit rows while their person has some left, and count what is admitted."""
         rows = HolderBatch.join([batch for _, batch in batches])
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
@@ -278,20 +278,20 @@ def late_counts(
 CELLS_AT_ONCE = 1 << 20  # steps times columns
 
 
-class CountedSteps(ClockedSteps):
+class CountedSteps(MechanismSteps):
     """Counts of categories per stream, on a public clock."""
 
-    def __init__(self, *, steps: Steps, timer_offset: int, categories: Categories) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=categories.streams)
+    def __init__(self, *, categories: Categories, **common: Any) -> None:
+        super().__init__(streams=categories.streams, **common)
         self.categories = categories
         self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
 
+    @override
     def setup(self) -> None:
-        """Read the names of the categories."""
         self._names: list[str] = self.categories.domain.texts.to_pylist()
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count late events, and describe them by category."""
         columns, counts = decode_counts(batch)
         self.late.inc(int(counts.sum()))
         stream = self.categories.streams.index(key.decode())

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
@@ -15,12 +14,13 @@ from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.histograms.query import Histogram, Monotone
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.histograms.categories import Categories, CountedSteps
+from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.questions import Question, questions, watched
 from privstream.transforms.rows import HistogramEstimate
 from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Moment, Seconds
+from typing_extensions import override
 
 METHODS = {
     "auto": "auto",
@@ -160,13 +160,13 @@ class ContinualHistogram(CategoryTransform):
         self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
 
     @property
+    @override
     def mechanism(self) -> HistogramQueries:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far the numbers are off at most, all of them together."""
         mechanism, error = self.mechanism, _expected_error(self.mechanism)
         numbers: dict[str, Any] = {"error_bound": error, "method": self.method}
         windows, grown = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows", ""
@@ -189,8 +189,8 @@ class ContinualHistogram(CategoryTransform):
         """
         return self.mechanism.error_bound(window, intervals)
 
+    @override
     def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return PublishHistogram(
             steps=self.steps,
             timer_offset=timer_offset,
@@ -214,28 +214,17 @@ def _expected(mechanism: HistogramQueries) -> int:
 class PublishHistogram(CountedSteps, state="publish_histogram"):
     """Per stream: run the mechanism through every window, and publish what is asked."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        categories: Categories,
-        mechanism: HistogramQueries,
-        questions: tuple[Question, ...],
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
-        self.mechanism = mechanism
-        self.questions = questions
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "estimates_published")
+    counter = "estimates_published"
 
+    def __init__(self, *, questions: tuple[Question, ...], **common: Any) -> None:
+        super().__init__(**common)
+        self.questions = questions
+
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        """Answer in all windows from `first` to `last`."""
-        stream = key.decode()
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        stream, noise = key.decode(), self.noise_of(key, first)
         published: list[tuple[np.ndarray, int]] = []
         counts = self.matrix(first, last, batches)
         runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end

@@ -17,6 +17,7 @@ from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import NearestPoints
 from privstream.transforms.timing.steps import Moment, Seconds
+from typing_extensions import override
 
 FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
@@ -145,23 +146,23 @@ class PredecessorQueries(PointTransform):
             self._mechanism = IncrementalPredecessor(**common)
 
     @property
+    @override
     def mechanism(self) -> Mechanism:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def keeps_noise_from_data(self) -> bool:
-        """Whether the noise of numbers does not depend on the data; tests against hidden thresholds need not."""
         return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """All updates count."""
         return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How many points may lie between a query and its answer."""
         windows, span = self.stated
         error, beta = self.error(windows), self.mechanism.beta
         return Accuracy(
@@ -180,8 +181,8 @@ class PredecessorQueries(PointTransform):
             return self.mechanism.error(window, points)
         return self.mechanism.error(window)
 
+    @override
     def answering(self, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return AnswerPredecessors(
             steps=self.steps, streams=self.streams, mechanism=self.mechanism, standing=self.standing, noise=noise
         )
@@ -195,10 +196,10 @@ class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
     counter = "neighbours_published"
     mechanism: Mechanism
 
+    @override
     def answer(
         self, state: Any, updates: Updates, queries: np.ndarray, noise: NoiseSource
     ) -> tuple[Any, Iterable[tuple[int, ...]]]:
-        """Find what is near to points."""
         points = queries[:, 0]
         state, near = self.mechanism.step(state, PredecessorStep(updates, points), noise)
         columns = (points, near.predecessors, near.successors, near.distances, near.errors)

@@ -17,6 +17,7 @@ from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import RangeCount
 from privstream.transforms.timing.steps import Moment, Seconds
+from typing_extensions import override
 
 FIELDS = ("low", "high")
 NO_BOUND = -1
@@ -136,25 +137,25 @@ class RangeCounts(PointTransform):
         )
 
     @property
+    @override
     def mechanism(self) -> RangeCounter:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def keeps_noise_from_data(self) -> bool:
-        """Whether the noise does not depend on the data."""
         return self.mechanism.delta == 0
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """All updates count; of consistent counts no error is stated."""
         if self.mechanism.consistent:
             return Coverage(holds="", scope="")
         return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far the counts are off."""
         if self.mechanism.consistent:
             text = "No error is stated for consistent counts."
             return Accuracy(error=math.inf, failure_probability=self.beta, claim=text)
@@ -175,8 +176,8 @@ class RangeCounts(PointTransform):
         intervals = self.mechanism.widest(*zip(*self.standing, strict=True)) if known else None
         return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries, intervals)
 
+    @override
     def answering(self, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return CountRanges(
             steps=self.steps,
             streams=self.streams,
@@ -236,10 +237,10 @@ class CountRanges(AnswerWindows, state="count_ranges"):
         self.queries = queries
         self.beta = beta
 
+    @override
     def answer(
         self, state: RangeState, updates: Updates, queries: np.ndarray, noise: NoiseSource
     ) -> tuple[RangeState, Iterable[tuple[int, ...]]]:
-        """Count in ranges; there are bounds where counts need not be consistent."""
         state = self.mechanism.update(state, updates)
         if not len(queries):
             return state, ()

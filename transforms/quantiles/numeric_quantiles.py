@@ -38,7 +38,7 @@ from privstream.transforms.histograms.categories import (
 )
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
 from typing_extensions import override
 
@@ -63,8 +63,8 @@ class SortIntoBins(beam.DoFn):
         self.streams = streams
         self.clipped = Metrics.counter("privstream", "values_clipped")
 
+    @override
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Sort one batch."""
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
@@ -110,26 +110,13 @@ def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarra
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     """Per stream, on a public clock: publish the quantiles of every window."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        categories: Categories,
-        mechanism: Mechanism,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
-        self.mechanism = mechanism
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "quantiles_published")
+    counter = "quantiles_published"
 
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: KeyedState
     ) -> tuple[KeyedState, Outputs]:
-        """Publish all windows from `first` to `last`."""
-        stream = key.decode()
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        stream, noise = key.decode(), self.noise_of(key, first)
         outputs: list[tuple[int, QuantileEstimate]] = []
         for step, counts in enumerate(self.matrix(first, last, batches), first):
             given = BinnedStep(step=self.steps.number(step), counts=counts)
@@ -267,8 +254,8 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person or event is promised, over the whole run and all streams."""
         found, most = self.mechanism.guarantee, self.mechanism.contributions
         if not self._by_person:
             return replace(found, public=("all parameters", "the windows"))
@@ -281,13 +268,13 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How many values lie between a quantile and the ends of its interval."""
         return self.mechanism.accuracy
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """What counts: of a person one value in a window, and so many in the whole run."""
         made, windows, limits = self.mechanism, self.steps.count, []
         if self._by_person:
             stream = "" if self.streams == ("",) else " of a stream"
@@ -305,8 +292,8 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         user = TEXT if self._by_person else UNREAD
         return EventFields(user=user, item=False, streams=self.streams != ("",), value=NUMBER)
 
@@ -314,8 +301,8 @@ class NumericQuantiles(PrivateTransform):
     def _by_person(self) -> bool:
         return self.mechanism.unit == "person"
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if not events.is_bounded and self.mechanism.delta == 0 and self.mechanism.over == "start":
             raise ValueError(
                 "delta must be > 0 when the input is unbounded and quantiles are since the start: with delta = 0 noise "
@@ -346,8 +333,8 @@ class NumericQuantiles(PrivateTransform):
             return apply_dofn(batches, CountEvents(**common), Keyed), 1
         noise = self.noise.derive("people in quantiles")
         split = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
-        marked = split | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
-        bounded = apply_dofn(marked, BoundValues(**common, timer_offset=1, noise=noise), Keyed)
+        bound = BoundValues(**common, timer_offset=1, noise=noise)
+        bounded = apply_dofn(apart_in_time(split, self.steps), bound, Keyed)
         limit = LimitRows(**common, timer_offset=2, limit=self.mechanism.contributions)
         return apply_dofn(bounded, limit, Keyed), 3
 

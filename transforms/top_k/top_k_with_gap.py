@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
@@ -23,8 +22,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.transforms.batches import Keyed
-from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
+from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -38,7 +36,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import AUTO, choose_method
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList
@@ -327,8 +325,6 @@ class TopKWithGap(PrivateTransform):
         """Build the stages."""
         self.answer.calibrate()
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        limits = self._participations is not None or self._streams_limit is not None
-        item_shards = self.shards if self.domain is None else 1
         split = SplitEvents(
             **common,
             shards=self.shards,
@@ -337,28 +333,18 @@ class TopKWithGap(PrivateTransform):
             streams=self.streams,
             together=True,
         )
-        bound = BoundPerWindow(
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        held = bound_items_of_people(
+            apart_in_time(batches, self.steps),
+            apply_dofn,
             **common,
-            timer_offset=1,
             items_per_step=self.items_per_step,
             selection=self.selection,
-            item_shards=item_shards,
-            by_people=limits,
+            item_shards=self.shards if self.domain is None else 1,
+            participations=self._participations,
+            streams=self._streams_limit,
             domain=self.domain,
         )
-        keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
-        if limits:
-            limit = BoundAcrossWindows(
-                **common,
-                timer_offset=2,
-                item_shards=item_shards,
-                participations=self._participations,
-                streams=self._streams_limit,
-                domain=self.domain,
-            )
-            held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 
