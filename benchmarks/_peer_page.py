@@ -36,7 +36,7 @@ ASKED = {
     "quantiles": "What are the quantiles 0.5, 0.9 and 0.99 of a number in each window? Plain Beam's are approximate.",
     "cardinality": "How many people are in the building at the end of each window? The peers, and plain Beam, need "
     "everybody to say so in every window, as here; privstream and DuckDB take the last word, privstream also where "
-    "somebody is silent.",
+    "somebody sends nothing.",
 }
 PAGE = """# Peers, one report
 

@@ -33,10 +33,10 @@ class Run(NamedTuple):
 def command(events: str, output: str, question: str, options: dict[str, Any]) -> None:
     """Run `privstream QUESTION` as its users do, on the runner within the process and with its settings of it."""
     given = {"input": events, "output": f"{output}.parquet"} | options
-    with redirect_stderr(io.StringIO()) as said:
+    with redirect_stderr(io.StringIO()) as printed:
         status = cli.main([question, *(f"--{name}={value}" for name, value in given.items())])
     if status:
-        raise RuntimeError(said.getvalue())
+        raise RuntimeError(printed.getvalue())
 
 
 def start_beam() -> beam.Pipeline:

@@ -144,9 +144,9 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         rows = last_presence(events.users, events.items, events.times)
         kinds = (events.items[rows] & np.uint64(1)).astype(np.int64)
         stay = made.rules.stay(made.steps, step, kinds, events.times[rows])
-        said = HolderBatch(events.users[rows], events.items[rows] >> np.uint64(1), stay, Names.none())
+        holders = HolderBatch(events.users[rows], events.items[rows] >> np.uint64(1), stay, Names.none())
         marks.append(clock())
-        handled = track.handle(b"", step, [(StepKey("", step, 0), said)], ledger)
+        handled = track.handle(b"", step, [(StepKey("", step, 0), holders)], ledger)
         ledger = handled.state
         marks.append(clock())
         parts = [part for _, record in handled.outputs for _, part in parts_of(record[STEP.size :])]

@@ -122,8 +122,8 @@ def run(running: RunningCluster, job: Job, output: Path, kill_after: float | Non
     """Run a job, and kill a task manager when it has run so many seconds."""
     before = {each["jid"] for each in running.rest("/jobs/overview")["jobs"]}
     log = output.with_suffix(".log")
-    with watched(running) as spent, log.open("w") as said:
-        with subprocess.Popen(job.command(running, output), stdout=said, stderr=said) as submitted:
+    with watched(running) as spent, log.open("w") as stream:
+        with subprocess.Popen(job.command(running, output), stdout=stream, stderr=stream) as submitted:
             while not (new := [each for each in running.rest("/jobs/overview")["jobs"] if each["jid"] not in before]):
                 if submitted.poll() is not None:
                     raise RuntimeError(f"{job.engine} failed: {log.read_text()[-2000:]}")

@@ -171,7 +171,7 @@ def main() -> None:
     arguments.add_argument("--items", type=int, default=50_000)
     arguments.add_argument("--windows", type=int, default=120)
     arguments.add_argument("--events", type=int, default=8_000_000, help="about so many")
-    arguments.add_argument("--memory", default="3g", help="of each of two task managers; input has to find room in it")
+    arguments.add_argument("--memory", default="3g", help="of each of two task managers; the input has to fit")
     modes = ["streaming", "batch"]
     arguments.add_argument("--modes", choices=modes, nargs="+", default=modes)
     options = arguments.parse_args()

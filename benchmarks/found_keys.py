@@ -300,7 +300,7 @@ def measured(case: Case, events: Events, keys: int, folder: Path) -> Iterator[di
 
 
 def chances(keys: int) -> Iterator[dict[str, Any]]:
-    """Yield what is said of many simulated items that as many people have in all windows, by their number."""
+    """Yield what is predicted of many simulated items that as many people have in all windows, by their number."""
     mechanism = FoundKeys(epsilon=1.0, delta=DELTA, contributions=LASTING, horizon=LASTING)
     stddev, needed = mechanism.stddev(1), mechanism.people_needed(LASTING)
     for part in PARTS:

@@ -58,11 +58,11 @@ class Shop:
         how = f"--epsilon {epsilon} --delta 1e-6 --noise_key_file key --run_id same --ledger none"
         line = shlex.split(f"{question} {files} {when} {how} {options}")
         known = {"purchases.parquet", "rows.parquet", "products.txt", "key"}
-        with redirect_stderr(StringIO()) as said:
+        with redirect_stderr(StringIO()) as printed:
             status = cli.main([str(self.folder / word) if word in known else word for word in line])
         if status:
-            raise RuntimeError(said.getvalue())
-        return pq.read_table(self.folder / "rows.parquet").to_pylist(), said.getvalue()
+            raise RuntimeError(printed.getvalue())
+        return pq.read_table(self.folder / "rows.parquet").to_pylist(), printed.getvalue()
 
 
 def place(row: Mapping[str, Any]) -> tuple[str, int]:
@@ -84,9 +84,9 @@ def inside(rows: list[dict[str, Any]], truth: Mapping[tuple[str, int], float]) -
     return sum(held) / len(held)
 
 
-def warned_of(said: str) -> float:
+def warned_of(printed: str) -> float:
     """Return the share that limits have left out, as a run says in its warning; 0 without one."""
-    found = re.search(r"limits have left out (\d+)%", said)
+    found = re.search(r"limits have left out (\d+)%", printed)
     return int(found[1]) / 100 if found else 0.0
 
 
@@ -94,7 +94,7 @@ def measured(shop: Shop, question: str, option: str, limit: int) -> dict[str, An
     """Return the figures of one limit."""
     options, all_ranks = f"{option} {limit}", f"--top {shop.purchases.products - 1}"
     top = question == "top-k"
-    rows, said = shop.run(question, f"{options} --top 3" if top else options, 1.0)
+    rows, printed = shop.run(question, f"{options} --top 3" if top else options, 1.0)
     exact, _ = shop.run(question, f"{options} {all_ranks}" if top else options, EXACT)
     counted = {place(row): row.get("count", row.get("estimate", 0.0)) for row in exact}
     medians = {("", week): median for week, median in shop.purchases.medians().items()}
@@ -105,7 +105,7 @@ def measured(shop: Shop, question: str, option: str, limit: int) -> dict[str, An
     return {
         "question": question,
         "limit": options,
-        "warned_of": warned_of(said),
+        "warned_of": warned_of(printed),
         "intervals": len(rows),
         "stated": STATED[question],
         "hold_what_counts": round(inside(rows, counted), 3),

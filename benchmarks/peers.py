@@ -184,13 +184,15 @@ def costs(
 
 def left_out(options: argparse.Namespace) -> list[str]:
     """Say what is not compared, and why."""
-    said = [f"{peer.title} is not installed" for peer in PEERS if importlib.util.find_spec(peer.module) is None]
-    said.append("Tumult Analytics asks for Spark, numpy 1 and pandas 1, which no environment of this project can have")
+    missing = [f"{peer.title} is not installed" for peer in PEERS if importlib.util.find_spec(peer.module) is None]
+    missing.append(
+        "Tumult Analytics asks for Spark, numpy 1 and pandas 1, which no environment of this project can have"
+    )
     if not options.large:
-        said.append("Flink SQL counts many events only (--large), which this run did not")
+        missing.append("Flink SQL counts many events only (--large), which this run did not")
     elif not options.flink:
-        said.append(f"Flink SQL: {_flink_sql.missing() or 'left out by --no-flink'}")
-    return said
+        missing.append(f"Flink SQL: {_flink_sql.missing() or 'left out by --no-flink'}")
+    return missing
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python deploy/flink_cluster.py start              # ZooKeeper, job manager, two task managers, a Python worker pool
     python deploy/flink_cluster.py options            # the Beam options that submit a pipeline over files to it
-    python deploy/flink_cluster.py options --unbounded   # the same for input without an end, with checkpoints
+    python deploy/flink_cluster.py options --unbounded   # the same for unbounded input, with checkpoints
     python deploy/flink_cluster.py status             # processes, slots, jobs, why a job was restarted
     python deploy/flink_cluster.py watch              # the same whenever it changes, and start again what has died
     python deploy/flink_cluster.py repair             # start again what has died, once
@@ -357,7 +357,7 @@ def main() -> None:
         default=TASK_MANAGER_MEMORY,
         metavar="SIZE",
         help="for start: of each, as Flink writes sizes (%(default)s). Over files that are not in order of time all "
-        "windows come due at the end, and their output has to find room",
+        "windows come due at the end, and their output has to fit",
     )
     parser.add_argument(
         "--rest-port", type=int, help=f"for start: of Flink's page (default: {REST_PORT}, or a free one if it is taken)"

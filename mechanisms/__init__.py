@@ -11,6 +11,7 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.histograms.query import (
     Histogram,
     HistogramQuery,
@@ -42,6 +43,7 @@ from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.query_mechanism import QueryMechanism
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "ExponentialMechanismWithGap",
     "FoundKeys",
     "Histogram",
+    "HistogramMechanism",
     "HistogramQueries",
     "HistogramQuery",
     "Holdings",
@@ -85,6 +88,7 @@ __all__ = [
     "PrivacyUnit",
     "Quantile",
     "QuantileRows",
+    "QueryMechanism",
     "RangeCounter",
     "RangeStep",
     "RuleMonitor",

@@ -82,6 +82,13 @@ def step(value: object, horizon: int) -> int:
     return number
 
 
+def boolean(name: str, value: object) -> bool:
+    """Return `value` if it is True or False; numbers are neither."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+    return value
+
+
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`."""
     if value not in choices:

@@ -18,6 +18,7 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
+from typing_extensions import override
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -385,8 +386,8 @@ class NumericQuantiles(Mechanism[KeyedState]):
         )
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         limit = "An event is one value."
         if self.unit == "person":
             values = f"{self.contributions:,} value{'s' * (self.contributions > 1)}"
@@ -425,8 +426,8 @@ class NumericQuantiles(Mechanism[KeyedState]):
             numbers={"rank_error": error, "rank_stddev": deviation, "levels": self.tree.levels},
         )
 
+    @override
     def initial_state(self) -> KeyedState:
-        """Return the state before the first step."""
         return self.counts.initial_state(np.arange(self.tree.nodes, dtype=np.uint64))
 
     def step(self, state: KeyedState, given: BinnedStep, noise: NoiseSource) -> tuple[KeyedState, QuantileRows]:

@@ -15,6 +15,7 @@ from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
@@ -96,10 +97,10 @@ class SparseChanges(CardinalityAlgorithm):
     def bounds(self, steps: Integers, rounds: int) -> Integers:
         """Return the error bounds at these steps, the estimate having been set so many times."""
 
+    @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
-        """Take the true sizes (n,) after the next n steps, n > 0. Estimates may be negative."""
         first = state.step
         estimates, bounds = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
         exhausted = np.zeros(len(sizes), np.bool_)
@@ -145,18 +146,18 @@ class FreshNoise(CardinalityAlgorithm):
         """The noise of a step."""
         return node_law(self.epsilon, self.delta, self.horizon)
 
+    @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
-        """Take the true sizes (n,) after the next n steps, n > 0. Estimates may be negative."""
         steps = state.step + 1 + np.arange(len(sizes))
         estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
         bounds = np.full(len(sizes), self.error(1, None))
         after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
         return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
 
+    @override
     def error(self, step: int, updates: int | None) -> int:
-        """Return an error bound for all steps."""
         return max(0, self.law.tail_quantile(self.beta / (2 * self.horizon)))
 
 
@@ -177,14 +178,14 @@ class CountedChanges(CardinalityAlgorithm):
         budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves}
         return best_counter(self.horizon, **budget)
 
+    @override
     def initial_memory(self) -> NDArray[Any]:
-        """Return the counter's memory before the first step."""
         return self.counter.initial_state().memory
 
+    @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
-        """Take the true sizes (n,) after the next n steps, n > 0. Estimates may be negative."""
         before = CounterState(step=state.step, totals=np.array([state.size]), memory=state.memory)
         changes = np.diff(sizes, prepend=state.size)
         counter, published = self.counter.run(before, changes[:, None], noise)
@@ -193,8 +194,8 @@ class CountedChanges(CardinalityAlgorithm):
         after = replace(state, step=counter.step, size=int(sizes[-1]), shown=int(estimates[-1]), memory=counter.memory)
         return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
 
+    @override
     def error(self, step: int, updates: int | None) -> int:
-        """Return an error bound for all of steps 1 .. `step`."""
         return int(self._bounds(np.array([step]))[0])
 
     def _bounds(self, steps: Integers) -> Integers:
@@ -278,13 +279,14 @@ class GapChanges(SparseChanges):
         off = self.reach(steps, number) if number else 0.0  # the set is empty at first, which is known
         return self.slack(steps, number) + self.mu_bounds(steps, number) + off
 
+    @override
     def hits(self, state: CardinalityState, steps: Integers, sizes: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
-        """Return at which of the next steps one of the tests is a hit."""
         up, down = self._excess(state, steps, sizes, noise)
         return (up >= 0) | (down >= 0)
 
+    @override
     def changed(self, state: CardinalityState, step: int, size: int, noise: NoiseSource) -> tuple[int, int, bool]:
-        """Return the noisy size, the hits so far, and whether that was the last one."""
+        # The noisy size that the test has looked at is the new estimate.
         steps, sizes = np.array([step]), np.array([size])
         up, down = self._excess(state, steps, sizes, noise)
         passed, middle = self.thresholds(steps, state.round)[0], self.middle(steps, state.round)[0]
@@ -292,13 +294,15 @@ class GapChanges(SparseChanges):
         done = state.round + 1
         return state.shown + int(moved), done, self.rounds is not None and done >= self.rounds
 
+    @override
     def bounds(self, steps: Integers, rounds: int) -> Integers:
-        """Return K and the bound of tau; what is true before the last hit stays true when all are used up."""
+        # What is true before the last hit stays true when all are used up.
         number = rounds if self.rounds is None else min(rounds, self.rounds - 1)
         return whole_bounds(self.thresholds(steps, number) + self.tau_bound)
 
+    @override
     def error(self, step: int, updates: int | None) -> int:
-        """Return the bound at `step` after as many hits as so many updates can bring."""
+        # After as many hits as so many updates can bring.
         at = np.array([step])
         if self.rounds is not None:
             return int(self.bounds(at, self.rounds - 1)[0])
@@ -419,8 +423,9 @@ class HenzingerSricharanSteinerChanges(SparseChanges):
             j, before = j + 1, before + made.changes
         return made
 
+    @override
     def hits(self, state: CardinalityState, steps: Integers, sizes: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
-        """Return at which of the next steps the estimate is set: at step 1, then where the test says so."""
+        # The estimate is set at step 1, then where the test says so.
         if state.round == 0:
             return np.asarray(steps == 1)
         instance = self.instance(state.round - 1)
@@ -428,20 +433,22 @@ class HenzingerSricharanSteinerChanges(SparseChanges):
         tau = instance.law(2).draw(noise.derive("tau"), np.array([state.round], np.uint64))
         return np.asarray(np.abs(state.shown - sizes) + mu > self._thresholds(instance, steps) + tau)
 
+    @override
     def changed(self, state: CardinalityState, step: int, size: int, noise: NoiseSource) -> tuple[int, int, bool]:
-        """Return a new estimate, unless none is left."""
         if self.rounds is not None and state.round >= self.rounds:
             return state.shown, state.round, True
         labels = noise.bind(np.array([state.round], np.uint64), np.array([size], np.int64))
         nu = self.instance(state.round).law(1).draw(noise.derive("nu"), labels)
         return size + int(nu[0]), state.round + 1, False
 
+    @override
     def bounds(self, steps: Integers, rounds: int) -> Integers:
-        """Return 4 alpha, and 1 for rounding."""
+        # 4 alpha, and 1 for rounding.
         return self._error(self.instance(max(0, rounds - 1)), steps)
 
+    @override
     def error(self, step: int, updates: int | None) -> int:
-        """Return the bound at `step` in the last instance that so many updates can reach."""
+        # In the last instance that so many updates can reach.
         instance = self.instance(0)
         if self.max_updates is None:
             reached = max(1, math.ceil(math.log2((updates or 0) + 1)))  # the instances before are for 2^(j-1) - 1

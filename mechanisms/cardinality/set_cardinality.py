@@ -26,6 +26,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
+from typing_extensions import override
 
 UNITS = ("user", "event")
 MODES = ("auto", "sparse", "direct", "counter", "paper")
@@ -150,8 +151,8 @@ class SetCardinality(Mechanism[CardinalityState]):
         return self._algorithm(self.chosen_mode)
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         if self.unit == "event":
             unit, limits = EVENT, ["An event changes whether one person is in the set over one stretch of steps."]
         else:
@@ -191,8 +192,8 @@ class SetCardinality(Mechanism[CardinalityState]):
         """`horizon`, or for how many steps errors are predicted where there is no end."""
         return self.horizon or _TYPICAL_STEPS
 
+    @override
     def initial_state(self) -> CardinalityState:
-        """Return the state before the first step: nobody is in the set."""
         memory = self.algorithm.initial_memory()
         return CardinalityState(step=0, size=0, shown=0, round=0, exhausted=False, memory=memory)
 

@@ -26,6 +26,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
@@ -125,8 +126,8 @@ class ContinualCounter(Mechanism[CounterState]):
         return f"docs/proofs/counters.md, {self.proved}{several}"
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=unit_protected(self.rows_per_unit),
             neighbouring=self.neighbouring,
@@ -155,8 +156,8 @@ class ContinualCounter(Mechanism[CounterState]):
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[NDArray[Any], Integers]:
         """Return the next memory and the noise (n, columns) of the steps after `state`, true sums (n, columns)."""
 
+    @override
     def initial_state(self) -> CounterState:
-        """Return the state before the first step."""
         return CounterState(step=0, totals=np.zeros(self.columns, np.int64), memory=self._initial_memory())
 
     def step(self, state: CounterState, vector: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
@@ -174,7 +175,8 @@ class ContinualCounter(Mechanism[CounterState]):
 
     def run(self, state: CounterState, matrix: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
         """Add many steps at once: int (n, columns) to int64 (n, columns), bit for bit what n calls of `step` give."""
-        values = self._checked(state, np.asarray(matrix))
+        values = checked_rows(np.asarray(matrix), self.columns, LARGEST_ENTRY, negative=True)
+        check_end(state.step + len(values), self.horizon)
         source = self._source(noise)
         published = np.empty(values.shape, np.int64)
         rows = max(1, min(_LONGEST_CHUNK, _CHUNK // self.columns))
@@ -188,21 +190,28 @@ class ContinualCounter(Mechanism[CounterState]):
             state = CounterState(step=state.step + len(sums), totals=sums[-1].copy(), memory=memory)
         return state, published
 
-    def _checked(self, state: CounterState, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows of a run if they are integers of the right shape. Messages quote no value."""
-        if matrix.ndim != 2 or matrix.shape[1] != self.columns:
-            raise ValueError(f"matrix must have shape (n, {self.columns}), got {matrix.shape}")
-        if matrix.dtype.kind not in "iu":
-            raise TypeError(f"matrix must contain integers, got {matrix.dtype}")
-        if state.step + len(matrix) > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {state.step + len(matrix)}")
-        if matrix.size and (matrix.max() > LARGEST_ENTRY or matrix.min() < -LARGEST_ENTRY):
-            raise ValueError("matrix must contain integers between -2**40 and 2**40")
-        return matrix
-
     def _step_number(self, step: int) -> int:
         """Return a step number within the horizon."""
         return checks.step(step, self.horizon)
+
+
+def checked_rows(matrix: NDArray[Any], columns: int, largest: int, *, negative: bool) -> NDArray[Any]:
+    """Return the rows of a run if they are integers of the right shape and range. Messages quote no value."""
+    if matrix.ndim != 2 or matrix.shape[1] != columns:
+        raise ValueError(f"matrix must have shape (n, {columns}), got {matrix.shape}")
+    if matrix.dtype.kind not in "iu":
+        raise TypeError(f"matrix must contain integers, got {matrix.dtype}")
+    least = -largest if negative else 0
+    if matrix.size and (matrix.max() > largest or matrix.min() < least):
+        power = f"2**{largest.bit_length() - 1}"
+        raise ValueError(f"matrix must contain integers between {f'-{power}' if negative else 0} and {power}")
+    return matrix
+
+
+def check_end(step: int, horizon: int | None) -> None:
+    """Refuse to go beyond the horizon."""
+    if horizon is not None and step > horizon:
+        raise HorizonExceeded(f"step must be <= horizon {horizon}, got {step}")
 
 
 def node_law(

@@ -17,6 +17,7 @@ from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, largest_shift, sensitivity_sigma, smallest
 from scipy import special
+from typing_extensions import override
 
 Floats = NDArray[np.float64]
 
@@ -60,17 +61,15 @@ class ToeplitzCounter(ContinualCounter):
         """The noise z, in units of the grid."""
         return grid_law(self.epsilon, self.delta, self.column_norm * self._unit_norm, self.fraction)
 
+    @override
     def variance(self, step: int) -> float:
-        """Return the variance of the noise on each column at `step` = 1, 2, .."""
         sigma = math.ldexp(self.law.sigma, -self.fraction)
         squares = float(self._squares(np.array([float(self._step_number(step))]))[0])
         return sigma**2 * squares + _ROUNDING_VARIANCE
 
+    @override
     def error(self, step: int, beta: float) -> int:
-        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta.
-
-        A union bound with normal tails; about 5% above the quantile, since steps far apart are nearly independent.
-        """
+        # A union bound with normal tails; about 5% above the quantile, since steps far apart are nearly independent.
         return self.error_after(0.0, step, beta)
 
     def error_after(self, past: float, step: int, beta: float) -> int:
@@ -159,8 +158,8 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         self._check_noise(lambda: self.law)
 
     @property
+    @override
     def fraction(self) -> int:
-        """Fractional bits of the grid."""
         return _SPARE_BITS + math.ceil(math.log2(self.horizon) / 2)
 
     @property
@@ -169,8 +168,9 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         return zolotarev_factor(self.horizon, self.buffers)
 
     @cached_property
+    @override
     def column_norm(self) -> float:
-        """The L2 norm of R's columns, plus the most that rounding adds: docs/proofs/counters.md, Theorem 4."""
+        # With the most that rounding adds: docs/proofs/counters.md, Theorem 4.
         poles, _, weights = self.factor
         squares = 1 + self._geometric(poles, weights, self.horizon - 1)
         exact = math.sqrt(squares) * (1 + _SUMS)
@@ -203,8 +203,9 @@ class BufferedToeplitzCounter(ToeplitzCounter):
     def _squares(self, steps: Floats) -> Floats:
         return _squared_sums(*self._published, steps)
 
+    @override
     def _initial_memory(self) -> Floats:
-        """The buffers, float64 (buffers, columns), below one row of the sums of w."""
+        # The buffers, float64 (buffers, columns), below one row of the sums of w.
         return np.zeros((self.buffers + 1, self.columns))
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Floats, Integers]:

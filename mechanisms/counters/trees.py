@@ -25,6 +25,7 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sums_quantile
 from scipy import fft
+from typing_extensions import override
 
 
 def prefix_sums(first: int, nodes: Integers, path: Integers) -> tuple[Integers, Integers]:
@@ -230,12 +231,12 @@ class BinaryTreeCounter(ContinualCounter):
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
+    @override
     def variance(self, step: int) -> float:
-        """Return the variance of the noise on each column at `step` = 1, 2, .."""
         return self._step_number(step).bit_count() * self.law.variance
 
+    @override
     def error(self, step: int, beta: float) -> int:
-        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         return self.error_after((), step, beta)
 
     @property
@@ -325,12 +326,12 @@ class KaryTreeCounter(ContinualCounter):
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
 
+    @override
     def variance(self, step: int) -> float:
-        """Return the variance of the noise on each column at `step` = 1, 2, .."""
         return self.law.variance * sum(map(abs, digits(self.arity, self._step_number(step))))
 
+    @override
     def error(self, step: int, beta: float) -> int:
-        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         return self.error_after((), step, beta)
 
     @property

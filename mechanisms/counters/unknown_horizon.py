@@ -15,6 +15,7 @@ from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
+from typing_extensions import override
 
 # (k, h) of the k-ary trees, and lengths of the other counters; the last one is repeated.
 _TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
@@ -94,12 +95,12 @@ class UnknownHorizonCounter(ContinualCounter):
             yield number, counter, min(rest, counter.horizon)
             number, rest = number + 1, rest - counter.horizon
 
+    @override
     def variance(self, step: int) -> float:
-        """Return the variance of the noise on each column at `step` = 1, 2, .."""
         return sum(counter.variance(done) for _, counter, done in self.epochs(self._step_number(step)))
 
+    @override
     def error(self, step: int, beta: float) -> int:
-        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         epochs = list(self.epochs(self._step_number(step)))
         before = len(epochs) - 1
         options = [[checks.probability("beta", beta) / len(epochs)] * len(epochs)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.checks import BudgetSpent
-from privstream.mechanisms.mechanism import Mechanism, packed_parameters
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import (
     GapLaw,
     IntegersOrReals,
@@ -27,9 +27,10 @@ from privstream.mechanisms.snapshots import pack
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     HiddenThreshold,
-    QueryMechanism,
+    QueryRun,
     query_labels,
 )
+from typing_extensions import override
 
 _CHUNK = 2**16  # queries whose noise is drawn at once
 
@@ -193,7 +194,7 @@ def _join(answers: list[GapAnswers]) -> GapAnswers:
     return GapAnswers(*(np.concatenate(column) for column in zip(*answers, strict=True)))
 
 
-class ThresholdMechanism(QueryMechanism, Mechanism[GapProgress]):
+class ThresholdMechanism(QueryRun[GapProgress, GapAnswers]):
     """A mechanism that spends a part of epsilon on a hidden threshold, and the rest evenly on so many hits."""
 
     threshold_share: float | None
@@ -256,26 +257,10 @@ class ThresholdMechanism(QueryMechanism, Mechanism[GapProgress]):
             low, high = (low, middle) if self.tests.hit_probability(-middle) <= tail else (middle, high)
         return high
 
+    @override
     def step(
         self, state: GapProgress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[GapProgress, GapAnswers]:
-        """Answer queries in order, up to and including the last hit that is paid for.
-
-        A vector is answered in pieces as it is at once. The noise of a query depends on its position and its true
-        value: a replay repeats the answer, a replay with other data does not repeat the noise.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, shape (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
-
-        Raises:
-            BudgetSpent: the run had halted before.
-        """
         queries = self._vector(values)
         bars: NDArray[Any] = np.asarray(self.threshold if thresholds is None else thresholds)
         HiddenThreshold(scale=1.0, max_hits=1, integer=self.integer).gaps(queries, bars)  # checks them
@@ -311,8 +296,9 @@ class ThresholdMechanism(QueryMechanism, Mechanism[GapProgress]):
         return answers.gaps - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
 
     @cached_property
+    @override
     def parameters(self) -> bytes:
-        """What a snapshot must agree on: the noise has only the tests in its labels."""
+        # What a snapshot must agree on: the noise has only the tests in its labels.
         shared: dict[str, int | float | bytes] = {"tests": packed_parameters(self.tests)}
         return pack(type(self).__name__, 1, shared | {"threshold": float(self.threshold) + 0.0})
 
@@ -351,24 +337,13 @@ class AdaptiveSparseVector(ThresholdMechanism):
         value <= threshold + alpha, alpha = `accuracy(queries, beta)`. A gap estimates value - threshold; the variance
         of its noise depends on its branch (see `variances`).
 
-    Args:
-        epsilon: privacy loss of the whole run, > 0.
+    Attributes:
         min_hits: number of hits that are paid for whatever their branch, >= 1.
         branches: number of branches, from 1 (which is `SparseVectorWithGap`) to 32.
-        threshold: threshold of the queries that bring none of their own.
-        integer: whether queries and thresholds are integers. All noise is then discrete, exactly as analysed. Otherwise
-            noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
-            2012): use it for quantities that are not counts, and round what you publish.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Needs half the noise on queries. Not for "replace_one".
-        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
         margin: what branches from 1 on demand, in standard deviations of their query noise, >= 0.
         threshold_share: part of epsilon for the threshold, in (0, 1); None for that of least gap variance in branch 0.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    All other attributes are those of `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -398,8 +373,8 @@ class AdaptiveSparseVector(ThresholdMechanism):
         self._check_budget()
 
     @property
+    @override
     def paid_hits(self) -> int:
-        """Number of hits at the full price that epsilon pays for."""
         return self.min_hits
 
     @property
@@ -408,6 +383,6 @@ class AdaptiveSparseVector(ThresholdMechanism):
         return (self.min_hits - 1) * self.tests.price + 1
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts when hits have cost as much as {self.min_hits} at the full price.",)

@@ -113,20 +113,10 @@ class NoisyTopK(TopKMechanism):
         `accuracy(queries, beta)`. The noise of a gap has mean 0 and variance `gap_variance`, as if the selection
         did not depend on the noise; `postprocess.blue_from_gaps` improves measurements with the first top - 1 gaps.
 
-    Args:
-        epsilon: privacy loss of one selection, > 0.
+    Attributes:
         top: number of queries to select, >= 1.
-        integer: whether the queries are integers. All noise is then discrete, exactly as analysed. Otherwise noise and
-            gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov 2012): use
-            it for quantities that are not counts, and round what you publish.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Halves the noise. Not for "replace_one".
-        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    All other attributes are those of `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -144,11 +134,7 @@ class NoisyTopK(TopKMechanism):
     noise_law: str = "exponential"
     neighbouring: str = "add_remove"
     proof = "docs/proofs/free_gap.md, Theorem 1"
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
-        return (ONE_SELECTION,)
+    limits = (ONE_SELECTION,)
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""

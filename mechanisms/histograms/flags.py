@@ -15,6 +15,7 @@ from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper
 from privstream.mechanisms.histograms.partition import FlagPartition, PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, noise_caveats
+from typing_extensions import override
 
 LARGEST_THRESHOLD = 2**53
 """Larger ones are no numbers that sums can be compared with in floating point."""
@@ -37,8 +38,8 @@ class FlagMechanism(HistogramMechanism):
             if checks.integer("thresholds", threshold, minimum=1) > LARGEST_THRESHOLD:
                 raise ValueError(f"thresholds must be <= 2**53, got {threshold}")
 
+    @override
     def initial_state(self) -> PartitionState:
-        """Return the state before the first step: all flags are down."""
         return self._start(np.array(self.thresholds, dtype=np.float64))
 
     @abstractmethod
@@ -54,9 +55,8 @@ class ColumnFlags(FlagMechanism):
     only when it says that some flag should go up.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. A third of epsilon each for the counter, for the tests
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
+        `HistogramMechanism`. A third of epsilon each for the counter, for the tests
         and for the columns one by one. The noise of tests and columns is floating-point noise that is compared in
         secret, so that the guarantee holds up to rounding.
 
@@ -65,17 +65,9 @@ class ColumnFlags(FlagMechanism):
         threshold less `error(step)`, and one that is down has a sum below its threshold plus `error(step)`.
 
     Attributes:
-        epsilon: finite and > 0; below 3 if delta > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
         thresholds: one integer from 1 to 2**53 for each column; public.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        beta: failure probability.
-        repeatable: see `HistogramQueries`.
+
+    All other attributes are those of `HistogramMechanism`; epsilon is below 3 if delta > 0.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -91,13 +83,13 @@ class ColumnFlags(FlagMechanism):
         super().__post_init__()
         paper_delta(self.epsilon, self.delta)
 
+    @override
     def error(self, step: int) -> int:
-        """Return the error of the class docstring, for steps 1 .. `step`."""
         return self.partition.error_at(checks.integer("step", step, minimum=1), self.columns)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         return "docs/proofs/anchored.md, section 5"
 
     @property
@@ -105,8 +97,8 @@ class ColumnFlags(FlagMechanism):
         return noise_caveats(False, COMPARED_FLOATS)
 
     @cached_property
+    @override
     def counter(self) -> ContinualCounter:
-        """The counter of the published sums."""
         return self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta))
 
     @cached_property
@@ -122,11 +114,11 @@ class ColumnFlags(FlagMechanism):
             thresholds=self.thresholds,
         )
 
+    @override
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
     ) -> tuple[PartitionState, NDArray[np.bool_]]:
-        """Add many steps at once: int (n, columns) to flags (n, columns), bit for bit what n calls of `step` give."""
-        rows = self._checked(state, np.asarray(matrix))
+        rows = self._checked(state, matrix)
         flags = np.empty(rows.shape, np.bool_)
         flags[:] = np.isinf(state.base)
         state, closed = advance(self.partition, lambda sums: sums, self.counter, state, rows, self._source(noise))
@@ -144,27 +136,17 @@ class CountedFlags(FlagMechanism):
     and is larger from the start.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. With delta = 0 noise does not depend on the data,
-        unless `repeatable`: see `HistogramQueries`.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
+        `HistogramMechanism`.
 
     Accuracy:
         `error(step)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum of at least its
         threshold less `error(step)`, and one that is down has a sum below its threshold plus `error(step)`.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
         thresholds: one integer from 1 to 2**53 for each column; public.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        beta: failure probability.
-        repeatable: see `HistogramQueries`.
+
+    All other attributes are those of `HistogramMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -179,18 +161,18 @@ class CountedFlags(FlagMechanism):
     noise_label = "counted flags"
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         return self.counter.proof
 
     @cached_property
+    @override
     def counter(self) -> ContinualCounter:
-        """The counter of all columns."""
         shape = self._shape | {"epsilon": self.epsilon, "delta": self.delta, "repeatable": self.repeatable}
         return best_counter(self.horizon, **shape)
 
+    @override
     def error(self, step: int) -> int:
-        """Return the error of the class docstring, for steps 1 .. `step`; with a horizon, for all steps."""
         checks.integer("step", step, minimum=1)
         return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
 
@@ -198,11 +180,11 @@ class CountedFlags(FlagMechanism):
     def _horizon_error(self) -> int:
         return self.counter.error(self.horizon or 1, self.beta)
 
+    @override
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
     ) -> tuple[PartitionState, NDArray[np.bool_]]:
-        """Add many steps at once: int (n, columns) to flags (n, columns), bit for bit what n calls of `step` give."""
-        rows = self._checked(state, np.asarray(matrix))
+        rows = self._checked(state, matrix)
         counter, sums = self.counter.run(state.counter, rows, self._source(noise))
         flags = np.empty((len(rows) + 1, self.columns), np.bool_)
         flags[0] = np.isinf(state.base)

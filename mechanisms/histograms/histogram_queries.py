@@ -25,6 +25,7 @@ from privstream.mechanisms.histograms.partition import (
 from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, Monotone, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
+from typing_extensions import override
 
 MODES = ("auto", "anchored", "direct", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
@@ -43,38 +44,25 @@ class HistogramQueries(HistogramMechanism):
     `anchored` or `direct`, whichever promises the smaller error at `largest`.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. In mode `paper`
-        noise is compared in floating point, and the guarantee holds up to rounding. A query of the caller's
-        (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With delta = 0
-        the noise of the counters does not depend on the data, unless `repeatable`: a run that is repeated with other
-        data needs a noise source of its own then, or the difference shows.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
+        `HistogramMechanism`. In mode `paper` noise is compared in floating point, and the guarantee holds up to
+        rounding. A query of the caller's (`Monotone`) must keep its promises: in modes other than `direct` the
+        guarantee rests on them.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
         no query exceeds `largest`.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
         queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
             `Monotone(function)`.
         mode: see above.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        beta: failure probability of the accuracy.
-        repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not show
-            by how much they differ (it shows that they do). So it is anyway if delta > 0; with delta = 0 the error is
-            about three times as large.
         largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
             horizon, or 100,000. Not used for privacy or accuracy.
         counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.
         slack: growth that each interval has for certain, in mode `anchored`; None for a good one.
+
+    All other attributes are those of `HistogramMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -110,8 +98,8 @@ class HistogramQueries(HistogramMechanism):
             paper_delta(self.epsilon, self.delta)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         if self.chosen_mode == "direct":
             return self.counter.proof
         return f"docs/proofs/anchored.md, {'Theorem 1' if self.chosen_mode == 'anchored' else 'section 4'}"
@@ -144,15 +132,15 @@ class HistogramQueries(HistogramMechanism):
             return self.partition.error_at(step, interval)
         return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
 
+    @override
     def initial_state(self) -> PartitionState:
-        """Return the state before the first step."""
         if self.chosen_mode == "direct":
             return self._start(np.zeros(0))
         return self._start(self.partition.first_base(self._values(np.zeros((1, self.columns), np.int64))[0]))
 
+    @override
     def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, Integers]:
-        """Add many steps at once: int (n, columns) to answers (n, k), bit for bit what n calls of `step` give."""
-        rows = self._checked(state, np.asarray(matrix))
+        rows = self._checked(state, matrix)
         source = self._source(noise)
         if self.chosen_mode == "direct":
             counter, sums = self.counter.run(state.counter, rows, source)
@@ -172,8 +160,8 @@ class HistogramQueries(HistogramMechanism):
         return state, published
 
     @cached_property
+    @override
     def counter(self) -> ContinualCounter:
-        """The counter of the published sums."""
         if self.chosen_mode == "direct":
             return self._step_counter
         if self.chosen_mode == "paper":

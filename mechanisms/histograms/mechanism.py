@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers, row_limits, unit_protected
+from privstream.mechanisms.counters.continual_counter import (
+    ContinualCounter,
+    Integers,
+    check_end,
+    checked_rows,
+    row_limits,
+    unit_protected,
+)
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from typing_extensions import override
 
 LARGEST_ENTRY = 1 << 31
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
@@ -24,7 +31,29 @@ LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D 
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramMechanism(Mechanism[PartitionState]):
-    """A mechanism that takes the column sums of every step, and feeds some of them to a continual counter."""
+    """What mechanisms on column sums share, which feed them, or some of them, to a continual counter.
+
+    Privacy:
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. With delta = 0
+        the noise of counters does not depend on the data, unless `repeatable`: a run that is repeated with other data
+        needs a noise source of its own then, or the difference shows.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1).
+        columns: number of columns, >= 1.
+        horizon: steps of the whole run at most, or None.
+        row_columns: ones in a row at most; None for no bound.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
+        beta: failure probability of the accuracy.
+        repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not show
+            by how much they differ (it shows that they do). So it is anyway if delta > 0; with delta = 0 the error is
+            about three times as large.
+    """
 
     epsilon: float
     delta: float = 0.0
@@ -42,13 +71,12 @@ class HistogramMechanism(Mechanism[PartitionState]):
         checks.probability("beta", self.beta)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
-        if not isinstance(self.repeatable, bool):
-            raise TypeError(f"repeatable must be true or false, got {type(self.repeatable).__name__}")
+        checks.boolean("repeatable", self.repeatable)
         self.interval_counter(1.0, self.delta)  # checks the rest
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=unit_protected(self.rows_per_unit),
             neighbouring=self.neighbouring,
@@ -121,17 +149,11 @@ class HistogramMechanism(Mechanism[PartitionState]):
     def _state(self, fields: dict[str, Any]) -> PartitionState:
         return PartitionState(**fields | {"counter": self.counter.restore(fields["counter"])})
 
-    def _checked(self, state: PartitionState, matrix: NDArray[Any]) -> Integers:
-        """Return the rows of a run as int64. Messages quote no value."""
-        if matrix.ndim != 2 or matrix.shape[1] != self.columns:
-            raise ValueError(f"matrix must have shape (n, {self.columns}), got {matrix.shape}")
-        if matrix.dtype.kind not in "iu":
-            raise TypeError(f"matrix must contain integers, got {matrix.dtype}")
-        if self.horizon is not None and state.step + len(matrix) > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {state.step + len(matrix)}")
-        if matrix.size and (matrix.min() < 0 or matrix.max() > LARGEST_ENTRY):
-            raise ValueError("matrix must contain integers between 0 and 2**31")
-        return matrix.astype(np.int64)
+    def _checked(self, state: PartitionState, matrix: ArrayLike) -> Integers:
+        """Return the rows of a run as int64."""
+        rows = checked_rows(np.asarray(matrix), self.columns, LARGEST_ENTRY, negative=False)
+        check_end(state.step + len(rows), self.horizon)
+        return rows.astype(np.int64)
 
 
 def paper_delta(epsilon: float, delta: float) -> float:

@@ -17,6 +17,7 @@ from privstream.mechanisms.noise.continuous import Gaussian, Laplace
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES
+from typing_extensions import override
 
 Floats = NDArray[np.float64]
 
@@ -200,8 +201,9 @@ class AnchoredPartition(Partition):
             return _bound(self.counter, max(1, most - 1), _COUNTER * self.beta) / counter_share + unseen / 2 + 1
         return 2 * max(map(self.counter_bound, (most, self.intervals))) / counter_share + unseen / 2 + 1
 
+    @override
     def error_at(self, step: int, interval: int) -> int:
-        """Return the error of the last sums that the counter gave, and of half of what may have been added unseen."""
+        # That of the last sums that the counter gave, and half of what may have been added unseen.
         return self.counter_bound(interval) + (int(self.unseen(np.array([step]), interval)[0]) + 1) // 2
 
     def thresholds(self, steps: Integers, interval: int) -> Integers:
@@ -212,21 +214,22 @@ class AnchoredPartition(Partition):
         """Return how far a query can have grown within an interval that is open at these steps."""
         return self.thresholds(steps, interval) + self.tau_bound(interval)
 
+    @override
     def first_base(self, values: Integers) -> Floats:
-        """Return the values at 0."""
         return values.astype(np.float64)
 
+    @override
     def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
-        """Return K + tau - mu; whole numbers, exact in float64."""
+        # K + tau - mu; whole numbers, exact in float64.
         tau = self.tau.draw(noise.derive("anchored tau"), np.array([interval], np.uint64))
         source = noise.derive("anchored mu")
         mu = self.mu.draw(source, bound_labels(source, steps, gaps))
         return (self.thresholds(steps, interval) + tau - mu).astype(np.float64)
 
+    @override
     def next_base(
         self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
     ) -> Floats:
-        """Return the values at the new anchor."""
         return anchored.astype(np.float64)
 
     def _counter_margin(self, interval: int) -> int:
@@ -322,25 +325,28 @@ class HenzingerSricharanSteinerPartition(Partition):
         counter = counter_error(self.counter, number, float(self.counter_beta(number)))
         return np.asarray(3 * (self.margin(step, number) + counter))
 
+    @override
     def error_at(self, step: int, interval: int) -> int:
-        """Return how far answers are off at most at `step`, in interval 0, 1, .."""
         number = interval + 1
         counter = counter_error(self.counter, number, float(self.counter_beta(number)))
         rise = float(self.rise(step, number)) + 2 * float(self.margin(step, number))
         return math.ceil(rise + self.gamma_bound(number) + 3 * counter + 1)
 
+    @override
     def first_base(self, values: Integers) -> Floats:
-        """Return L - K at the start, 0."""
+        # L - K at the start.
         return np.zeros(values.shape)
 
+    @override
     def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
-        """Return K + tau - mu."""
+        # K + tau - mu.
         return self.rise(steps, interval + 1) + self._tests(steps, interval, gaps, noise)
 
+    @override
     def next_base(
         self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
     ) -> Floats:
-        """Raise the thresholds of the queries that look close to theirs."""
+        # The thresholds rise of the queries that look close to theirs.
         rise = self.rise(step, interval + 1)
         return np.where(self._crossed(base + rise, values, step, interval, noise), base + rise, base)
 
@@ -365,22 +371,25 @@ class FlagPartition(HenzingerSricharanSteinerPartition):
 
     thresholds: tuple[int, ...]
 
+    @override
     def error_at(self, step: int, interval: int) -> int:
-        """Return how far the sum of a flag that is up is below its threshold at most, and of one that is down above."""
+        # How far the sum of a flag that is up is below its threshold at most, and of one that is down above.
         number = interval + 1
         bounds = float(self.margin(step, number)) + self.gamma_bound(number)
         return math.ceil(bounds + counter_error(self.counter, number, float(self.counter_beta(number)))) + 1
 
+    @override
     def first_base(self, values: Integers) -> Floats:
-        """Return the thresholds."""
         return np.array(self.thresholds, dtype=np.float64)
 
+    @override
     def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
-        """Return tau - mu."""
+        # tau - mu.
         return self._tests(steps, interval, gaps, noise)
 
+    @override
     def next_base(
         self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
     ) -> Floats:
-        """Let the thresholds go that look passed."""
+        # Thresholds that look passed go.
         return np.where(self._crossed(base, values, step, interval, noise), math.inf, base)

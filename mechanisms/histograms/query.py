@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
@@ -35,8 +36,8 @@ class HistogramQuery(ABC):
 class Histogram(HistogramQuery):
     """All column sums."""
 
+    @override
     def values(self, sums: Integers) -> Integers:
-        """Return the sums."""
         return sums
 
 
@@ -49,13 +50,13 @@ class TopK(HistogramQuery):
     def __post_init__(self) -> None:
         checks.integer("k", self.k, minimum=1)
 
+    @override
     def check(self, columns: int) -> None:
-        """Raise ValueError if there are fewer than k columns."""
         if self.k > columns:
             raise ValueError(f"k must be <= columns {columns}, got {self.k}")
 
+    @override
     def values(self, sums: Integers) -> Integers:
-        """Return the k largest sums of each row."""
         largest = np.partition(sums, sums.shape[1] - self.k, axis=1)[:, sums.shape[1] - self.k :]
         return np.sort(largest, axis=1)[:, ::-1]
 
@@ -70,8 +71,8 @@ class Quantile(HistogramQuery):
         if not 0 < checks.real("q", self.q) <= 1:
             raise ValueError(f"q must be in (0, 1], got {self.q}")
 
+    @override
     def values(self, sums: Integers) -> Integers:
-        """Return the quantile of each row."""
         rank = max(1, math.ceil(self.q * sums.shape[1] - 1e-9))
         return np.partition(sums, rank - 1, axis=1)[:, rank - 1 : rank]
 
@@ -87,8 +88,8 @@ class MaxSum(Quantile):
 class MinSum(HistogramQuery):
     """The smallest column sum."""
 
+    @override
     def values(self, sums: Integers) -> Integers:
-        """Return the smallest sum of each row."""
         return np.asarray(sums.min(axis=1, keepdims=True))
 
 
@@ -103,19 +104,21 @@ class Monotone(HistogramQuery):
     function: Callable[[Integers], NDArray[np.generic]]
     name: str = "function"
 
+    @override
     def describe(self) -> list[Any]:
-        """Return the query as plain values: of the function only its name, which must differ between functions."""
+        # Of the function only its name, which must differ between functions.
         return [type(self).__name__, self.name]
 
+    @override
     def check(self, columns: int) -> None:
-        """Try the function at 0 and at the unit vectors; raise ValueError if it breaks the rules there."""
+        # The function is tried at 0 and at the unit vectors.
         points = np.concatenate([np.zeros((1, columns), np.int64), np.eye(columns, dtype=np.int64)])
         found = self.values(points)[:, 0]
         if found[0] != 0 or found.min() < 0 or found.max() > 1:
             raise ValueError(f"{self.name} must be 0 at 0 and from 0 to 1 where one sum is 1")
 
+    @override
     def values(self, sums: Integers) -> Integers:
-        """Return the rounded function."""
         found = np.asarray(self.function(sums))
         if found.shape != (len(sums),):
             raise ValueError(f"{self.name} must return shape ({len(sums)},), got {found.shape}")

@@ -5,22 +5,26 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS
+from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
+from typing_extensions import override
 
 LARGEST_COUNT = 1 << 62
 LAST_OCTAVE = 62
+PRECISION = 400  # bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +208,12 @@ class Calibration(ABC):
         """Return Pr[T <= 0], the chance that an item of nobody is a hit, as a multiple of 2^-128."""
         if self.budget.domain == "unknown":
             return Fraction(0)
-        return Fraction(round(Fraction(float(self.hit_probability(0))) * 2**WORD_BITS), 2**WORD_BITS)
+        with mpmath.workprec(PRECISION):
+            return Fraction(int(mpmath.nint(mpmath.ldexp(self._absent_hit(), WORD_BITS))), 1 << WORD_BITS)
+
+    def _absent_hit(self) -> Any:
+        """Return the same for a known domain, as exactly as it can be computed."""
+        return mpmath.mpf(float(self.hit_probability(0)))
 
     def detection_threshold(self, tests: int, beta: float, *, step: int = 1) -> int:
         """Return the least count that is found with probability 1 - beta in each of `tests` tests at once.
@@ -250,3 +259,26 @@ class Calibration(ABC):
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             curve=self.privacy_curve,
         )
+
+
+class TableCalibration(Calibration):
+    """A calibration whose hidden thresholds come from tables."""
+
+    @abstractmethod
+    def survival(self, octave: int) -> Callable[[int], Any]:
+        """Return k -> Pr[T > k] given T >= 1 (of max(T, 1) for an unknown domain), with `PRECISION` bits."""
+
+    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
+        """Return the law of hidden thresholds, exact to 128 bits."""
+        return _threshold_law(self, self.budget.octave(step))
+
+    @override
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
+        return self.threshold_law(step=step).draw(noise, labels)
+
+
+@functools.lru_cache(maxsize=64)
+def _threshold_law(calibration: TableCalibration, octave: int) -> IntegerLaw:
+    with mpmath.workprec(PRECISION):
+        survival = calibration.survival(octave)
+    return IntegerLaw.from_survival(1, survival)

@@ -6,16 +6,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
-from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
+from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_EXPONENT,
     ROUNDING,
@@ -25,9 +23,9 @@ from privstream.mechanisms.privacy.accounting import (
     largest,
 )
 from scipy import special, stats
+from typing_extensions import override
 
 LARGEST_ETA = 300.0
-PRECISION = 400  # bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +44,8 @@ class ClockCurve(PairCurve):
         checks.integer("clocks", self.clocks, minimum=1)
         checks.one_of("neighbouring", self.neighbouring, ("add_remove", "replace_one"))
 
+    @override
     def one_way(self, epsilon: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the divergences (with, without) and (without, with) of one added person."""
         k, rate, growth = self.clocks, math.exp(self.eta), math.expm1(self.eta)
         late = np.maximum(0.0, epsilon + k * self.eta) / growth
         early = np.maximum(0.0, k * self.eta - epsilon) / growth
@@ -55,8 +53,9 @@ class ClockCurve(PairCurve):
         without = excess(special.gammaincc(k, late), epsilon, special.gammaincc(k, rate * late))
         return within, without
 
+    @override
     def replaced(self, epsilon: float) -> float:
-        """Return the divergence of a replaced person for epsilon >= 0, as a race of two kinds of clocks."""
+        # A race of two kinds of clocks.
         k, rate = self.clocks, math.exp(self.eta)
         s = epsilon / math.expm1(self.eta)
         wins = np.arange(k)
@@ -66,7 +65,7 @@ class ClockCurve(PairCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClockCalibration(Calibration):
+class ClockCalibration(TableCalibration):
     """Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)); see `calibrate`.
 
     Known domain: H(c) = e^{eta (c - t)}, Gumbel noise of scale 1/eta. Unknown domain: H(c) = h (r^c - 1)/(r - 1) with
@@ -75,8 +74,9 @@ class ClockCalibration(Calibration):
 
     eta: float
 
+    @override
     def threshold_at(self, step: int) -> float:
-        """Return the threshold at a public step 1, 2, ..: the count at which H is one, or would be."""
+        # The count at which H is one, or would be.
         budget = self.budget
         if budget.domain == "known":
             return -math.log(-math.log1p(-budget.beta / (2 * budget.tests))) / self.eta
@@ -89,63 +89,43 @@ class ClockCalibration(Calibration):
         known = np.exp(exponent)
         return known if self.budget.domain == "known" else known * -np.expm1(-self.eta * np.maximum(count, 0.0))
 
+    @override
     def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
-        """Return Pr[T > count] for each count."""
         return np.exp(-self.hazard(counts, step=step))
 
+    @override
     def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
-        """Return Pr[T <= count] for each count."""
         return -np.expm1(-self.hazard(counts, step=step))
 
-    def absent_hit_probability(self) -> Fraction:
-        """Return Pr[T <= 0] as a multiple of 2^-128; zero for an unknown domain."""
-        if self.budget.domain == "unknown":
-            return Fraction(0)
-        with mpmath.workprec(PRECISION):
-            hit = -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold)))
-            return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
+    @override
+    def _absent_hit(self) -> Any:
+        return -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold)))
 
     @property
     def reach(self) -> float:
         """About the largest hidden threshold: beyond it a miss is less likely than a table can say."""
         return self.threshold_at(1 << LAST_OCTAVE) + math.log(math.log(2) * WORD_BITS) / self.eta
 
-    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
-        """Return the law of T given T >= 1, exact to 128 bits."""
-        return _law(self, self.budget.octave(step))
-
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
-        """Return hidden thresholds T given T >= 1, one per label, int64 (n,)."""
-        return self.threshold_law(step=step).draw(noise, labels)
+    @override
+    def survival(self, octave: int) -> Callable[[int], Any]:
+        step, growth = 1 << octave, mpmath.exp(mpmath.mpf(self.eta))
+        if self.budget.domain == "known":
+            unit = mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold_at(step)))
+        else:
+            unit = mpmath.mpf(self.budget.domain_hazard(step)) / (growth - 1)
+        return lambda k: mpmath.exp(-unit * (growth**k - 1))
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the curve of hits and misses, with the domain, is proved."""
         if self.budget.neighbouring == "replace_one":
             return "docs/proofs/clock.md, Theorem 4"
         return f"docs/proofs/clock.md, Theorem {2 if self.budget.domain == 'known' else 3}"
 
     @functools.cached_property
+    @override
     def hits_curve(self) -> PrivacyCurve:
-        """The privacy curve of hits and misses alone."""
         return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
-
-
-@functools.lru_cache(maxsize=64)
-def _law(calibration: ClockCalibration, octave: int) -> IntegerLaw:
-    step = 1 << octave
-    with mpmath.workprec(PRECISION):
-        growth = mpmath.exp(mpmath.mpf(calibration.eta))
-        if calibration.budget.domain == "known":
-            unit = mpmath.exp(-mpmath.mpf(calibration.eta) * mpmath.mpf(calibration.threshold_at(step)))
-        else:
-            unit = mpmath.mpf(calibration.budget.domain_hazard(step)) / (growth - 1)
-    return IntegerLaw.from_survival(1, _survival(unit, growth))
-
-
-def _survival(unit: Any, growth: Any) -> Callable[[int], Any]:
-    """Return k -> exp(-unit (growth^k - 1)), the chance to miss with k people given a miss with none."""
-    return lambda k: mpmath.exp(-unit * (growth**k - 1))
 
 
 def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -> float:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
+from typing_extensions import override
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +36,8 @@ class Charges(Run):
         distinct, times = np.unique(users, return_counts=True)
         return cls(distinct, _narrow(times))
 
+    @override
     def merged(self, newer: Charges) -> Charges:
-        """Add two sets of charges."""
         users, amounts, first = self.interleaved(newer)
         if not len(users):
             return self

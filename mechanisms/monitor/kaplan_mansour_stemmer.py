@@ -12,6 +12,7 @@ from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
+from typing_extensions import override
 
 Floats = NDArray[np.float64]
 
@@ -38,22 +39,23 @@ class KaplanMansourStemmerCalibration(Calibration):
         """Delta for integer noise."""
         return math.ceil(self.cut_off)
 
+    @override
     def threshold_at(self, step: int) -> float:
-        """Return the threshold at a public step 1, 2, .."""
         return float(_threshold(self, self.budget.octave(step)))
 
+    @override
     def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
-        """Return Pr[T > count] for each integer count."""
         return self._below(self.threshold_at(step) - 1 - np.asarray(counts, dtype=np.float64))
 
+    @override
     def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
-        """Return Pr[T <= count] for each integer count."""
         count = np.asarray(counts, dtype=np.float64)
         hit = self._above(self.threshold_at(step) - count)
         return hit if self.budget.domain == "known" else np.where(count >= 1, hit, 0.0)
 
+    @override
     def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
-        """Return hidden thresholds T given T >= 1 (max(T, 1) for an unknown domain), one per label, int64 (n,)."""
+        # Of max(T, 1) for an unknown domain.
         drawn = self._draw(noise, labels, step)
         if self.budget.domain == "unknown":
             return np.maximum(drawn, 1)
@@ -69,13 +71,14 @@ class KaplanMansourStemmerCalibration(Calibration):
         return int(self.threshold_at(step)) - outer - np.minimum(inner, self.integer_cut_off)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the curve of hits and misses, with the domain, is proved."""
         return "docs/proofs/kaplan_mansour_stemmer.md, Theorem 3.2, Theorem 3.8 and section 4"
 
     @functools.cached_property
+    @override
     def hits_curve(self) -> PointCurve:
-        """The (epsilon, delta) of the paper's theorem."""
+        # The (epsilon, delta) of the paper's theorem.
         return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
 
     def _above(self, least: Floats) -> Floats:

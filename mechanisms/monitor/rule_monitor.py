@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor import status
-from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.monitor.clock import PRECISION
+from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.status import StatusCalibration
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED
@@ -22,6 +21,7 @@ from privstream.mechanisms.monitor.threshold_monitor import DEFAULT_TESTS, LARGE
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
@@ -155,8 +155,8 @@ class RuleMonitor(Mechanism[RuleState]):
         return status.calibrate(budget, up_steps=self.tests)
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run."""
         return replace(self.calibrated.guarantee, public=("all parameters", "the steps", "the changes"))
 
     @property
@@ -215,8 +215,8 @@ class RuleMonitor(Mechanism[RuleState]):
         falls = IntegerLaw.from_survival(-near, lambda k: -mpmath.expm1(-mpmath.exp(-rate * (k + moved))))
         return rises, falls
 
+    @override
     def initial_state(self) -> RuleState:
-        """Return the state before the first step: no rule is met."""
         return RuleState(since=np.full(len(self.starts), NOT_MET, np.int64))
 
     def step(self, state: RuleState, holdings: Holdings, noise: NoiseSource) -> tuple[RuleState, RuleRows]:

@@ -13,12 +13,13 @@ import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor.calibration import MonitorBudget, check_reach
-from privstream.mechanisms.monitor.clock import PRECISION, ClockCalibration, largest_eta
+from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget, check_reach
+from privstream.mechanisms.monitor.clock import ClockCalibration, largest_eta
 from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT, PrivacyCurve, connect_dots, least_epsilon
 from scipy import special
+from typing_extensions import override
 
 Floats = NDArray[np.float64]
 
@@ -141,29 +142,27 @@ class StatusCalibration(ClockCalibration):
         return _end_law(self)
 
     @property
+    @override
     def reach(self) -> float:
-        """About the largest hidden threshold of either kind."""
         return max(super().reach, self.end_threshold + math.log(2) * WORD_BITS / self.eta)
 
+    @override
     def detection_threshold(self, tests: int, beta: float, *, step: int = 1) -> int:
-        """Return the least count with which an item starts at once and does not end, with probability 1 - 3/4 beta.
-
-        A quarter is for `tests` up-tests, a quarter for `up_steps` down-tests, and the rest is left to items wrongly
-        reported.
-        """
+        # A quarter of beta is for `tests` up-tests, a quarter for `up_steps` down-tests; the rest is left to items
+        # wrongly reported. So an item with this count starts at once and does not end.
         starts = super().detection_threshold(tests, beta / 2, step=step)
         return max(starts, math.ceil(self.end_threshold + math.log(4 * self.up_steps / beta) / self.eta))
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the curve of changes, with the domain, is proved."""
         if self.budget.neighbouring == "replace_one":
             return "docs/proofs/status_monitor.md, Theorem 3"
         return f"docs/proofs/status_monitor.md, Theorem {1 if self.budget.domain == 'known' else 2}"
 
     @functools.cached_property
+    @override
     def hits_curve(self) -> PrivacyCurve:
-        """The privacy curve of changes alone."""
         return _curve(self.budget, self.eta)
 
 

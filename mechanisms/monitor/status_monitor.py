@@ -16,6 +16,7 @@ from privstream.mechanisms.monitor.status import StatusCalibration
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
+from typing_extensions import override
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +130,8 @@ class StatusMonitor(ItemMonitor[StatusState]):
         checks.integer("up_steps", self.up_steps, minimum=1)
 
     @cached_property
+    @override
     def calibrated(self) -> StatusCalibration:
-        """The noise and the thresholds that meet the guarantee."""
         return status.calibrate(self._budget, min(self.up_steps, self._budget.tests))
 
     def ends_with(self, beta: float) -> int:

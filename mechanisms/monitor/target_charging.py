@@ -6,22 +6,20 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
-from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
+from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import ROUNDING, PairCurve, excess, largest
 from scipy import special, stats
+from typing_extensions import override
 
 LARGEST_EPSILON_PER_TEST = 300.0
 NEGLIGIBLE = 1e-30
-PRECISION = 400  # bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +38,8 @@ class ResponseCurve(PairCurve):
         checks.integer("hits", self.hits, minimum=1)
         checks.one_of("neighbouring", self.neighbouring, ("add_remove", "replace_one"))
 
+    @override
     def one_way(self, epsilon: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the divergences (with, without) and (without, with) of one added person."""
         k, low, high = self.hits, *self._odds()
         late = np.floor(k + epsilon / self.epsilon_per_test)
         early = np.ceil(k - epsilon / self.epsilon_per_test) - 1
@@ -49,8 +47,9 @@ class ResponseCurve(PairCurve):
         without = excess(stats.nbinom.sf(late, k, low), epsilon, stats.nbinom.sf(late, k, high))
         return within, without
 
+    @override
     def replaced(self, epsilon: float) -> float:
-        """Return the divergence of a replaced person for epsilon >= 0, as a difference of two negative binomials."""
+        # A difference of two negative binomials.
         k, low, high = self.hits, *self._odds()
         lead = math.floor(epsilon / self.epsilon_per_test)
         misses = np.arange(int(stats.nbinom.isf(NEGLIGIBLE, k, high)) + 1)
@@ -65,19 +64,19 @@ class ResponseCurve(PairCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetChargingCalibration(Calibration):
+class TargetChargingCalibration(TableCalibration):
     """Hit iff count + discrete Laplace noise of scale `noise_scale` >= threshold, an integer; see `calibrate`."""
 
+    @override
     def threshold_at(self, step: int) -> float:
-        """Return the threshold at a public step 1, 2, .."""
         return float(_threshold(self, self.budget.octave(step)))
 
+    @override
     def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
-        """Return Pr[T > count] for each count."""
         return self._tail(np.asarray(counts, dtype=np.float64) - self.threshold_at(step) + 1)
 
+    @override
     def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
-        """Return Pr[T <= count] for each count."""
         count = np.asarray(counts, dtype=np.float64)
         hit = self._tail(self.threshold_at(step) - count)
         return hit if self.budget.domain == "known" else np.where(count >= 1, hit, 0.0)
@@ -88,32 +87,26 @@ class TargetChargingCalibration(Calibration):
         above = np.exp(-rate * np.maximum(least, 0)) / (1 + math.exp(-rate))
         return np.where(least >= 1, above, 1 - np.exp(-rate * np.maximum(1 - least, 0)) / (1 + math.exp(-rate)))
 
-    def absent_hit_probability(self) -> Fraction:
-        """Return Pr[T <= 0] as a multiple of 2^-128; zero for an unknown domain."""
-        if self.budget.domain == "unknown":
-            return Fraction(0)
-        with mpmath.workprec(PRECISION):
-            hit = 1 - _survival(self.noise_scale, int(self.threshold))(0)
-            return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
+    @override
+    def _absent_hit(self) -> Any:
+        return 1 - _survival(self.noise_scale, int(self.threshold))(0)
 
-    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
-        """Return the law of T given T >= 1 (of max(T, 1) for an unknown domain), exact to 128 bits."""
-        return _law(self, self.budget.octave(step))
-
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
-        """Return hidden thresholds as in `threshold_law`, one per label, int64 (n,)."""
-        return self.threshold_law(step=step).draw(noise, labels)
+    @override
+    def survival(self, octave: int) -> Callable[[int], Any]:
+        survival = _survival(self.noise_scale, _threshold(self, octave))
+        present = survival(0) if self.budget.domain == "known" else mpmath.mpf(1)
+        return lambda k: survival(k) / present
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the curve of hits and misses, with the domain, is proved."""
         theorem = 1 if self.budget.neighbouring == "add_remove" else 2
         domain = "" if self.budget.domain == "known" else " and Theorem 3"
         return f"docs/proofs/target_charging.md, Theorem {theorem}{domain}"
 
     @functools.cached_property
+    @override
     def hits_curve(self) -> ResponseCurve:
-        """The privacy curve of hits and misses alone."""
         budget = self.budget
         rate = 1 / self.noise_scale
         return ResponseCurve(epsilon_per_test=rate, hits=budget.charges, neighbouring=budget.neighbouring)
@@ -127,14 +120,6 @@ def _threshold(calibration: TargetChargingCalibration, octave: int) -> int:
     else:
         shift, allowed = 1, -math.expm1(-budget.domain_hazard(1 << octave)) * (1 - ROUNDING)
     return shift + max(1, math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale)))))
-
-
-@functools.lru_cache(maxsize=64)
-def _law(calibration: TargetChargingCalibration, octave: int) -> IntegerLaw:
-    with mpmath.workprec(PRECISION):
-        survival = _survival(calibration.noise_scale, _threshold(calibration, octave))
-        present = survival(0) if calibration.budget.domain == "known" else mpmath.mpf(1)
-    return IntegerLaw.from_survival(1, lambda k: survival(k) / present)
 
 
 def _survival(scale: float, threshold: int) -> Callable[[int], Any]:

@@ -19,6 +19,7 @@ from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, Use
 from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from typing_extensions import override
 
 State = TypeVar("State")
 
@@ -102,8 +103,8 @@ class ItemMonitor(Mechanism[State]):
         """The noise and the threshold that meet the guarantee."""
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run."""
         return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
 
     @property
@@ -297,8 +298,8 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
             raise ValueError("horizon must be given unless the calibration is clock")
 
     @cached_property
+    @override
     def calibrated(self) -> Calibration:
-        """The noise and the threshold that meet the guarantee."""
         return cast(Calibration, CALIBRATIONS[self.calibration].calibrate(self._budget))
 
     def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, Hits]:

@@ -1,4 +1,4 @@
-"""Tails of sums of independent integer noises: exact, by Chernoff bounds, and over all prefixes of a tree."""
+"""Tails of sums of independent integer noises, exact or by Chernoff bounds; shares of failure probabilities."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from scipy import fft, optimize
 
-SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
-
-
-def series_share(number: int) -> float:
-    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
-    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)
-
-
 Floats = NDArray[np.float64]
+
+SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
 _LONGEST = 1 << 21  # cells of a convolution; beyond, Chernoff's bound is returned
 _REACH = 40.0  # e^-40 is below what float64 resolves
+
+Law = DiscreteLaplace | DiscreteGaussian
 
 
 @dataclass(frozen=True)
@@ -111,18 +107,6 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def gaussian_quantile(parts: Sequence[tuple[DiscreteGaussian, int]], log_beta: float) -> int:
-    """Return z that |sum| exceeds with probability at most e^log_beta, for so many discrete Gaussian noises each.
-
-    They are subgaussian, with parameter sigma each (Canonne, Kamath, Steinke 2020, Corollary 17).
-    """
-    sigma = math.sqrt(sum(number * law.sigma**2 for law, number in parts))
-    return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
-
-
-Law = DiscreteLaplace | DiscreteGaussian
-
-
 def log_moment(law: Law, rate: float, weights: Floats) -> Floats:
     """Return upper bounds of ln E[e^(rate w X)] for each weight w.
 
@@ -166,24 +150,20 @@ def sums_quantile(parts: Sequence[tuple[Law, int]], columns: int, beta: float) -
     return minimal_bound(exponent, widest, 1.0, rest)
 
 
-def union_quantile(
-    law: Law, moments: Callable[[float], Floats], largest_weight: float, steps: int, columns: int, beta: float
-) -> float:
-    """Return z that no prefix 1 .. `steps` exceeds, in any column, with probability 1 - beta.
+def sum_quantile(parts: Sequence[tuple[Law, int]], log_beta: float) -> int:
+    """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
 
-    The noise of a prefix has one independent part for each set bit h of its length; `moments(rate)[h]` is its log
-    moment. The sum over prefixes of e^(sum over bits of k_h) is a product over levels: no prefix is visited.
+    Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma each (Canonne,
+    Kamath, Steinke 2020, Corollary 17).
     """
-    rest = math.log(2 * columns / checks.probability("beta", beta))
+    gaussian = [(law, number) for law, number in parts if isinstance(law, DiscreteGaussian)]
+    if gaussian:
+        sigma = math.sqrt(sum(number * law.sigma**2 for law, number in gaussian))
+        return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
+    laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
+    return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
 
-    def exponent(rate: float) -> float:
-        parts = moments(rate)
-        total, above = -math.inf, 0.0  # prefixes that share the leading bits of `steps`, then have a 0 for its 1
-        for height in reversed(range(steps.bit_length())):
-            if steps >> height & 1:
-                below = above + float(np.logaddexp(0.0, parts[:height]).sum())
-                total = float(np.logaddexp(total, below))
-                above += float(parts[height])
-        return float(np.logaddexp(total, above))
 
-    return minimal_bound(exponent, law, largest_weight, rest)
+def series_share(number: int) -> float:
+    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
+    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, HiddenThreshold, HitMechanism
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +21,7 @@ class AboveThreshold(HitMechanism):
         Over k queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss has
         value <= threshold + alpha, where alpha = 8 (ln k + ln(2 / beta)) / epsilon, and 1 more on integers.
 
-    Args:
-        epsilon: privacy loss of the whole run, > 0.
-        threshold: threshold of the queries that bring none of their own.
-        integer: whether queries and thresholds are integers. All noise is then discrete Laplace, exactly as analysed;
-            otherwise it is continuous Laplace in floating point, where the guarantee holds up to rounding.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
-
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    Attributes: see `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -58,11 +50,11 @@ class AboveThreshold(HitMechanism):
         return 2 / self.epsilon
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at its first hit.",)
 
     @cached_property
+    @override
     def tests(self) -> HiddenThreshold:
-        """The tests, with their noise."""
         return HiddenThreshold(scale=self.noise_scale, max_hits=1, integer=self.integer)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import (
     ContinualCounter,
     CounterState,
@@ -18,7 +20,8 @@ from privstream.mechanisms.counters.continual_counter import (
 from privstream.mechanisms.counters.trees import prefix_sums
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import Floats, log_moment, union_quantile
+from privstream.mechanisms.noise.tails import Floats, log_moment, minimal_bound
+from typing_extensions import override
 
 FRACTION = 12  # fractional bits of estimates
 _LARGEST_LEVELS = 24
@@ -73,15 +76,16 @@ class BottomUpTreeCounter(ContinualCounter):
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
+    @override
     def variance(self, step: int) -> float:
-        """Return the variance of the noise on each column at `step` = 1, 2, ..; up to 1/12 more by rounding."""
+        # Up to 1/12 more by rounding.
         step = self._step_number(step)
         return self.law.variance * sum(1 / (2 - 2.0**-h) for h in range(self.levels) if step >> h & 1)
 
+    @override
     def error(self, step: int, beta: float) -> int:
-        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         step = self._step_number(step)
-        bound = union_quantile(self.law, self._moments, 1.0, step, self.columns, beta)
+        bound = _union_quantile(self.law, self._moments, step, self.columns, beta)
         return math.ceil(bound + 0.5 + self.levels**2 * 2.0**-FRACTION)
 
     def _moments(self, rate: float) -> Floats:
@@ -94,8 +98,9 @@ class BottomUpTreeCounter(ContinualCounter):
             moments.append(float(2.0 ** np.arange(height + 1) @ log_moment(self.law, rate, weights)))
         return np.array(moments)
 
+    @override
     def _initial_memory(self) -> Integers:
-        """Rows 0 .. L-1: sums along the path; rows L ..: estimates of complete nodes whose sibling is not complete."""
+        # Rows 0 .. L-1: sums along the path; rows L ..: estimates of complete nodes whose sibling is not complete.
         return np.zeros((2 * self.levels, self.columns), np.int64)
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Integers, Integers]:
@@ -124,3 +129,26 @@ def _combine(height: int, own: Integers, children: Integers) -> Integers:
     """Return estimates, from nodes' own noise and the sums of their children's estimates."""
     weight = 1 << height
     return (weight * own + (weight - 1) * children) // (2 * weight - 1)
+
+
+def _union_quantile(
+    law: DiscreteLaplace | DiscreteGaussian, moments: Callable[[float], Floats], steps: int, columns: int, beta: float
+) -> float:
+    """Return z that no prefix 1 .. `steps` exceeds, in any column, with probability 1 - beta.
+
+    The noise of a prefix has one independent part for each set bit h of its length; `moments(rate)[h]` is its log
+    moment. The sum over prefixes of e^(sum over bits of k_h) is a product over levels: no prefix is visited.
+    """
+    rest = math.log(2 * columns / checks.probability("beta", beta))
+
+    def exponent(rate: float) -> float:
+        parts = moments(rate)
+        total, above = -math.inf, 0.0  # prefixes that share the leading bits of `steps`, then have a 0 for its 1
+        for height in reversed(range(steps.bit_length())):
+            if steps >> height & 1:
+                below = above + float(np.logaddexp(0.0, parts[:height]).sum())
+                total = float(np.logaddexp(total, below))
+                above += float(parts[height])
+        return float(np.logaddexp(total, above))
+
+    return minimal_bound(exponent, law, 1.0, rest)

@@ -15,6 +15,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.query_mechanism import ONE_RELEASE, ONE_SELECTION, QueryMechanism
 from scipy import special
+from typing_extensions import override
 
 
 class CandidateSelection(NamedTuple):
@@ -69,6 +70,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
     monotone: bool = False
     neighbouring: str = "add_remove"
     proof = "docs/proofs/free_gap.md, section 4"
+    limits = (ONE_SELECTION,)
     public = ("all parameters", "the number of candidates and their order")
     adaptivity = ONE_RELEASE
 
@@ -85,14 +87,9 @@ class ExponentialMechanismWithGap(QueryMechanism):
         return (1 if self.monotone else 2) * self.sensitivity / self.epsilon
 
     @property
+    @override
     def unit(self) -> PrivacyUnit:
-        """What the guarantee protects."""
         return PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone)
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
-        return (ONE_SELECTION,)
 
     def accuracy(self, candidates: int, beta: float) -> float:
         """Return how far below the best the selected utility is, at most, with probability 1 - beta."""

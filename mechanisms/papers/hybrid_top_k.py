@@ -11,6 +11,7 @@ from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import IntegersOrReals, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, PUBLIC_ORDER
+from typing_extensions import override
 
 
 class HybridSelection(NamedTuple):
@@ -42,21 +43,11 @@ class HybridNoisyTopK(TopKMechanism):
         that was reached, by more than `accuracy(queries, beta)`, and no selected one is as much below the threshold.
         The noise of a gap has mean 0 and variance `gap_variance`, as if the selection did not depend on the noise.
 
-    Args:
+    Attributes:
         epsilon: privacy loss of one selection, > 0, used up only if `top` queries are selected.
         top: greatest number of queries to select, >= 1.
-        threshold: public value that selected queries should reach.
-        integer: whether queries and threshold are integers. All noise is then discrete, exactly as analysed. Otherwise
-            noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
-            2012): use it for quantities that are not counts, and round what you publish.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Halves the noise. Not for "replace_one".
-        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    All other attributes are those of `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -79,8 +70,8 @@ class HybridNoisyTopK(TopKMechanism):
     public = (*PUBLIC_ORDER, "the threshold")
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return ONE_SELECTION, f"One that stops after m < {self.top} queries has used (m + 1) / {self.top} of epsilon."
 
     def accuracy(self, queries: int, beta: float) -> float:

@@ -20,6 +20,7 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     QueryMechanism,
 )
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +39,11 @@ class SparseVectorWithGap(ThresholdMechanism):
         value <= threshold + alpha, alpha = `accuracy(queries, beta)`. A gap estimates value - threshold; the variance
         of its noise is `gap_variance`.
 
-    Args:
-        epsilon: privacy loss of the whole run, > 0.
+    Attributes:
         max_hits: number of hits after which the run halts, >= 1.
-        threshold: threshold of the queries that bring none of their own.
-        integer: whether queries and thresholds are integers. All noise is then discrete, exactly as analysed. Otherwise
-            noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
-            2012): use it for quantities that are not counts, and round what you publish.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Needs half the noise on queries. Not for "replace_one".
-        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
         threshold_share: part of epsilon for the threshold, in (0, 1); None for that of least gap variance.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    All other attributes are those of `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -80,8 +70,8 @@ class SparseVectorWithGap(ThresholdMechanism):
         self._check_budget()
 
     @property
+    @override
     def paid_hits(self) -> int:
-        """Number of hits at the full price that epsilon pays for."""
         return self.max_hits
 
     @property
@@ -90,8 +80,8 @@ class SparseVectorWithGap(ThresholdMechanism):
         return self.tests.variance(0)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at gap number {self.max_hits}.",)
 
 
@@ -122,22 +112,12 @@ class HybridSparseVector(QueryMechanism):
         exceeds the threshold, or each selected query if `top` are selected, by no more than alpha =
         `accuracy(queries, beta)`. A gap estimates value - threshold; the variance of its noise is `gap_variance`.
 
-    Args:
+    Attributes:
         epsilon: privacy loss of one selection, > 0, used up only if `top` queries are selected.
         top: greatest number of queries to select, >= 1.
-        threshold: public value that selected queries should reach.
-        integer: whether queries and threshold are integers. All noise is then discrete, exactly as analysed. Otherwise
-            noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
-            2012): use it for quantities that are not counts, and round what you publish.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Needs half the noise on queries. Not for "replace_one".
-        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
         threshold_share: part of epsilon for the threshold, in (0, 1); None for that of least gap variance.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    All other attributes are those of `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -192,8 +172,8 @@ class HybridSparseVector(QueryMechanism):
         return self.tests.variance(0)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         used = f"One of m queries has used {self.threshold_epsilon:.4g} + {self.hit_epsilon:.4g} m of epsilon."
         return ONE_SELECTION, used
 

@@ -14,6 +14,7 @@ from privstream.mechanisms.counters.continual_counter import CounterState, Integ
 from privstream.mechanisms.counters.toeplitz import Floats, ToeplitzCounter, grid_law, square_root
 from privstream.mechanisms.noise.sources import NoiseSource
 from scipy import fft
+from typing_extensions import override
 
 LARGEST_HORIZON = 1 << 20
 _MOST_BITS = 16
@@ -57,8 +58,9 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
         self._check_noise(lambda: self.law)
 
     @cached_property
+    @override
     def fraction(self) -> int:
-        """Fractional bits of the grid: as many as keep all sums exact."""
+        # As many bits as keep all sums exact.
         root = square_root(self.horizon)
         norm, total = float(np.sqrt(root @ root)) * self._unit_norm, float(root.sum())
         for bits in range(_MOST_BITS, 3, -1):
@@ -73,8 +75,8 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
         return np.rint(np.ldexp(square_root(self.horizon), self.fraction))
 
     @cached_property
+    @override
     def column_norm(self) -> float:
-        """The L2 norm of R's columns."""
         return math.ldexp(math.sqrt(math.fsum(np.square(self.coefficients).tolist())), -self.fraction)
 
     @cached_property
@@ -85,8 +87,9 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
     def _squares(self, steps: Floats) -> Floats:
         return np.asarray(self._cumulated[steps.astype(np.int64) - 1])
 
+    @override
     def _initial_memory(self) -> Floats:
-        """All w so far, whole numbers as float64 (steps, columns), below one row of their sums."""
+        # All w so far, whole numbers as float64 (steps, columns), below one row of their sums.
         return np.zeros((1, self.columns))
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Floats, Integers]:

@@ -14,6 +14,7 @@ from privstream.mechanisms.mechanism import Mechanism, State
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
@@ -112,8 +113,9 @@ class Weights(Run):
         """Weights of all points before each one, and of all."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.values)])
 
+    @override
     def merged(self, newer: Weights) -> Weights:
-        """Add weights, without points whose weights cancel."""
+        # Points whose weights cancel are left out.
         points, weights, first = self.interleaved(newer)
         again = np.flatnonzero(~first)
         weights[again - 1] += weights[again]
@@ -236,8 +238,9 @@ class PointMechanism(Mechanism[State]):
         """Return a step number within the horizon."""
         return checks.step(step, self.horizon or LARGEST_HORIZON)
 
+    @override
     def _described(self) -> Any:
-        """Return the parameters with whole numbers as they are: some are too large for floats."""
+        # Whole numbers stay as they are: some are too large for floats.
         values = asdict(self)
         return [
             type(self).__name__,

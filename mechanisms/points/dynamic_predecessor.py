@@ -13,6 +13,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Integers, PointMechanism, Updates, checked_points
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from typing_extensions import override
 
 NO_POINT = 0
 NO_DISTANCE = -1
@@ -121,8 +122,8 @@ class DynamicPredecessor(PointMechanism[RangeState]):
         )
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return replace(self.counter.guarantee, proof="docs/proofs/range_counting.md, section 5")
 
     def alpha(self, step: int) -> int:

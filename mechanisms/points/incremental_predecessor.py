@@ -31,6 +31,7 @@ from privstream.mechanisms.points.predecessor_tree import (
 )
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from typing_extensions import override
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,8 +109,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         _ = self.bounds.finished.mu, self.bounds.finished.tau  # refuses scales beyond what can be drawn
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=self._unit,
             neighbouring=self.neighbouring,
@@ -153,8 +154,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
             everything = min(everything, 2 * (self._height + 1) * checks.integer("points", points, minimum=0) + 1)
         return self.bounds.error(step, everything)
 
+    @override
     def initial_state(self) -> IncrementalState:
-        """Return the state before the first step: no points."""
         return IncrementalState(step=0, points=PointCounts(), finished=TreeState.nothing(), heavy=TreeState.nothing())
 
     def step(

@@ -19,7 +19,7 @@ from privstream.mechanisms.counters.trees import digits as signed_digits
 from privstream.mechanisms.counters.trees import tree_height as signed_height
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum, gaussian_quantile
+from privstream.mechanisms.noise.tails import sum_quantile
 from privstream.mechanisms.points.dynamic_points import (
     Integers,
     PointCounts,
@@ -41,6 +41,7 @@ from privstream.mechanisms.privacy.accounting import (
     sensitivity_sigma,
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from typing_extensions import override
 
 _TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))  # (k, h) of epochs, pure
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
@@ -230,9 +231,6 @@ def _prefixes(edges: Integers, universe: int, height: int, noisy: NoisyCounts, i
     return before
 
 
-Law = DiscreteLaplace | DiscreteGaussian
-
-
 @dataclass(frozen=True, eq=False)
 class RangeStep:
     """Input of a step: updates, and the ranges to be counted after them.
@@ -316,8 +314,7 @@ class RangeCounter(PointMechanism[RangeState]):
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         self._check_points()
-        if not isinstance(self.consistent, bool):
-            raise TypeError(f"consistent must be True or False, got {type(self.consistent).__name__}")
+        checks.boolean("consistent", self.consistent)
         _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn
 
     @property
@@ -338,8 +335,8 @@ class RangeCounter(PointMechanism[RangeState]):
         return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=self._unit,
             neighbouring=self.neighbouring,
@@ -401,7 +398,7 @@ class RangeCounter(PointMechanism[RangeState]):
         limits = [self.sum_error(self._block_end(step), log_beta, size) for size in sizes.tolist()]
         laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
         sums = [[(law, _rounded_up(size * number)) for law, number in laws] for size in sizes.tolist()]
-        bounds = [min(limit, _sum_quantile(parts, log_beta)) for limit, parts in zip(limits, sums, strict=True)]
+        bounds = [min(limit, sum_quantile(parts, log_beta)) for limit, parts in zip(limits, sums, strict=True)]
         return np.array(bounds, np.int64)[place]
 
     def _block_end(self, step: int) -> int:
@@ -422,7 +419,7 @@ class RangeCounter(PointMechanism[RangeState]):
         """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
         intervals = longest_cover(self.levels - 1) if intervals is None else intervals
         sums = [[(law, intervals * number) for law, number in parts] for parts in self._noise.counts(step)]
-        return max(_sum_quantile(parts, log_beta) for parts in sums)
+        return max(sum_quantile(parts, log_beta) for parts in sums)
 
     def step(self, state: RangeState, given: RangeStep, noise: NoiseSource) -> tuple[RangeState, Integers]:
         """Make the updates of one step, then count the points in its ranges, int64 (n,).
@@ -515,15 +512,6 @@ class RangeCounter(PointMechanism[RangeState]):
             impulses=self.impulses,
             unit=self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2),
         )
-
-
-def _sum_quantile(parts: list[tuple[Law, int]], log_beta: float) -> int:
-    """Return what the sum of so many noises of each law exceeds, on either side, with probability e^log_beta."""
-    gaussian = [(law, number) for law, number in parts if isinstance(law, DiscreteGaussian)]
-    if gaussian:
-        return gaussian_quantile(gaussian, log_beta)
-    laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
-    return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
 
 
 def _rounded_up(number: int) -> int:

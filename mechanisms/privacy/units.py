@@ -70,8 +70,7 @@ class PrivacyUnit:
                 raise ValueError(f"window must not be given for a unit of {self.what}")
         if not 0 <= checks.integer("origin", self.origin, minimum=0) < (self.window or 1):
             raise ValueError(f"origin must be >= 0 and less than window, got {self.origin}")
-        if not isinstance(self.same_direction, bool):
-            raise TypeError(f"same_direction must be True or False, got {type(self.same_direction).__name__}")
+        checks.boolean("same_direction", self.same_direction)
         if self.what in PORTIONS and (self.bound != 1 or self.same_direction):
             raise ValueError(f"bound and same_direction must not be given for a unit of {self.what}")
 

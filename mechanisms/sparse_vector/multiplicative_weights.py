@@ -16,6 +16,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, Progress
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse
 from scipy import special
+from typing_extensions import override
 
 Floats = NDArray[np.float64]
 
@@ -166,8 +167,8 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         )
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         tests = self.tests.guarantee
         return PrivacyGuarantee(
             unit=tests.unit,
@@ -202,8 +203,8 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         # Two tests for each query. Thresholds that are no integers are rounded up, by less than 1.
         return self.tests.accuracy(2 * checks.integer("queries", queries, minimum=1), beta) + int(self.integer)
 
+    @override
     def initial_state(self) -> Hypothesis:
-        """Return the state before the first query: the uniform law."""
         return Hypothesis(tests=Progress(), log_law=np.full(self.domain_size, -math.log(self.domain_size)))
 
     def updates(self, state: Hypothesis) -> int:

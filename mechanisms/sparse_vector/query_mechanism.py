@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,10 @@ from privstream.mechanisms.privacy.guarantee import (
     noise_caveats,
 )
 from privstream.mechanisms.privacy.units import PrivacyUnit
+from typing_extensions import override
+
+State = TypeVar("State")
+Answered = TypeVar("Answered")
 
 LARGEST = 2**60  # of integer values and thresholds: their sums with noise stay within 64 bits
 _CHUNK = 2**16  # queries whose noise is drawn at once
@@ -153,9 +157,27 @@ _SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and 
 
 
 class QueryMechanism(ABC):
-    """Parameters and guarantee of a mechanism on queries. A parameter that a subclass does not have is as it is here.
+    """A mechanism on queries of sensitivity 1: parameters, checks and guarantee, which all of them share.
 
     If a subclass does not say otherwise, it tests queries one after the other, in a run.
+
+    Attributes:
+        epsilon: privacy loss of the whole run, or of one selection, > 0.
+        threshold: public threshold of the queries that bring none of their own.
+        integer: whether queries and thresholds are integers. All noise is then discrete, exactly as analysed. Otherwise
+            it is floating-point noise, and the guarantee holds up to rounding; where noisy numbers are published, their
+            low bits may betray more than the guarantee says (Mironov 2012): use it for quantities that are not counts,
+            and round what you publish.
+        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
+            counts. Needs half the noise on queries. Not for "replace_one".
+        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
+        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    A parameter that a subclass does not have is as it is here.
+
+    Raises:
+        ValueError: a parameter is out of range.
+        TypeError: a parameter is of another type.
     """
 
     epsilon: float
@@ -202,8 +224,7 @@ class QueryMechanism(ABC):
 
     def _check_queries(self, *scales: float) -> None:
         """Check the parameters that these mechanisms share, and the noise scales that they give."""
-        if not isinstance(self.integer, bool):
-            raise TypeError(f"integer must be True or False, got {type(self.integer).__name__}")
+        checks.boolean("integer", self.integer)
         checks.real("threshold", self.threshold)
         if self.integer and checks.integer("threshold", self.threshold, minimum=-LARGEST) > LARGEST:
             raise ValueError(f"threshold must be <= 2**60, got {self.threshold}")
@@ -212,9 +233,7 @@ class QueryMechanism(ABC):
         for scale in scales:
             if not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
                 raise ValueError(f"epsilon must give a noise scale in [1e-6, 1e11], got a noise scale of {scale:g}")
-        if not isinstance(self.monotone, bool):
-            raise TypeError(f"monotone must be True or False, got {type(self.monotone).__name__}")
-        if self.monotone and self.neighbouring == "replace_one":
+        if checks.boolean("monotone", self.monotone) and self.neighbouring == "replace_one":
             raise ValueError("monotone must be False for replace_one: one count may grow while another one shrinks")
 
     def _vector(self, values: ArrayLike) -> IntegersOrReals:
@@ -233,8 +252,34 @@ class Answers(NamedTuple):
         return len(self.hits)
 
 
-class HitMechanism(QueryMechanism, Mechanism[Progress]):
-    """A mechanism that answers hit or miss. Its state is how far its tests are: a function of published answers."""
+class QueryRun(QueryMechanism, Mechanism[State], Generic[State, Answered]):
+    """A mechanism that answers queries in order, in steps. Its state is a function of published answers."""
+
+    @abstractmethod
+    def step(
+        self, state: State, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
+    ) -> tuple[State, Answered]:
+        """Answer queries in order, up to and including the last hit that is paid for.
+
+        A vector is answered in pieces as it is at once. The noise of what is published depends on a query's position
+        and on its true value: a replay repeats the answer, a replay with other data does not repeat the noise.
+
+        Args:
+            state: where the run stands.
+            values: true values of the queries, shape (n,); private.
+            noise: the noise of this run; give every run a source of its own.
+            thresholds: one threshold or n, in place of `threshold`; public.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+
+
+class HitMechanism(QueryRun[Progress, Answers]):
+    """A mechanism that answers hit or miss."""
 
     floats = COMPARED_FLOATS
     noise_label = "sparse vector"
@@ -250,25 +295,10 @@ class HitMechanism(QueryMechanism, Mechanism[Progress]):
         """Return the alpha of the class docstring for so many queries."""
         return self.tests.accuracy(queries, beta)
 
+    @override
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[Progress, Answers]:
-        """Answer queries in order, up to and including the last hit that is paid for.
-
-        A vector is answered in pieces as it is at once.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, shape (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
-
-        Raises:
-            BudgetSpent: the run had halted before.
-        """
         gaps = self.tests.gaps(values, self.threshold if thresholds is None else thresholds)
         state, hits = self.tests.test(state, gaps, self._source(noise))
         return state, Answers(hits)

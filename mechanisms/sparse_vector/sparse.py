@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.mechanism import Mechanism, packed_parameters
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.gaps import IntegersOrReals
@@ -20,10 +20,11 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     HiddenThreshold,
     HitMechanism,
     Progress,
-    QueryMechanism,
+    QueryRun,
     query_labels,
 )
 from scipy import special, stats
+from typing_extensions import override
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
 
@@ -85,18 +86,14 @@ class Sparse(HitMechanism):
         sqrt(512 c ln(1 / delta)) (ln k + ln(2 c / beta)) / epsilon otherwise, c = max_hits, and 1 more on integers.
         delta > 0 pays only for c > 8 ln(1 / delta).
 
-    Args:
-        epsilon: privacy loss of the whole run, > 0.
+    Attributes:
         delta: in [0, 1).
         max_hits: number of hits after which the run halts, >= 1.
-        threshold: threshold of the queries that bring none of their own.
-        integer: whether queries and thresholds are integers. All noise is then discrete Laplace, exactly as analysed;
-            otherwise it is continuous Laplace in floating point, where the guarantee holds up to rounding.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    All other attributes are those of `QueryMechanism`.
 
     Raises:
-        ValueError: a parameter is out of range, or no proof covers (epsilon, delta, max_hits).
-        TypeError: a parameter is of another type.
+        ValueError: no proof covers (epsilon, delta, max_hits), beside what `QueryMechanism` refuses.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -130,18 +127,18 @@ class Sparse(HitMechanism):
         return noise_scale(self.epsilon, self.delta, self.max_hits)
 
     @property
+    @override
     def curve(self) -> PureComposition:
-        """All (epsilon, delta) of the run."""
         return PureComposition(rounds=self.max_hits, round_epsilon=2 / self.noise_scale)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",)
 
     @cached_property
+    @override
     def tests(self) -> HiddenThreshold:
-        """The tests, with their noise."""
         return HiddenThreshold(scale=self.noise_scale, max_hits=self.max_hits, integer=self.integer)
 
 
@@ -177,7 +174,7 @@ class NumericAnswers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumericSparse(QueryMechanism, Mechanism[Progress]):
+class NumericSparse(QueryRun[Progress, NumericAnswers]):
     """Answers sensitivity-1 queries with a noisy value or a miss until the `max_hits`-th value, then halts.
 
     Privacy:
@@ -195,19 +192,14 @@ class NumericSparse(QueryMechanism, Mechanism[Progress]):
         (sqrt(512) + 1) sqrt(c ln(2 / delta)) max(ln k + ln(4 c / beta), sqrt(8) ln(2 c / beta)) / epsilon otherwise,
         c = max_hits, and 1 more on integers. (The source lacks the second term of the maximum.)
 
-    Args:
-        epsilon: privacy loss of the whole run, > 0.
+    Attributes:
         delta: in [0, 1).
         max_hits: number of values after which the run halts, >= 1.
-        threshold: threshold of the queries that bring none of their own.
-        integer: whether queries and thresholds are integers. All noise is then discrete Laplace and the values are
-            integers. Otherwise noise and values are floating-point numbers, whose low bits may betray more than the
-            guarantee says (Mironov 2012): use it for quantities that are not counts, and round what you publish.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    All other attributes are those of `QueryMechanism`.
 
     Raises:
-        ValueError: a parameter is out of range, or no proof covers (epsilon, delta, max_hits).
-        TypeError: a parameter is of another type.
+        ValueError: no proof covers (epsilon, delta, max_hits), beside what `QueryMechanism` refuses.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -264,13 +256,13 @@ class NumericSparse(QueryMechanism, Mechanism[Progress]):
         )
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",)
 
     @property
+    @override
     def curve(self) -> ComposedCurve:
-        """All (epsilon, delta) of the run."""
         return ComposedCurve(curves=(self.choice.curve, self._values_curve))
 
     def accuracy(self, queries: int, beta: float) -> float:
@@ -278,26 +270,10 @@ class NumericSparse(QueryMechanism, Mechanism[Progress]):
         values = self.value_scale * math.log(2 * self.max_hits / checks.probability("beta", beta))
         return max(self.choice.accuracy(queries, beta / 2), values + (1 if self.integer else 0))
 
+    @override
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[Progress, NumericAnswers]:
-        """Answer queries in order, up to and including the last value that is paid for.
-
-        A vector is answered in pieces as it is at once. The noise of a value depends on the query's position and on its
-        true value: a replay repeats the answer, a replay with other data does not repeat the noise.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, shape (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
-
-        Raises:
-            BudgetSpent: the run had halted before.
-        """
         gaps = self.choice.tests.gaps(values, self.threshold if thresholds is None else thresholds)
         source = self._source(noise)
         after, hits = self.choice.tests.test(state, gaps, source)
