@@ -40,8 +40,8 @@ from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 BETTER = 0.75
 """A method without a number in each row must need so much less than one that has them."""
@@ -133,15 +133,11 @@ class SparseVectorAlerts(AlertTransform):
         epsilon: limit on what all rows together show about one person over the whole run, > 0. A smaller value protects
             better and needs more noise.
         rules: public rules, which are tested in this order. Their thresholds are numbers of people.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
             `end` must be given unless the input has no end.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         min_alerts: number of alerts that the budget pays for in any case. An alert that passes its threshold clearly
             costs less, so that there may be more.
         branches: number of prices of an alert, 1 to 32: the full price or, if the threshold is passed clearly enough, a
@@ -173,6 +169,7 @@ class SparseVectorAlerts(AlertTransform):
             the number of rules if that is larger.
         beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.
@@ -193,13 +190,10 @@ class SparseVectorAlerts(AlertTransform):
         *,
         epsilon: float,
         rules: tuple[AlertRule, ...],
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         period: Seconds | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         min_alerts: int = 10,
         branches: int = 2,
         budget: Literal["shared", "per_rule"] = "shared",
@@ -212,6 +206,7 @@ class SparseVectorAlerts(AlertTransform):
         max_hits: int | None = None,
         beta: float = 0.05,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.positive("epsilon", epsilon)
@@ -230,12 +225,10 @@ class SparseVectorAlerts(AlertTransform):
         self.streams_per_person = streams_per_person
         self.shards = check_shards(shards)
         self.steps = Steps.of(
-            window=window,
             period=period,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **windows,
         )
         one_direction = by_rule or len({rule.sign for rule in rules}) == 1
         mechanism = AdaptiveSparseVector(

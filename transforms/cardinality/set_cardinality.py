@@ -33,8 +33,8 @@ from privstream.transforms.events.split import check_shards
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 NO_BOUND = -1
 
@@ -117,7 +117,6 @@ class SetCardinality(PrivateTransform):
     Args:
         epsilon: limit on what all rows together show about one person or one event, > 0. A smaller value protects
             better and needs more noise.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it. Nobody is in
             the set at that moment.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
@@ -143,13 +142,11 @@ class SetCardinality(PrivateTransform):
             stream.
         streams_per_person: with unit "user", the number of streams that one person may be in: those that the person
             enters first. Without it, one.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -165,7 +162,6 @@ class SetCardinality(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
@@ -181,16 +177,13 @@ class SetCardinality(PrivateTransform):
         ] = "auto",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **windows)
         self.rules = PresenceRules.of(
             enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
         )

@@ -37,7 +37,8 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
+from typing_extensions import Unpack
 
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
@@ -69,7 +70,6 @@ class KeyedCounts(PrivateTransform):
     Args:
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
             more noise.
-        window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
             person.
@@ -88,7 +88,6 @@ class KeyedCounts(PrivateTransform):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
             that is remembered but items that stay found. The guarantee is then for what one person does in one such
             period.
-        allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
         min_people: number of people without whom an item is never found or published: in one window where items stay
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
@@ -114,6 +113,7 @@ class KeyedCounts(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -130,7 +130,6 @@ class KeyedCounts(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: Seconds,
         noise: NoiseSource,
         max_contributions: int | None = None,
         delta: float = 0.0,
@@ -139,8 +138,6 @@ class KeyedCounts(PrivateTransform):
         start: Moment | None = None,
         end: Moment | None = None,
         horizon: int | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         domain: Domain | None = None,
         min_people: int = 1,
         top: int | None = None,
@@ -154,6 +151,7 @@ class KeyedCounts(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.01,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         if domain is not None and not isinstance(domain, Domain):
@@ -165,10 +163,7 @@ class KeyedCounts(PrivateTransform):
         rises = rising is not None
         by = ("rise", "count") if rises else ("count",)
         self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1), by)
-        end = _end(window, start, end, horizon)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, horizon=horizon, **windows)
         span = windows_in(over, self.steps)
         by_itself, may_be_found = domain is None and span == "window", domain is None and span != "start"
         if not isinstance(forget, bool):
@@ -456,14 +451,3 @@ def _check_views(
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
-
-
-def _end(window: float, start: float | None, end: float | None, horizon: int | None) -> float | None:
-    """Return the end of the last window."""
-    if horizon is None:
-        return end
-    if end is not None:
-        raise ValueError("horizon must not be given with end: both name the last window")
-    if start is None:
-        raise ValueError("start must be given with horizon: it is the number of windows since then")
-    return start + checks.integer("horizon", horizon, minimum=1) * checks.real("window", window)

@@ -46,8 +46,8 @@ from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 MOST_STEPS = 2**53
 LATER = 1000
@@ -85,7 +85,6 @@ class ShiftingHeavyHitters(PrivateTransform):
             more noise.
         delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
             (number of people).
-        window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_hits: number of times that one person is charged in one stream, 1 to 65,535. With the method "status" an
             item charges the people who have it when it starts and when it ends; with other methods that charge people,
@@ -98,9 +97,6 @@ class ShiftingHeavyHitters(PrivateTransform):
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         end: no window ends after this moment, in seconds since 1970 UTC.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. On long runs thresholds are lower than with `horizon`, at the price of a counter for each person.
         items_per_step: number of items of one person that count in a window.
@@ -131,6 +127,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
             noise is on counts.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -149,15 +146,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         *,
         epsilon: float,
         delta: float,
-        window: Seconds,
         noise: NoiseSource,
         max_hits: int | None = None,
         horizon: int | None = None,
         period: Seconds | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         participation_cap: int | None = None,
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
@@ -170,6 +164,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         beta: float = 0.05,
         count_share: float = 0.25,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.one_of("selection", selection, SELECTIONS)
@@ -188,12 +183,10 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.streams_per_person = streams_per_person
         self.shards = check_shards(shards)
         steps = Steps.of(
-            window=window,
             period=period,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **windows,
         )
         if horizon is not None and steps.first is not None:
             ends = steps.first + horizon
@@ -235,9 +228,9 @@ class ShiftingHeavyHitters(PrivateTransform):
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
-        windows = steps.count or horizon
-        of_stream = _least(participation_cap, windows)
-        of_all = _least(self._participations, None if windows is None else windows * in_streams)
+        possible = steps.count or horizon
+        of_stream = _least(participation_cap, possible)
+        of_all = _least(self._participations, None if possible is None else possible * in_streams)
         makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
             "status": partial(self._by_status, monitor, of_stream),
             **{name: partial(self._by_tests, monitor, of_stream, name) for name in CALIBRATIONS},

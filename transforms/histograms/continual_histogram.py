@@ -19,8 +19,8 @@ from privstream.transforms.histograms.histogram_transform import CategoryTransfo
 from privstream.transforms.histograms.questions import Question, questions, watched
 from privstream.transforms.rows import HistogramEstimate
 from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.steps import Moment, Seconds
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, WindowOptions
+from typing_extensions import Unpack, override
 
 METHODS = {
     "auto": "auto",
@@ -65,14 +65,10 @@ class ContinualHistogram(CategoryTransform):
             (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
             some hundred windows: `privstream plan` says where it does.
         domain: public list of items: the categories. Events of other items count in no answer.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
             counts of all categories.
         unit: what is protected: one "event", or one "user", which means one person over the whole run.
@@ -95,6 +91,7 @@ class ContinualHistogram(CategoryTransform):
             three times as large.
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -113,13 +110,10 @@ class ContinualHistogram(CategoryTransform):
         *,
         epsilon: float,
         domain: Domain,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         queries: tuple[str | Monotone, ...] = ("histogram",),
         unit: Literal["event", "user"] = "event",
         max_contributions: int | None = None,
@@ -133,14 +127,13 @@ class ContinualHistogram(CategoryTransform):
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             domain=domain,
-            window=window,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **windows,
             unit=unit,
             max_contributions=max_contributions,
             max_per_window=max_per_window,

@@ -24,8 +24,8 @@ from privstream.transforms.events.split import check_shards
 from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 UNITS = ("event", "user")
 MOST_CONTRIBUTIONS = 65_535
@@ -43,11 +43,8 @@ class CategoryTransform(PrivateTransform):
         self,
         *,
         domain: Domain,
-        window: Seconds,
         start: Moment,
         end: Moment | None,
-        renew_every: Seconds | None,
-        allowed_lateness: Seconds,
         unit: str,
         max_contributions: int | None,
         max_per_window: int | None,
@@ -58,6 +55,7 @@ class CategoryTransform(PrivateTransform):
         restartable: bool | None,
         noise: NoiseSource,
         shards: int,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         if not isinstance(domain, Domain):
@@ -71,9 +69,7 @@ class CategoryTransform(PrivateTransform):
         self.max_per_window = _limit("max_per_window", max_per_window, unit)
         if unit == "user" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a user")
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **windows)
         self.categories = Categories(
             domain=domain,
             streams=check_streams(streams),

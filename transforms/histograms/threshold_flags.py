@@ -18,8 +18,8 @@ from privstream.transforms.histograms.histogram_transform import CategoryTransfo
 from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import CategoryFlag
 from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.steps import Moment, Seconds
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, WindowOptions
+from typing_extensions import Unpack, override
 
 Thresholds = int | Mapping[str, int]
 """A number for all categories, or one for each by its name."""
@@ -50,10 +50,10 @@ class ThresholdFlags(CategoryTransform):
             "direct_counters" counts with noise in every window, as a histogram does. "henzinger_sricharan_steiner" is
             the published algorithm: its error hardly grows with the run, and is large from the start; with a delta
             above 0 it needs an epsilon below 3.
-        domain, window, start, end, renew_every: see `histograms.continual_histogram.ContinualHistogram`.
-        allowed_lateness, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
+        domain, start, end, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
         max_per_window, categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
         neighbouring, restartable, beta, noise, shards: see `histograms.continual_histogram.ContinualHistogram`.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -70,14 +70,11 @@ class ThresholdFlags(CategoryTransform):
         epsilon: float,
         thresholds: Thresholds,
         domain: Domain,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
         method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         unit: Literal["event", "user"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
@@ -88,14 +85,13 @@ class ThresholdFlags(CategoryTransform):
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             domain=domain,
-            window=window,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **windows,
             unit=unit,
             max_contributions=max_contributions,
             max_per_window=max_per_window,

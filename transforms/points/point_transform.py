@@ -29,8 +29,8 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 UPDATES, QUERIES = b"u", b"q"
 
@@ -302,21 +302,17 @@ class PointTransform(PrivateTransform):
         self,
         *,
         universe: int,
-        window: Seconds,
         start: Moment,
         end: Moment | None,
-        renew_every: Seconds | None,
-        allowed_lateness: Seconds,
         standing: Sequence[Sequence[int]],
         insert_values: tuple[str, ...] | None,
         delete_values: tuple[str, ...] | None,
         streams: tuple[str, ...] | None,
         noise: NoiseSource,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **windows)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
         self.streams = check_streams(streams)

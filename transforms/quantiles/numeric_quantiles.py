@@ -39,8 +39,8 @@ from privstream.transforms.histograms.categories import (
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
-from typing_extensions import override
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
+from typing_extensions import Unpack, override
 
 LAST_PLACE = 65_535
 """Of the streams in which a person has a value: so many values of one person may count, at most."""
@@ -156,7 +156,6 @@ class NumericQuantiles(PrivateTransform):
             more noise.
         low: least value, in the unit of values. Smaller ones count as this one.
         high: largest value. Larger ones count as this one. Choose it by what is possible, not by looking at the data.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         quantiles: which parts of all values lie below, in (0, 1), increasing; 0.5 is the median. More of them cost no
@@ -174,14 +173,12 @@ class NumericQuantiles(PrivateTransform):
             each window.
         end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
             no end, and where quantiles are about more than one window.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: number of seconds that a window stays open after its end.
         streams: public names of the streams; they must be given if events have a stream.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
         beta: probability with which some interval of a stream may not contain its quantile.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -201,7 +198,6 @@ class NumericQuantiles(PrivateTransform):
         epsilon: float,
         low: float,
         high: float,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         quantiles: tuple[float, ...] = (0.5,),
@@ -212,21 +208,18 @@ class NumericQuantiles(PrivateTransform):
         unit: Literal["person", "event"] = "person",
         over: Span = "window",
         end: Moment | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         self.noise = noise
         self.streams = check_streams(streams)
         self.shards = check_shards(shards)
         checks.real("start", start)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **windows)
         span = windows_in(over, self.steps)
         if span != "window" and self.steps.count is None:
             raise ValueError("end must be given where quantiles are about more than one window")

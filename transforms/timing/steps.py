@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 from apache_beam.transforms.window import GlobalWindow
@@ -37,6 +37,24 @@ def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
     return micros
 
 
+class WindowOptions(TypedDict, total=False):
+    """What every transform that watches windows takes beside its own arguments.
+
+    `Steps.of` has their types and defaults. A new one goes in here and there: transforms hand them on unread, and
+    signatures, help pages and Beam YAML take them from these two places.
+
+    Args:
+        window: length of a window in seconds.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+    """
+
+    window: Required[Seconds]
+    renew_every: Seconds | None
+    allowed_lateness: Seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """Fixed or sliding windows, numbered: step s is the window that starts at origin + s * period and has `size`.
@@ -63,14 +81,20 @@ class Steps:
     def of(
         cls,
         *,
-        window: float,
-        period: float | None = None,
-        start: float | None = None,
-        end: float | None = None,
-        renew_every: float | None = None,
-        allowed_lateness: float = 0,
+        window: Seconds,
+        period: Seconds | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        horizon: int | None = None,
+        renew_every: Seconds | None = None,
+        allowed_lateness: Seconds = 0,
     ) -> Steps:
-        """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC."""
+        """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC.
+
+        `horizon` is the number of windows from `start` on, in place of `end`.
+        """
+        if horizon is not None:
+            end = _end(window, start, end, horizon)
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
         if step > size:
@@ -215,6 +239,15 @@ def windows_in(over: Span, steps: Steps) -> str | int:
             f"over must be a multiple of window, got {in_words(micros)} with windows of {in_words(steps.size)}"
         )
     return micros // steps.size if micros > steps.size else "window"
+
+
+def _end(window: Seconds, start: Moment | None, end: Moment | None, horizon: int) -> Moment:
+    """Return the end of the last window of so many."""
+    if end is not None:
+        raise ValueError("horizon must not be given with end: both name the last window")
+    if start is None:
+        raise ValueError("start must be given with horizon: it is the number of windows since then")
+    return start + checks.integer("horizon", horizon, minimum=1) * checks.real("window", window)
 
 
 def _iso(seconds: Any) -> str:

@@ -37,9 +37,10 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList
+from typing_extensions import Unpack
 
 UNITS = ("person", "person_in_window")
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
@@ -76,7 +77,6 @@ class TopKWithGap(PrivateTransform):
     Args:
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         top: number of items to publish in each window, fewer than there are in `domain`.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
@@ -92,7 +92,6 @@ class TopKWithGap(PrivateTransform):
             person. Without it a person may take part in all windows of the run.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
             remembered but items that are found. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         items_per_step: number of items of one person that count in a window of a stream.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
@@ -110,6 +109,7 @@ class TopKWithGap(PrivateTransform):
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
@@ -126,7 +126,6 @@ class TopKWithGap(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: Seconds,
         start: Moment,
         top: int,
         noise: NoiseSource,
@@ -135,8 +134,6 @@ class TopKWithGap(PrivateTransform):
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
         streams: tuple[str, ...] | None = None,
@@ -146,6 +143,7 @@ class TopKWithGap(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
+        **windows: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
@@ -167,9 +165,7 @@ class TopKWithGap(PrivateTransform):
         self.streams = streams
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **windows)
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
