@@ -11,7 +11,8 @@ adds later to windows before.
 Top ten: which part of the ten largest true numbers of all people are among the ten largest published values of their
 window. Errors are off from what counts within the limits, and intervals promise to hold that; it is read off the stage
 before noise, by a run with the same noise key. Beside it: which intervals hold all there is, and which of the window in
-which an item was found hold what counts, for its noise is high there.
+which an item was found hold what counts, for its noise is high there. A run with a list of different people is also
+made without one.
 
 Besides, simulated items that as many people have in each of 64 windows, in 64 contributions of a person, with epsilon =
 1: how many are found, and how far off rows are, in noise's standard deviations, of the windows until then, of this one,
@@ -25,7 +26,7 @@ import pickle
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -56,6 +57,7 @@ START = 1_356_998_400  # Tuesday, 1 January 2013, UTC
 DELTA = 1e-6
 TOP = 10
 LASTING, PARTS = 64, (0.7, 0.85, 1.0, 1.25, 2.0, 4.0)
+COLOURS = ("#999999", "#56b4e9", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7")
 COLUMNS = ("count", "lower", "upper", "smoothed", "smoothed_lower", "smoothed_upper")
 Floats = NDArray[np.float64]
 Grids = dict[str, Floats]
@@ -71,7 +73,12 @@ class Case(NamedTuple):
     contributions: int
 
 
-FLIGHTS = (Case("weeks", 7 * DAY, 1.0, 212), Case("days", DAY, 8.0, 400), Case("months", 30 * DAY, 1.0, 52))
+FLIGHTS = (
+    Case("weeks", 7 * DAY, 1.0, 212),
+    Case("days", DAY, 8.0, 400),
+    Case("days, epsilon 1", DAY, 1.0, 365),
+    Case("months", 30 * DAY, 1.0, 52),
+)
 CITY = Case("hours of a city", HOUR, 1.0, 40)
 
 
@@ -277,6 +284,14 @@ def views(case: Case, events: Events, key: bytes, folder: Path) -> Iterator[tupl
         yield of(finished, "found (file)", column)
     for column in ("count", "smoothed"):
         yield of(in_time, "found (stream)", column)
+    if transform.mechanism.listed:  # the same without the list of different people
+        without = KeyedCounts(**given)
+        without.mechanism = replace(transform.mechanism, listed=0)
+        stddev = without.mechanism.stddev(1)
+        rows = run(without, folder)
+        assert without.finish is not None
+        yield of(without.finish(rows), "no list (file)", "smoothed")
+        yield of([row for row in rows if not row.backfilled], "no list (stream)", "smoothed")
 
 
 def measured(case: Case, events: Events, keys: int, folder: Path) -> Iterator[dict[str, Any]]:
@@ -339,13 +354,12 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     names = list(dict.fromkeys(row["windows"] for row in rows))
     kinds = list(dict.fromkeys((row["what"], row["column"]) for row in rows))
-    for number, (kind, colour) in enumerate(
-        zip(kinds, ("#999999", "#56b4e9", "#0072b2", "#e69f00", "#d55e00"), strict=True)
-    ):
-        shares = [100 * row["top_ten"] for row in rows if (row["what"], row["column"]) == kind]
+    for number, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
+        known = {row["windows"]: 100 * row["top_ten"] for row in rows if (row["what"], row["column"]) == kind}
+        shares = [known.get(name, np.nan) for name in names]
         places = np.arange(len(names)) + (number - len(kinds) / 2 + 0.5) / (len(kinds) + 1)
         bars = axes.bar(places, shares, 1 / (len(kinds) + 1), color=colour, label=f"{kind[0]}: {kind[1]}")
-        axes.bar_label(bars, [f"{share:.0f}" for share in shares], fontsize=8)
+        axes.bar_label(bars, ["" if np.isnan(share) else f"{share:.0f}" for share in shares], fontsize=7)
     axes.set_xticks(np.arange(len(names)), names)
     axes.set(ylabel="true top ten among the ten largest, %", ylim=(0, 105))
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)

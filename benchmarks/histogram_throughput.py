@@ -81,11 +81,11 @@ def plan_runs(options: argparse.Namespace, domain: Path) -> Iterator[Run]:
         "start": start,
         "end": start + options.windows * WINDOW,
     }
-    user = parameters | {"unit": "user", "max_contributions": 10}
+    user = parameters | {"unit": "person", "max_contributions": 10}
     anchored = parameters | {"method": "anchored_counters"}
     yield Run("privstream", "unit event", "all", command, ("histogram", parameters))
     yield Run("privstream", "unit event, anchored", "all", command, ("histogram", anchored))
-    yield Run("privstream", "unit user, 10 events a person", "all", command, ("histogram", user))
+    yield Run("privstream", "unit person, 10 events a person", "all", command, ("histogram", user))
     yield Run("library alone", "pyarrow in one thread, all in memory", "all", arrow)
     yield Run("privstream", "unit event", "5%", command, ("histogram", parameters))
     yield Run("plain Beam", "Count.PerElement in windows", "5%", plain)

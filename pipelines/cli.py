@@ -48,6 +48,7 @@ COMMANDS: Commands = {
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
+    "suggest": ("suggest.command", "choose limits of people privately, from data: what nobody can guess"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import difflib
 import io
-import json
 import logging
 import os
 import re
@@ -21,9 +20,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
+from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE, WARNING
+
+if TYPE_CHECKING:
+    from privstream.pipelines.report.result import Result
 
 ENDLESS = ("input", "input_format", "watch", "watermark", "output_format")
 """Options about files that are read, or come without an end: a frame is neither."""
@@ -82,37 +85,24 @@ def options(
             words += [f"--{name}={_text(name, one)}" for one in ([value] if isinstance(value, str) else value)]
         else:
             path = os.path.join(folder, name)
-            number = _write_list(kinds.get(name, ""), name, value, path)
+            number = _write_list(kinds.get(name), name, value, path)
             if number is not None:
                 shown[name] = f"a list of {number:,}"
             words.append(f"--{name}={_text(name, value if number is None else path)}")
     return parser.parse_args(words, argparse.Namespace(command=spec.word)), shown
 
 
-def _write_list(kind: str, name: str, value: Any, path: str) -> int | None:
+def _write_list(kind: str | None, name: str, value: Any, path: str) -> int | None:
     """Write a public list as the file that the command line has in its place; return its length.
 
     Raises:
         ValueError, TypeError: the list breaks a rule.
     """
-    if isinstance(value, str | os.PathLike | int):
+    write = None if kind is None else OPTION_TYPES[kind].write
+    if write is None or isinstance(value, str | os.PathLike | int):
         return None
-    if kind == "Domain":
-        texts = loaded("questions.readings.texts")(name, list(value))
-        if any("\n" in text or text.endswith("\r") for text in texts):
-            raise ValueError(f"{name} must be texts without line breaks")
-        with open(path, "x", encoding="utf-8", newline="") as file:
-            file.writelines(f"{text}\n" for text in texts)
-        return len(texts)
-    if kind == "tuple[AlertRule, ...]":
-        rules = loaded("questions.readings.rules")(name, list(value))
-        loaded("questions.alert_rules_file.write_rules")(path, rules)
-        return len(rules)
-    if kind == "Thresholds" and isinstance(value, Mapping):
-        with open(path, "x", encoding="utf-8") as file:
-            json.dump({str(category): number for category, number in value.items()}, file)
-        return len(value)
-    return None
+    length: int | None = loaded(write)(path, name, value)
+    return length
 
 
 def _text(name: str, value: Any) -> str:
@@ -137,10 +127,6 @@ def _text(name: str, value: Any) -> str:
     return str(value)
 
 
-if TYPE_CHECKING:
-    from privstream.pipelines.report.result import Result
-
-
 def read(path: str | os.PathLike[str]) -> Result:
     """Read the output of any command, with what is guaranteed of it.
 
@@ -163,9 +149,6 @@ def read(path: str | os.PathLike[str]) -> Result:
         raise ValueError(str(error).replace("RESULT", "path", 1)) from None
     return result
 
-
-if TYPE_CHECKING:
-    from privstream.pipelines.report.result import Result
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
 LEFT_OUT = {

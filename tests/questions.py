@@ -188,7 +188,7 @@ EXAMPLES = {
         refused={
             "--queries none": "queries must be among histogram",
             "--queries quantile:2": "quantile:Q must have Q in (0, 1], got quantile:2",
-            "--unit user": "max_contributions must be given when the unit is a user",
+            "--unit person": "max_contributions must be given when the unit is a person",
             "--max_contributions 5": "when the unit is an event",
             "--categories_per_row 2": "separator must be given",
             "--streams a --input other.csv": "--stream_field must name a field of other.csv",
@@ -241,7 +241,7 @@ EXAMPLES = {
             "--enter_values a --leave_values a": "--enter_values and --leave_values must have nothing in common",
             "--timeout 0": "--timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds",
             "--max_updates 0": "--max_updates must be >= 1, got 0",
-            "--method visit_counter": "--visits_per_person must be given with method visit_counter and unit user",
+            "--method visit_counter": "--visits_per_person must be given with method visit_counter and unit person",
             "--method direct_counter --unit event": "--method must be auto or visit_counter with unit event, got",
         },
         refused_plans={

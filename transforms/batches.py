@@ -149,7 +149,7 @@ class CountBatch:
     """How many people have each item in one key: items, distinct unless batches were joined, and int64 counts.
 
     Where they are needed, there are also int64 columns with how many of the people are `new`, who never had the item
-    before, and with the `sums` of their values.
+    before, or whom a list counts for it from now on, and with the `sums` of their values.
     """
 
     items: np.ndarray

@@ -479,6 +479,46 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
+class LimitShare(NamedTuple):
+    """How many people have a number in a cell of a public grid, and what a limit at its upper edge keeps.
+
+    All numbers are noisy or follow from noisy ones. Each interval by itself holds the truth with probability 1 - beta.
+    People far from all others cannot be seen: shares are of those in the cells of their `measure` that have an upper
+    edge, and a lower one or none below it; the rest of the grid is one more row at each end, whose interval says how
+    many people may be there.
+
+    Attributes:
+        measure: what is counted of a person: "contributions" (items in windows of streams), "items_per_window" (the
+            largest number of items in one window of a stream), "windows" (of streams, with an item), "windows_per_item"
+            (the largest number of windows with one item of a stream), "streams", or "values" (one of the person's
+            values, chosen at random; for counts one sum of those for an item in a window).
+        above: people in this row have more than this; None for no bound.
+        limit: and at most this; None for no bound.
+        people: estimated number of them.
+        people_lower, people_upper: its interval.
+        within: share of people who have at most `limit`; None where there is none.
+        within_lower, within_upper: its interval.
+        kept: share of all that people have, as `measure` says, that counts if of each person at most `limit` does. Of
+            values it is the share of their sum, if larger ones count as `limit`. Negative ones count as 0.
+        kept_lower, kept_upper: its interval.
+        suggested: the options that the numbers suggest, such as `--max_contributions 48`; empty if they suggest none.
+    """
+
+    measure: str
+    above: Optional[float]
+    limit: Optional[float]
+    people: int
+    people_lower: int
+    people_upper: int
+    within: Optional[float]
+    within_lower: Optional[float]
+    within_upper: Optional[float]
+    kept: Optional[float]
+    kept_lower: Optional[float]
+    kept_upper: Optional[float]
+    suggested: str
+
+
 for row_type in (
     HeavyHitter,
     Alert,
@@ -494,5 +534,6 @@ for row_type in (
     RangeCount,
     PredecessorQuery,
     NearestPoints,
+    LimitShare,
 ):
     registry.register_coder(row_type, RowCoder)

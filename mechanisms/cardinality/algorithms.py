@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.unknown_horizon import best_counter
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from typing_extensions import override
@@ -142,7 +142,7 @@ class FreshNoise(CardinalityAlgorithm):
     horizon: int
 
     @cached_property
-    def law(self) -> DiscreteLaplace | DiscreteGaussian:
+    def law(self) -> SymmetricNoise:
         """The noise of a step."""
         return node_law(self.epsilon, self.delta, self.horizon)
 
@@ -226,8 +226,8 @@ class GapChanges(SparseChanges):
     test has looked at, size + mu - tau or size - mu' + tau', less the public middle of what that can be off by. The run
     costs 1 / b_tau, and each hit 1 / b_mu, with scales b.
 
-    With `max_updates` there are `rounds` hits of equal cost, chosen to give the least error bound. Without, there is no
-    end of them: hit r = 0, 1, .. costs series_share(s + 1) of what is for hits, s the last number that has the three
+    With `max_updates` there are `rounds` hits of equal cost, chosen to give the least error bound. Without, they are
+    unbounded: hit r = 0, 1, .. costs series_share(s + 1) of what is for hits, s the last number that has the three
     leading binary digits of r: laws are costly to make. See docs/proofs/cardinality.md.
     """
 
@@ -238,7 +238,7 @@ class GapChanges(SparseChanges):
 
     @cached_property
     def rounds(self) -> int | None:
-        """Hits that are paid for; None for no end."""
+        """Hits that are paid for; None where they are unbounded."""
         return None if self.max_updates is None else self._best_rounds(self.max_updates)
 
     @property
@@ -411,7 +411,7 @@ class HenzingerSricharanSteinerChanges(SparseChanges):
 
     @cached_property
     def rounds(self) -> int | None:
-        """Estimates that are paid for; None for no end."""
+        """Estimates that are paid for; None where they are unbounded."""
         return None if self.max_updates is None else self.instance(0).changes
 
     def instance(self, number: int) -> Instance:

@@ -68,7 +68,7 @@ class SetCardinality(Mechanism[CardinalityState]):
         epsilon: finite and > 0.
         delta: in [0, 1); spent in mode direct and by counters.
         unit: "user" or "event".
-        horizon: steps of the run at most; None for no end.
+        horizon: steps of the run at most; None if unbounded.
         max_updates: how often people enter or leave the set in the whole run, all together; None if unknown.
             Several changes of one person within a step count as what is left of them at its end. Unit "user".
         visits_per_person: how often one person enters the set at most, or None for no limit. Unit "user".
@@ -189,7 +189,7 @@ class SetCardinality(Mechanism[CardinalityState]):
 
     @property
     def expected_steps(self) -> int:
-        """`horizon`, or for how many steps errors are predicted where there is no end."""
+        """`horizon`, or for how many steps errors are predicted where that is unbounded."""
         return self.horizon or _TYPICAL_STEPS
 
     @override

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import (
     GaussianCurve,
@@ -214,9 +214,7 @@ def check_end(step: int, horizon: int | None) -> None:
         raise HorizonExceeded(f"step must be <= horizon {horizon}, got {step}")
 
 
-def node_law(
-    epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None
-) -> DiscreteLaplace | DiscreteGaussian:
+def node_law(epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None) -> SymmetricNoise:
     """Return the noise for integers of which one row moves at most `changes`, each by 1."""
     rows = rows_per_unit or 1
     if delta == 0:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, Integers, bound_noise
+from privstream.mechanisms.noise.correlated import (
+    DEVIATIONS,
+    ROUNDING_VARIANCE,
+    SUMS,
+    BufferedFactor,
+    Floats,
+    correct,
+    whole_counts,
+)
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, largest_shift, sensitivity_sigma, smallest
 from scipy import special
 from typing_extensions import override
 
-Floats = NDArray[np.float64]
-
-_ROUNDING_VARIANCE = 1 / 12
 _PIECES = 4096
 
 
@@ -65,7 +69,7 @@ class ToeplitzCounter(ContinualCounter):
     def variance(self, step: int) -> float:
         sigma = math.ldexp(self.law.sigma, -self.fraction)
         squares = float(self._squares(np.array([float(self._step_number(step))]))[0])
-        return sigma**2 * squares + _ROUNDING_VARIANCE
+        return sigma**2 * squares + ROUNDING_VARIANCE
 
     @override
     def error(self, step: int, beta: float) -> int:
@@ -92,30 +96,9 @@ def grid_law(epsilon: float, delta: float, sensitivity: float, fraction: int) ->
     return WideGaussian(sensitivity_sigma(epsilon, delta, math.ldexp(sensitivity * (1 + 1e-12), fraction)))
 
 
-@functools.lru_cache(maxsize=8)
-def square_root(horizon: int) -> Floats:
-    """Return r_0 .. r_(horizon - 1), the coefficients of (1 - x)^(-1/2)."""
-    steps = np.arange(1, horizon)
-    root = np.concatenate([[1.0], np.cumprod(1 - 0.5 / steps)])
-    root.setflags(write=False)
-    return root
-
-
 LARGEST_HORIZON = 1 << 24
 _MOST_BUFFERS = 7
 _SPARE_BITS = 8  # of the grid beyond sqrt(horizon)
-_DEVIATIONS = 16.0  # no buffer ever leaves so many of its standard deviations (probability below 1e-45)
-_PARAMETER_BITS = 20
-_SUMS = 1e-9  # relative; float64 gives norms from the closed form to 1e-10 or better
-_LEAST, _WIDEST = 4.0, 0.25  # of the approximation's range; 4 / horizon is near the best for all horizons
-
-
-class Factor(NamedTuple):
-    """c(x) = prod (1 - zeros_j x) / prod (1 - poles_j x) = 1 + sum over j of weights_j x / (1 - poles_j x)."""
-
-    poles: Floats
-    zeros: Floats
-    weights: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,28 +146,28 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         return _SPARE_BITS + math.ceil(math.log2(self.horizon) / 2)
 
     @property
-    def factor(self) -> Factor:
-        """The rational function, with parameters rounded so that they are the same on every machine."""
-        return zolotarev_factor(self.horizon, self.buffers)
+    def factor(self) -> BufferedFactor:
+        """R."""
+        return BufferedFactor(self.horizon, self.buffers)
 
     @cached_property
     @override
     def column_norm(self) -> float:
         # With the most that rounding adds: docs/proofs/counters.md, Theorem 4.
-        poles, _, weights = self.factor
+        poles, _, weights = self.factor.function
         squares = 1 + self._geometric(poles, weights, self.horizon - 1)
-        exact = math.sqrt(squares) * (1 + _SUMS)
+        exact = math.sqrt(squares) * (1 + SUMS)
         return exact + 2 * math.sqrt(self.horizon) * math.ldexp(self._rounding, -self.fraction)
 
     @property
     def _rounding(self) -> float:
         """Bound, in units of the grid, on what a step's correction differs from exact arithmetic."""
-        poles, _, weights = self.factor
+        poles, _, weights = self.factor.function
         squares = 1 + self._geometric(poles, weights, self.horizon - 1)
         norm = math.ldexp(math.sqrt(squares) * self._unit_norm + 1, self.fraction)
         sigma = 2 * (norm / largest_shift(self.epsilon, self.delta) + SMALLEST_SIGMA)
         unit = math.ldexp(self.rows_per_unit or 1, self.fraction)
-        largest = _DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2) + unit
+        largest = DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2) + unit
         lasting = np.minimum(1 / (1 - poles), self.horizon) + self.buffers + 2
         return 0.5 + float(weights @ (2.0**-52 * largest * lasting))
 
@@ -195,7 +178,7 @@ class BufferedToeplitzCounter(ToeplitzCounter):
     @cached_property
     def _published(self) -> tuple[Floats, Floats]:
         """Rates and weights of 1 / ((1 - x) c(x)), the coefficients of the noise on the published sums."""
-        poles, zeros, _ = self.factor
+        poles, zeros, _ = self.factor.function
         rates = np.append(zeros, 1.0)
         weights = [np.prod(1 - poles / rate) / np.prod(1 - np.delete(rates, j) / rate) for j, rate in enumerate(rates)]
         return rates, np.array(weights)
@@ -211,53 +194,13 @@ class BufferedToeplitzCounter(ToeplitzCounter):
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Floats, Integers]:
         steps = np.arange(state.step + 1, state.step + 1 + len(sums))
         values = bound_noise(self.law, source, steps, 0, sums).astype(np.float64)
-        poles, weights = self.factor.poles[:, None], self.factor.weights[:, None]
+        poles, _, weights = self.factor.function
         buffers = state.memory[1:].copy()
         scratch = np.empty_like(buffers)
         for row in values:
-            correct(row, poles, weights, buffers, scratch)
+            correct(row, poles[:, None], weights[:, None], buffers, scratch)
         cumulated = state.memory[:1] + np.cumsum(values, axis=0)
-        unit = math.ldexp(1.0, self.fraction)
-        memory = np.concatenate([cumulated[-1:], buffers])
-        return memory, np.floor((cumulated + unit / 2) / unit).astype(np.int64)
-
-
-def correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratch: Floats) -> None:
-    """Turn z into w = z - round(weights . buffers) in place, and decay the buffers.
-
-    These are single operations of IEEE arithmetic in a fixed order: all machines round them in the same way.
-    """
-    np.multiply(weights, buffers, out=scratch)
-    correction = scratch[0]
-    for part in scratch[1:]:
-        correction += part
-    np.rint(correction, out=correction)
-    row -= correction
-    buffers *= poles
-    buffers += row
-
-
-@functools.lru_cache(maxsize=64)
-def zolotarev_factor(horizon: int, buffers: int) -> Factor:
-    """Return the best rational approximation of (1 - x)^(-1/2) for 1 - x from 4 / horizon to 1."""
-    smallest = min(_WIDEST, _LEAST / horizon)
-    index = np.arange(1, 2 * buffers + 1)
-    quarter = special.ellipkm1(smallest)
-    sn, cn, _, _ = special.ellipj(index * quarter / (2 * buffers + 1), 1 - smallest)
-    places = smallest * (sn / cn) ** 2
-    decays = places / (1 + places)
-    mantissa, exponent = np.frexp(decays)
-    decays = np.ldexp(np.rint(np.ldexp(mantissa, _PARAMETER_BITS)), exponent - _PARAMETER_BITS)
-    poles, zeros = 1 - decays[0::2], 1 - decays[1::2]
-    weights = np.empty(buffers)
-    for j, pole in enumerate(poles):
-        numerator = denominator = 1.0
-        for zero in zeros:
-            numerator *= pole - zero
-        for other in np.delete(poles, j):
-            denominator *= pole - other
-        weights[j] = numerator / denominator
-    return Factor(poles, zeros, weights)
+        return np.concatenate([cumulated[-1:], buffers]), whole_counts(cumulated, self.fraction)
 
 
 def _squared_sums(rates: Floats, weights: Floats, counts: Floats) -> Floats:

@@ -21,7 +21,7 @@ from privstream.mechanisms.counters.continual_counter import (
     node_labels,
     node_law,
 )
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sums_quantile
 from scipy import fft
@@ -58,7 +58,6 @@ def prefix_sums(first: int, nodes: Integers, path: Integers) -> tuple[Integers, 
 
 
 Floats = NDArray[np.float64]
-TreeLaw = DiscreteLaplace | DiscreteGaussian
 
 _CELLS = 2048  # resolution of a quantile
 
@@ -66,7 +65,7 @@ _CELLS = 2048  # resolution of a quantile
 class Window:
     """Functions on the integers -z .. z, and their means over one more noise variable."""
 
-    def __init__(self, law: TreeLaw, z: int) -> None:
+    def __init__(self, law: SymmetricNoise, z: int) -> None:
         self.z = z
         self._length = fft.next_fast_len(4 * z + 1, real=True)
         kernel = np.zeros(self._length)
@@ -149,7 +148,9 @@ class KaryWindow:
         return start
 
 
-def after_ends(ends: Sequence[tuple[TreeLaw, int]], window: Callable[[TreeLaw], Window], within: Floats) -> float:
+def after_ends(
+    ends: Sequence[tuple[SymmetricNoise, int]], window: Callable[[SymmetricNoise], Window], within: Floats
+) -> float:
     """Return the mean of `within` over the noise at step 0: sums of so many variables of each law in `ends`."""
     for law, number in ends:
         for _ in range(number):
@@ -158,7 +159,7 @@ def after_ends(ends: Sequence[tuple[TreeLaw, int]], window: Callable[[TreeLaw], 
 
 
 def tree_quantile(
-    within: Callable[[Callable[[TreeLaw], Window]], float], columns: int, beta: float, bound: float
+    within: Callable[[Callable[[SymmetricNoise], Window]], float], columns: int, beta: float, bound: float
 ) -> int:
     """Return the least z, up to one part in about a thousand, that all columns keep within with probability 1 - beta.
 
@@ -174,12 +175,12 @@ def tree_quantile(
     while low < high:
         middle = (low + high) // 2
         inside = within(functools.partial(_coarse_window, z=middle, cell=cell))
-        exceeded = -math.expm1(columns * math.log(inside)) if inside > 0 else 1.0
-        low, high = (low, middle) if exceeded <= beta else (middle + 1, high)
+        failing = -math.expm1(columns * math.log(inside)) if inside > 0 else 1.0
+        low, high = (low, middle) if failing <= beta else (middle + 1, high)
     return high if cell == 1 else math.floor((high + 0.5) * cell)
 
 
-def _coarse_window(law: TreeLaw, z: int, cell: int) -> Window:
+def _coarse_window(law: SymmetricNoise, z: int, cell: int) -> Window:
     if cell == 1:
         return Window(law, z)
     if isinstance(law, DiscreteLaplace):
@@ -227,7 +228,7 @@ class BinaryTreeCounter(ContinualCounter):
         return self.horizon.bit_length()
 
     @cached_property
-    def law(self) -> DiscreteLaplace | DiscreteGaussian:
+    def law(self) -> SymmetricNoise:
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
@@ -240,16 +241,16 @@ class BinaryTreeCounter(ContinualCounter):
         return self.error_after((), step, beta)
 
     @property
-    def end(self) -> tuple[TreeLaw, int]:
+    def end(self) -> tuple[SymmetricNoise, int]:
         """What the noise at the horizon is the sum of: a law, and how often."""
         return self.law, self.horizon.bit_count()
 
-    def error_after(self, ends: Sequence[tuple[TreeLaw, int]], step: int, beta: float) -> int:
+    def error_after(self, ends: Sequence[tuple[SymmetricNoise, int]], step: int, beta: float) -> int:
         """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
         step = self._step_number(step)
         bound = sums_quantile([(self.law, self.levels), *ends], self.columns * step, beta)
 
-        def within(window: Callable[[TreeLaw], Window]) -> float:
+        def within(window: Callable[[SymmetricNoise], Window]) -> float:
             return after_ends(ends, window, binary_within(window(self.law), step))
 
         return tree_quantile(within, self.columns, beta, bound)
@@ -322,7 +323,7 @@ class KaryTreeCounter(ContinualCounter):
         return tree_height(self.arity, self.horizon)
 
     @cached_property
-    def law(self) -> DiscreteLaplace | DiscreteGaussian:
+    def law(self) -> SymmetricNoise:
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
 
@@ -335,17 +336,17 @@ class KaryTreeCounter(ContinualCounter):
         return self.error_after((), step, beta)
 
     @property
-    def end(self) -> tuple[TreeLaw, int]:
+    def end(self) -> tuple[SymmetricNoise, int]:
         """What the noise at the horizon is the sum of: a law, and how often."""
         return self.law, sum(map(abs, digits(self.arity, self.horizon)))
 
-    def error_after(self, ends: Sequence[tuple[TreeLaw, int]], step: int, beta: float) -> int:
+    def error_after(self, ends: Sequence[tuple[SymmetricNoise, int]], step: int, beta: float) -> int:
         """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
         step = self._step_number(step)
         nodes = [(self.law, self.arity // 2 * tree_height(self.arity, step)), *ends]
         bound = sums_quantile(nodes, self.columns * step, beta)
 
-        def within(window: Callable[[TreeLaw], Window]) -> float:
+        def within(window: Callable[[SymmetricNoise], Window]) -> float:
             start = KaryWindow(window(self.law), self.arity, self.height).within(step)
             return after_ends(ends, window, start)
 

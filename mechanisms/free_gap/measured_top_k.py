@@ -10,7 +10,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.free_gap.noisy_top_k import Indices, NoisyTopK
 from privstream.mechanisms.mechanism import packed_parameters
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
@@ -119,7 +119,7 @@ class MeasuredTopK:
             ),
             public=PUBLIC_ORDER,
             adaptivity="The counts of each release may depend on everything published before it.",
-            proof="docs/proofs/top_k_windows.md, section 2" + (" and section 3" if self._persons == 2 else ""),
+            proof="docs/proofs/top_k_windows.md, section 2" + (" and section 3" if self._people_changed == 2 else ""),
             caveats=(KEYED_NOISE,),
             curve=self.curve,
         )
@@ -145,10 +145,10 @@ class MeasuredTopK:
         return self._selection_for(found)
 
     @functools.cached_property
-    def measurement(self) -> DiscreteLaplace | DiscreteGaussian:
+    def measurement(self) -> SymmetricNoise:
         """The noise on each measure: of the two kinds that delta allows the one with less variance."""
         laplace = self._pure_measurement
-        if self.delta == 0 or self._charges * self._persons == 1:
+        if self.delta == 0 or self._charges * self._people_changed == 1:
             return laplace
         selections = self._selections(self.selection.epsilon)
         try:
@@ -217,8 +217,8 @@ class MeasuredTopK:
         return RankedCounts(selected.indices, selected.gaps.astype(np.int64), rounded, bounds, *ends)
 
     @property
-    def _persons(self) -> int:
-        """Persons that a change adds or removes: to replace one is to remove one and to add one."""
+    def _people_changed(self) -> int:
+        """People whom a change adds or removes: to replace one is to remove one and to add one."""
         return 2 if self.neighbouring == "replace_one" else 1
 
     @property
@@ -228,7 +228,7 @@ class MeasuredTopK:
 
     @property
     def _least_selection_epsilon(self) -> float:
-        return self.epsilon * (1 - self.measure_share) / (self.releases * self._persons)
+        return self.epsilon * (1 - self.measure_share) / (self.releases * self._people_changed)
 
     def _selection_for(self, epsilon: float) -> NoisyTopK:
         # Adding or removing one person moves all counts in one direction. A replacement is one of each.
@@ -236,8 +236,8 @@ class MeasuredTopK:
 
     def _selections(self, epsilon: float) -> PureComposition:
         """Return the composition of all selections of one person, each `epsilon`-DP."""
-        return PureComposition(rounds=self.releases, round_epsilon=epsilon * self._persons)
+        return PureComposition(rounds=self.releases, round_epsilon=epsilon * self._people_changed)
 
     @functools.cached_property
     def _pure_measurement(self) -> DiscreteLaplace:
-        return DiscreteLaplace(self._charges * self._persons / (self.epsilon * self.measure_share))
+        return DiscreteLaplace(self._charges * self._people_changed / (self.epsilon * self.measure_share))

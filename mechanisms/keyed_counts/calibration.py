@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.factors import (
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
-    LARGEST_HORIZON,
     BandedFactor,
     BufferedFactor,
     Factor,
+    LevelledFactor,
 )
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
-from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.privacy.accounting import (
     SMALLEST_SIGMA,
@@ -32,6 +31,10 @@ from privstream.mechanisms.privacy.accounting import (
 SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
 """Of delta, for the Gaussian noise, that are tried out; the rest is for keys that one person makes known."""
 
+LIST_SHARE = 1 / 40
+"""Of the budget, a squared shift, for each key of a person on a list: docs/decisions/0030-a-list-of-people.md."""
+
+LARGEST_HORIZON = 1 << 20
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
 _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
 _FLOATS = 0.5
@@ -55,6 +58,7 @@ class Bounds:
         signed: whether values may be negative.
         value_share: of the budget, for sums.
         min_people: that a key must have; None if the list of keys is public.
+        listed: keys of a person on a list of different people; 0 without one.
     """
 
     span: int | None
@@ -66,6 +70,7 @@ class Bounds:
     signed: bool
     value_share: float
     min_people: int | None
+    listed: int = 0
 
     @property
     def steps(self) -> int:
@@ -79,9 +84,11 @@ class Bounds:
     @property
     def values(self) -> tuple[tuple[int, float, bool], ...]:
         """Largest value, share of the budget, and whether it may be negative, of counts and then of sums."""
+        share = 1 - LIST_SHARE * self.listed
         if self.largest is None:
-            return ((1, 1.0, False),)
-        return (1, 1 - self.value_share, False), (self.largest, self.value_share, self.signed)
+            return ((1, share, False),)
+        of_values = share * self.value_share
+        return (1, share - of_values, False), (self.largest, of_values, self.signed)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, laws
+from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.noise.correlated import BandedFactor
+from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 
 MOST_SCALES = 9
 """Lengths of blocks: 1, 2, 4, .. up to 256 windows."""
@@ -15,6 +18,12 @@ MOST_SCALES = 9
 MOST_PURE = 16
 """Contributions up to which discrete Laplace noise is tried: with more, Gaussian noise is smaller."""
 
+MOST_LISTED = 16
+"""Keys of a person on a list of different people."""
+
+_LIST_TIMES = (32, 8, 2)  # a list is read after this part of the steps
+_LISTED = ((40.0, 8), (4.0, 4))  # keys of a person, where the longest block needs so many times more than a list
+_LEAST_NEEDED = 8.0  # people in each window of the run: where fewer are enough, blocks find all that can be looked at
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
 
@@ -55,14 +64,51 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class PeopleList:
+    """How many different people have a key is tested at some steps; a person counts for so many keys at most.
+
+    Attributes:
+        keys: of a person.
+        noise: of the people who are new to a key since the step before; that of a step is the sum of those until then.
+        steps: increasing.
+        least: people without whom a key is not tested at these steps.
+        thresholds: the least noisy numbers of people with which a key is found then.
+    """
+
+    keys: int
+    noise: ToeplitzNoise
+    steps: tuple[int, ...]
+    least: tuple[int, ...]
+    thresholds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class DiscoveryLaw(KeyLaw):
     """Noise, thresholds of all scales, and the privacy curve.
 
     Attributes:
         scales: by length, the shortest first.
+        people: the list of different people, or None.
     """
 
     scales: tuple[Scale, ...]
+    people: PeopleList | None = None
+
+    @cached_property
+    def worth_listing(self) -> int:
+        """For how many keys a person should count on a list, in a run with this law; 0 if a list is not worth its cost.
+
+        A function of public parameters alone: how many people a list and the longest block of windows need. See
+        docs/decisions/0030-a-list-of-people.md.
+        """
+        bounds = self.bounds
+        if bounds.horizon is None or bounds.listed or self.noises[0].is_laplace or self.tail is None:
+            return 0
+        if min(scale.people(bounds.horizon) for scale in self.scales) < _LEAST_NEEDED:
+            return 0
+        needed = _people_list(self, replace(bounds, listed=1), self.tail).thresholds[-1]
+        gain = self.scales[-1].threshold / needed
+        return next((keys for least, keys in _LISTED if gain >= least), 0)
 
 
 def scales_of(horizon: int | None) -> int:
@@ -98,8 +144,41 @@ def _with_scales(law: KeyLaw, number: int) -> DiscoveryLaw:
     assert isinstance(noise, ToeplitzNoise) and law.tail is not None
     if noise.is_laplace and law.bounds.contributions > MOST_PURE:
         raise ValueError("max_contributions must be smaller for discrete Laplace noise")
-    scales = tuple(_scale(noise, law.tail / number, law.bounds, 1 << level) for level in range(number))
-    return DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, scales)
+    if noise.is_laplace and law.bounds.listed:
+        raise ValueError("noise must be Gaussian with a list of people")
+    share = law.tail * _block_share(law.bounds, number)
+    scales = tuple(_scale(noise, share / number, law.bounds, 1 << level) for level in range(number))
+    people = _people_list(law, law.bounds, law.tail - share) if law.bounds.listed else None
+    return DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, scales, people)
+
+
+def _block_share(bounds: Bounds, number: int) -> float:
+    """Return the part of delta for tests of blocks of so many scales: a list has as much as one of them."""
+    return number / (number + 1) if bounds.listed else 1.0
+
+
+def list_steps(horizon: int) -> tuple[int, ...]:
+    """Return the steps after which a list is read, in a run of so many."""
+    return tuple(sorted({max(1, round(horizon / part)) for part in _LIST_TIMES}))
+
+
+def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
+    """Return the list of a run: docs/proofs/keyed_counts.md, section 10.
+
+    `tail` is what a contribution to blocks would cost: all of them together have this part of delta.
+
+    Raises:
+        ValueError: its noise cannot be drawn.
+    """
+    assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
+    steps, shift = list_steps(bounds.horizon or 1), law.curve.curve.shift * math.sqrt(LIST_SHARE * bounds.listed)
+    of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
+    noise = gaussian_noise(shift, BandedFactor(1, 1), 1, False, of_keys)
+    each = tail * bounds.contributions / (bounds.listed * len(steps))
+    needed = [2 + noise.summed(part).exceeded(part, each) for part in range(1, len(steps) + 1)]
+    least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)
+    thresholds = tuple(few - 1 + number for few, number in zip(least, needed, strict=True))
+    return PeopleList(bounds.listed, noise, steps, least, thresholds)
 
 
 def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> Scale:

@@ -17,7 +17,13 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds
-from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale, calibrate_discovery, scales_of
+from privstream.mechanisms.keyed_counts.discovery import (
+    MOST_LISTED,
+    DiscoveryLaw,
+    Scale,
+    calibrate_discovery,
+    scales_of,
+)
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
@@ -74,6 +80,8 @@ class FoundState:
         last: int64 (answers, windows, found): what was published of each of the windows of a sum, 0 before the first;
             without windows where counts are of one.
         since: int64 (found,): as in rows of this step, in the order of `levels`.
+        listed: int64 (intervals, keys): how many people a list of different people counts for each key, by the interval
+            between its tests in which they came; without keys when the last test is over.
         windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
             contributions are left out.
     """
@@ -86,6 +94,7 @@ class FoundState:
     recent: Floats
     last: Integers
     since: Integers
+    listed: Integers
     windows: tuple[WindowCounts, ...]
 
     @property
@@ -121,6 +130,10 @@ class FoundKeys(KeyedCounts):
         horizon: steps of the run, or None; it must be given for sums of windows.
         rising: number of steps to look back for how far smoothed counts rose, at most MOST_RISING; 0 for none, as for
             sums of windows. What is published stays the same otherwise.
+        listed: number of keys for which a person counts on a list of different people; 0 for no list. With one, a key
+            is also found when enough different people have had it by some public steps: after a 32nd, an eighth and
+            half of the run. Each of these keys costs a fortieth of the budget. `with_list` decides whether it is worth
+            that.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -145,8 +158,13 @@ class FoundKeys(KeyedCounts):
     state_type = FoundState
 
     rising: int = 0
+    listed: int = 0
 
     def __post_init__(self) -> None:
+        if checks.integer("listed", self.listed, minimum=0) > MOST_LISTED:
+            raise ValueError(f"listed must be <= {MOST_LISTED}, got {self.listed}")
+        if self.listed and (self.horizon is None or self.unit != "person"):
+            raise ValueError(f"listed must be 0 without a horizon, or for the unit of an event, got {self.listed}")
         if checks.integer("rising", self.rising, minimum=0) > MOST_RISING:
             raise ValueError(f"rising must be <= {MOST_RISING}, got {self.rising}")
         if self.over == "start" or (isinstance(self.over, int) and self.over > MOST_SUMMED):
@@ -161,7 +179,25 @@ class FoundKeys(KeyedCounts):
     @cached_property
     def bounds(self) -> Bounds:
         """All that noise depends on beside epsilon and delta: sums of published counts have none of their own."""
-        return replace(super().bounds, span=1)
+        return replace(super().bounds, span=1, listed=self.listed)
+
+    def with_list(self) -> FoundKeys:
+        """Return this mechanism with a list of different people, if that is worth its budget.
+
+        Privacy: a function of public parameters.
+        """
+        if self.listed or self.unit != "person":
+            return self
+        return replace(self, listed=self.law.worth_listing)
+
+    @property
+    def last_listed(self) -> int:
+        """The last step at which the list of different people is tested; 0 without one."""
+        return self.law.people.steps[-1] if self.law.people else 0
+
+    def lists(self, step: int) -> bool:
+        """Whether a step must state `listed`."""
+        return step <= self.last_listed
 
     @cached_property
     def law(self) -> DiscoveryLaw:
@@ -174,8 +210,12 @@ class FoundKeys(KeyedCounts):
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
         kind, values = super()._described()
         values["over"] = "window"  # as `rising`, sums are post-processing
-        noisy = {name: value for name, value in values.items() if name != "rising"}
-        return [kind, noisy, deviations, scales, float(MOST_KEPT)]
+        noisy = {name: value for name, value in values.items() if name != "rising" and (name != "listed" or value)}
+        described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
+        if (people := self.law.people) is not None:
+            tests = [people.steps, people.least, people.thresholds]
+            described.append([f"{math.sqrt(people.noise.variance(1)):.6g}", *([*map(float, part)] for part in tests)])
+        return described
 
     @property
     def _state_kind(self) -> str:
@@ -218,13 +258,17 @@ class FoundKeys(KeyedCounts):
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         limits = sentences.limits(self.bounds, self.unit, lasting=True)
-        return replace(super().guarantee, limits=limits, proof="docs/proofs/keyed_counts.md, Theorem 3")
+        return replace(
+            super().guarantee, limits=limits, proof=f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
+        )
 
     @property
     def accuracy(self) -> Accuracy:
         """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows."""
         found = super().accuracy
-        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers={**found.numbers, **self.needed})
+        listed = {f"listed_in_{step}": number for step, number in self.listed_people.items()}
+        numbers = {**found.numbers, **self.needed, **listed}
+        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers=numbers)
 
     @property
     def needed(self) -> dict[str, int]:
@@ -246,7 +290,24 @@ class FoundKeys(KeyedCounts):
             if name.startswith("needed") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
-        return claim + (f" They are found with an even chance by {told}." if told else "")
+        return claim + (f" They are found with an even chance by {told}." if told else "") + self.list_claim
+
+    @property
+    def list_claim(self) -> str:
+        """What is said of the list of different people, as sentences; empty without one."""
+        if (listed := self.law.people) is None:
+            return ""
+        several = ", ".join(f"{number:,} in the first {step:,}" for step, number in self.listed_people.items())
+        return (
+            " A list of different people finds them as well, with an even chance by so many people in so many windows: "
+            f"{several}. There a person counts for the first {listed.keys:,} items that count."
+        )
+
+    @property
+    def listed_people(self) -> dict[int, int]:
+        """How many different people a key needs to be found with an even chance, by the steps of the list's tests."""
+        people = self.law.people
+        return dict(zip(people.steps, people.thresholds, strict=True)) if people else {}
 
     def threshold(self, step: int) -> int:
         """Return the least noisy count of one window with which a key is found."""
@@ -275,7 +336,13 @@ class FoundKeys(KeyedCounts):
         totals, smoothed = np.zeros(number, np.int64), np.zeros(0, np.int64)
         recent = np.zeros((self._behind, 0))
         found_at, since = np.full(number, CARRIED, np.int64), np.zeros(0, np.int64)
-        return FoundState(0, found_at, totals, smoothed, self._level.start(), recent, self._no_sums, since, ())
+        listed = np.zeros((self._intervals, number), np.int64)
+        return FoundState(0, found_at, totals, smoothed, self._level.start(), recent, self._no_sums, since, listed, ())
+
+    @property
+    def _intervals(self) -> int:
+        """Intervals between tests of the list of different people."""
+        return len(self.law.people.steps) if self.law.people else 0
 
     @property
     def _no_sums(self) -> Integers:
@@ -301,6 +368,8 @@ class FoundKeys(KeyedCounts):
         if len(waiting):
             windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
         newly = self._newly_found(windows, found_at, step, source)
+        listed = self._followed_list(state.listed, given, number)
+        newly = np.union1d(newly, self._found_on_list(listed, found_at, step, source))
         found_at[newly] = step
         published = np.flatnonzero(found_at != NOT_FOUND)
         true = np.zeros((len(values), number), np.int64)
@@ -316,7 +385,8 @@ class FoundKeys(KeyedCounts):
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
         seen, rows = self._smoothed(state, rows, newly, earlier)
-        return replace(seen, step=step, found_at=found_at, totals=totals, windows=windows), rows
+        listed = listed if self.lists(step + 1) else listed[:, :0]  # tested for the last time
+        return replace(seen, step=step, found_at=found_at, totals=totals, listed=listed, windows=windows), rows
 
     def _smoothed(
         self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
@@ -440,12 +510,15 @@ class FoundKeys(KeyedCounts):
         any more: one that comes again is like one that is new.
         """
         held = state.found_at != NOT_FOUND
+        if state.listed.shape[1]:
+            held |= state.listed.any(axis=0)
         for window in state.windows:
             held[window.keys] = True
         kept, place = np.flatnonzero(held), np.cumsum(held) - 1
         windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
         known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept], "smoothed": place[state.smoothed]}
-        return replace(state, **known, windows=windows), kept
+        listed = state.listed[:, kept] if state.listed.shape[1] else state.listed
+        return replace(state, **known, listed=listed, windows=windows), kept
 
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
@@ -476,6 +549,40 @@ class FoundKeys(KeyedCounts):
                         passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
                         passed.append(some[enough & passes])
         return np.unique(np.concatenate(passed)) if passed else np.zeros(0, np.int64)
+
+    def _check_people(self, given: KeyedStep) -> None:
+        super()._check_people(given)
+        if given.listed is None and self.lists(given.step):
+            raise ValueError(f"listed must be given at step {given.step}: a list of different people is kept")
+
+    def _followed_list(self, listed: Integers, given: KeyedStep, number: int) -> Integers:
+        """Return the list of different people after what one step brought."""
+        people = self.law.people
+        if people is None or given.listed is None:
+            return listed
+        followed = np.zeros((len(listed), number), np.int64)
+        followed[:, : listed.shape[1]] = listed
+        followed[bisect_left(people.steps, given.step), given.keys.astype(np.int64)] += given.listed
+        return followed
+
+    def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
+        """Return the keys, increasing, that so many different people have had that the list finds them at this step.
+
+        Noise of an interval has its last step as its label, and is bound to the people who came in it.
+        """
+        people = self.law.people
+        if people is None or step not in people.steps:
+            return np.zeros(0, np.int64)
+        test = people.steps.index(step)
+        until = listed[: test + 1]
+        tested = np.flatnonzero((until.sum(axis=0) >= people.least[test]) & (found_at == NOT_FOUND))
+        true, own = until[:, tested], source.derive("people")
+        noisy = true.sum(axis=0)
+        for end, brought in zip(people.steps, true, strict=False):
+            labels = tested.astype(np.uint64)
+            noisy += people.noise.independent(labels, np.full(len(tested), end, np.uint64), [brought], own)
+        found: Integers = tested[noisy >= people.thresholds[test]]
+        return found
 
     def _earlier(
         self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource
@@ -516,6 +623,7 @@ class FoundKeys(KeyedCounts):
             **{f"levels_{name}": column for name, column in vars(state.levels).items()},
             **({"recent": state.recent} if self._behind else {}),
             **({"last": state.last} if self.windows > 1 else {}),
+            **({"listed": state.listed} if self.listed else {}),
             "steps": np.array([window.step for window in state.windows], np.int64),
             "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
             "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
@@ -537,7 +645,8 @@ class FoundKeys(KeyedCounts):
         number = len(known["smoothed"])
         recent = fields["recent"] if self._behind else np.zeros((0, number))
         last = fields["last"] if self.windows > 1 else np.zeros((*self._no_sums.shape[:2], number), np.int64)
-        return FoundState(**known, levels=levels, recent=recent, last=last, windows=windows)
+        listed = fields["listed"] if self.listed else np.zeros((0, len(known["found_at"])), np.int64)
+        return FoundState(**known, levels=levels, recent=recent, last=last, listed=listed, windows=windows)
 
     def _check_layout(self, fields: dict[str, Any]) -> None:
         """Refuse columns of another version, such as those of other models of smoothing: numpy would stretch them.

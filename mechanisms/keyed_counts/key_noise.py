@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.trees import best_base, digits, tree_height
-from privstream.mechanisms.keyed_counts.factors import BandedFactor, Factor, Floats
+from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, Floats, whole_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -22,7 +22,6 @@ from scipy import special
 
 Integers = NDArray[np.int64]
 
-_ROUNDING_VARIANCE = 1 / 12
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
@@ -144,8 +143,7 @@ class ToeplitzNoise(KeyNoise):
         self.factor.correct(values, memory[: self.factor.rows], step)
         if self.span != 1:
             values = self._summed(values, memory[self.factor.rows :], step)
-        unit = math.ldexp(1.0, self.fraction)
-        return np.floor((values + unit / 2) / unit).astype(np.int64)
+        return whole_counts(values, self.fraction)
 
     def _summed(self, values: Floats, memory: Floats, step: int) -> Floats:
         memory[0] += values  # whole numbers below 2^53, see `calibration`: exact
@@ -171,7 +169,7 @@ class ToeplitzNoise(KeyNoise):
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
-        rounding = _ROUNDING_VARIANCE if self.fraction else 0.0
+        rounding = ROUNDING_VARIANCE if self.fraction else 0.0
         return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
 
     def exceeded(self, step: int, tail: float) -> int:

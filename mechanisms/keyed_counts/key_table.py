@@ -29,6 +29,8 @@ class KeyedStep:
         people: int64, shape (n,) or None: how many of them are by people who never contributed to the key before. None
             if all are, since people count once for each key; always None for answers about one window.
         sums: int64, shape (n,) or None: sum of the values of these contributions, each within its limits.
+        listed: int64, shape (n,) or None: how many of them are by people who count for the key on the list of different
+            people from this step on: each at most once for a key, and for a limited number of keys in the whole run.
 
     Raises:
         ValueError, TypeError: a column has another shape, type or range. No message has a key or a number of it.
@@ -39,12 +41,13 @@ class KeyedStep:
     counts: Integers
     people: Integers | None = None
     sums: Integers | None = None
+    listed: Integers | None = None
 
     def __post_init__(self) -> None:
         checks.integer("step", self.step, minimum=1)
-        for name, dtype in (("keys", np.uint64), ("counts", np.int64), ("people", np.int64), ("sums", np.int64)):
-            column = getattr(self, name)
-            if column is None and name in ("people", "sums"):
+        for name in ("keys", "counts", "people", "sums", "listed"):
+            column, dtype = getattr(self, name), np.uint64 if name == "keys" else np.int64
+            if column is None and name in ("people", "sums", "listed"):
                 continue
             if not isinstance(column, np.ndarray) or column.dtype != dtype:
                 found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
@@ -53,8 +56,9 @@ class KeyedStep:
                 raise ValueError(f"{name} must have shape ({len(self.keys)},), got {column.shape}")
         if np.any(self.counts < 0) or np.any(self.counts > LARGEST_ENTRY):
             raise ValueError("counts must be from 0 to 2**40")
-        if self.people is not None and (np.any(self.people < 0) or np.any(self.people > self.counts)):
-            raise ValueError("people must be from 0 to counts")
+        for name, some in (("people", self.people), ("listed", self.listed)):
+            if some is not None and (np.any(some < 0) or np.any(some > self.counts)):
+                raise ValueError(f"{name} must be from 0 to counts")
         ordered = np.sort(self.keys)
         if np.any(ordered[1:] == ordered[:-1]):
             raise ValueError("keys must be distinct")

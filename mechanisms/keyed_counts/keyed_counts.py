@@ -172,6 +172,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Whether steps must state `people`: how many contribute to a key for the first time."""
         return self.bounds.span != 1 and self.bounds.per_key > 1 and (self.bounds.min_people or 1) > 1
 
+    def lists(self, step: int) -> bool:
+        """Whether a step must state `listed`: how many people a list of different people counts from this step on."""
+        return False
+
     @property
     def keeps_noise_from_data(self) -> bool:
         """Whether noise is not bound to the data, so that a run must not be repeated on other data."""
@@ -326,6 +330,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Refuse numbers of people that would let a key be considered with fewer people than are promised, or later."""
         if self.bounds.span == 1 and given.people is not None:
             raise ValueError("people must not be given for counts of one window: all of its contributions are theirs")
+        if given.listed is not None and not self.lists(given.step):
+            raise ValueError(f"listed must not be given at step {given.step}: no list of people is kept then")
         if self.needs_people and given.people is None:
             raise ValueError("people must be given where a person may contribute to a key again and min_people is > 1")
 

@@ -18,11 +18,18 @@ def limits(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ..
         ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
+    if bounds.listed:
+        found.append(
+            f"On the list of different people a person counts for at most {bounds.listed:,} items in the whole run, "
+            "once for each."
+        )
     if bounds.largest is not None:
         low = -bounds.largest if bounds.signed else 0
         found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")
     if bounds.min_people is not None and bounds.min_people > 1:
         where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
+        if bounds.listed:
+            where += ", or in all windows up to a test of the list of people,"
         what = "found" if lasting else "published"
         found.append(f"Items with fewer than {bounds.min_people:,} {_plural(unit)} {where} are never {what}.")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""RuleMonitor: keep for public rules about numbers of people whether each is met, charging people only for changes."""
+"""RuleMonitor: which public rules about numbers of people are active, charging people only for changes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor import status
 from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.status import StatusCalibration
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED
-from privstream.mechanisms.monitor.threshold_monitor import DEFAULT_TESTS, LARGEST_UINT16
+from privstream.mechanisms.monitor.threshold_monitor import DEFAULT_TESTS, LARGEST_UINT16, ChargingMonitor
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -26,17 +25,17 @@ from typing_extensions import override
 Integers = NDArray[np.int64]
 
 LARGEST_THRESHOLD = 1 << 53
-NOT_MET = -1
+INACTIVE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class RuleRows:
-    """What is published about one step: the rules that are met, and those that no longer are.
+    """What is published about one step: the rules that are active, and those that no longer are.
 
     Attributes:
         rules: int64, shape (m,), increasing: numbers of the rules.
         status: uint8, shape (m,): STARTED, CONTINUES or ENDED.
-        since: int64, shape (m,): the step since which each was met.
+        since: int64, shape (m,): the step since which each was active.
         counts: int64, shape (m,): noisy number of people charged, for rules that started or ended; 0 for those that
             continue. Shape (0,) without counts.
     """
@@ -49,7 +48,7 @@ class RuleRows:
 
 @dataclass(frozen=True, eq=False)
 class RuleState:
-    """Who has been charged, and since which step each rule is met, int64 (rules,); NOT_MET for others. Private."""
+    """Who has been charged, and since which step each rule is active, int64 (rules,); INACTIVE for others. Private."""
 
     counters: UserCounters = field(default_factory=UserCounters)
     since: Integers = field(default_factory=lambda: np.empty(0, np.int64))
@@ -57,10 +56,10 @@ class RuleState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleMonitor(Mechanism[RuleState]):
-    """Keep for each of some public rules, such as "at least 500 people", whether it is met.
+class RuleMonitor(ChargingMonitor[RuleState]):
+    """Keep for each of some public rules, such as "at least 500 people", whether it is active.
 
-    A rule has two numbers, around which its tests are: one at which it begins to be met, and one at which it ends. Each
+    A rule has two numbers, around which its tests are: one at which it becomes active, and one at which it ends. Each
     change charges every person who took part in the test; staying as it is costs nothing. A person charged `max_hits`
     times takes part no more.
 
@@ -72,16 +71,17 @@ class RuleMonitor(Mechanism[RuleState]):
 
     Accuracy:
         `margin`: with probability 1 - beta, in `tests` tests together, every number of people, of those not yet
-        dropped, that passes its threshold by more than the margin makes a rule met at once, and keeps it met; and none
-        that misses it by more does. In between a rule stays as it is.
+        dropped, that passes its threshold by more than the margin makes a rule active at once, and keeps it so; and
+        none that misses it by more does. In between a rule stays as it is.
 
     Attributes:
         epsilon: finite and > 0.
         delta: in (0, 1).
-        max_hits: changes for which one person is charged at most, >= the number of rules, which one person may meet.
-        starts: for each rule the number of people at which it begins to be met, integers in [0, 2^53].
+        max_hits: changes for which one person is charged at most, >= the number of rules: one person may count for
+            all of them.
+        starts: for each rule the number of people at which it becomes active, integers in [0, 2^53].
         ends: the number at which it ends; not above `starts` for rules of many people, not below for those of few.
-        many: for each rule, whether it is met by many people ("at least"), and not by few ("at most").
+        many: for each rule, whether it is active with many people ("at least"), and not with few ("at most").
         neighbouring: "add_remove" or "replace_one".
         streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
         tests: tests of one rule at one step for the accuracy.
@@ -170,10 +170,10 @@ class RuleMonitor(Mechanism[RuleState]):
         return math.ceil(max(math.log(surely) / eta + self._shift, surely / eta - self._shift))
 
     def distance(self, tests: int, *, first: int) -> float:
-        """Return how far numbers of people that make a rule met are from those that do not.
+        """Return how far numbers of people that make a rule active are from those that do not.
 
-        Those that do not: with probability 1 - beta, in so many tests of a rule that is not met. Those that do: with
-        probability one half within the `first` tests, and they stay met as often as they end.
+        Those that do not: with probability 1 - beta, in so many tests of a rule that is not active. Those that do: with
+        probability one half within the `first` tests, and they stay active as often as they end.
         """
         usual = math.log(tests / self.beta) / self.calibrated.eta - self._shift
         return usual + max(0.0, self._shift + math.log(math.log(2) / first) / self.calibrated.eta)
@@ -181,12 +181,6 @@ class RuleMonitor(Mechanism[RuleState]):
     def start_beyond(self, tail: float) -> int:
         """Return the least `starts` of a rule of many people that starts with this probability where nobody counts."""
         return max(0, math.ceil(1 - self._shift - math.log(-math.log1p(-tail)) / self.calibrated.eta))
-
-    @property
-    def count_stddev(self) -> float:
-        """Standard deviation of the noise on published counts; 0 if none are published."""
-        sigma = self.calibrated.count_sigma
-        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
 
     def count_error(self, beta: float) -> int:
         """Return by how much the noise on a published count exceeds it at most, but with probability beta."""
@@ -217,7 +211,7 @@ class RuleMonitor(Mechanism[RuleState]):
 
     @override
     def initial_state(self) -> RuleState:
-        return RuleState(since=np.full(len(self.starts), NOT_MET, np.int64))
+        return RuleState(since=np.full(len(self.starts), INACTIVE, np.int64))
 
     def step(self, state: RuleState, holdings: Holdings, noise: NoiseSource) -> tuple[RuleState, RuleRows]:
         """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
@@ -238,7 +232,7 @@ class RuleMonitor(Mechanism[RuleState]):
     def decide(
         self, counters: UserCounters, since: Integers, holdings: Holdings, noise: NoiseSource
     ) -> tuple[RuleRows, Integers, Charges]:
-        """Return the rows of a step, since when rules are met after it, and who is charged (not for publication).
+        """Return the rows of a step, since when rules are active after it, and who is charged (not for publication).
 
         For those who keep the state themselves: all steps must be decided, in order, each once, which only `step`
         checks.
@@ -247,24 +241,23 @@ class RuleMonitor(Mechanism[RuleState]):
         step, source = holdings.step, self._source(noise)
         tally = Tally.of(holdings, counters, self.max_hits)
         counts = tally.counts(np.arange(len(self.starts), dtype=np.uint64))
-        met = since != NOT_MET
-        changed = self._is_met(step, counts, met, source) != met
-        after = np.where(changed, np.where(met, NOT_MET, step), since)
-        listed = np.flatnonzero(met | changed)
-        kinds = np.where(changed, np.where(met, ENDED, STARTED), CONTINUES).astype(np.uint8)
-        noisy = self._noisy(step, np.flatnonzero(changed), counts, source)
-        rows = RuleRows(
-            listed, kinds[listed], np.where(met, since, step)[listed], noisy[listed] if len(noisy) else noisy
-        )
-        return rows, after, tally.charges(np.isin(tally.items, np.flatnonzero(changed).astype(np.uint64)))
+        active = since != INACTIVE
+        changed = self._active(step, counts, active, source) != active
+        after = np.where(changed, np.where(active, INACTIVE, step), since)
+        listed = np.flatnonzero(active | changed)
+        kinds = np.where(changed, np.where(active, ENDED, STARTED), CONTINUES).astype(np.uint8)
+        new = np.flatnonzero(changed).astype(np.uint64)
+        noisy = self._noisy_of_changed(step, listed.astype(np.uint64), new, counts[changed], source)
+        rows = RuleRows(listed, kinds[listed], np.where(active, since, step)[listed], noisy)
+        return rows, after, tally.charges(np.isin(tally.items, new))
 
-    def _is_met(self, step: int, counts: Integers, met: NDArray[np.bool_], source: NoiseSource) -> NDArray[np.bool_]:
-        """Test all rules: whether each is met now, given whether it was."""
+    def _active(self, step: int, counts: Integers, active: NDArray[np.bool_], source: NoiseSource) -> NDArray[np.bool_]:
+        """Test all rules: whether each is active now, given whether it was."""
         rules, many = np.arange(len(counts), dtype=np.uint64), np.array(self.many)
         rises, falls = self._laws
         above = counts >= np.array(self._numbers(rising=True)) + rises.draw(source.derive("rise", step), rules)
         below = counts < np.array(self._numbers(rising=False)) + falls.draw(source.derive("fall", step), rules)
-        high = np.where(met == many, ~below, above)  # of a rule of few people that is not met, the number is high
+        high = np.where(active == many, ~below, above)  # of a rule of few people that is not active, the number is high
         return np.asarray(high == many)
 
     def _numbers(self, *, rising: bool) -> tuple[int, ...]:
@@ -272,15 +265,6 @@ class RuleMonitor(Mechanism[RuleState]):
         return tuple(
             start if many == rising else end for start, end, many in zip(self.starts, self.ends, self.many, strict=True)
         )
-
-    def _noisy(self, step: int, changed: Integers, counts: Integers, source: NoiseSource) -> Integers:
-        """Add noise to the counts of changes. The true count is part of its labels: see docs/proofs/noise.md."""
-        if self.calibrated.count_sigma is None:
-            return np.empty(0, np.int64)
-        noise, found = source.derive("count", step), np.zeros(len(counts), np.int64)
-        labels = noise.bind(changed.astype(np.uint64), counts[changed])
-        found[changed] = counts[changed] + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, labels)
-        return found
 
     def _check(self, holdings: Holdings) -> None:
         """Refuse holdings that would let one person count more than the guarantee allows."""

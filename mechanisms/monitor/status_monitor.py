@@ -175,9 +175,7 @@ class StatusMonitor(ItemMonitor[StatusState]):
         ended = up.items[~stays]
         changed = np.union1d(started, ended)
         listed = up.with_started(started, step)
-        counts = self._noisy(step, changed, tally.counts(changed), source)
-        shown = np.zeros(0 if self.calibrated.count_sigma is None else len(listed), np.int64)
-        shown[np.searchsorted(listed.items, changed)[: len(counts)]] = counts
+        shown = self._noisy_of_changed(step, listed.items, changed, tally.counts(changed), source)
         rows = StatusRows(listed.items, _statuses(listed, started, ended), listed.since, shown)
         return rows, listed.without(ended), tally.charges(np.isin(tally.items, changed))
 

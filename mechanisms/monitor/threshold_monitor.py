@@ -29,8 +29,39 @@ DEFAULT_TESTS = 1_000_000
 SCAN = 4096
 
 
+class ChargingMonitor(Mechanism[State]):
+    """A mechanism that charges people for what it publishes of them, and may publish how many it has charged."""
+
+    @property
+    @abstractmethod
+    def calibrated(self) -> Calibration:
+        """The noise and the threshold that meet the guarantee."""
+
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on published counts; 0 if none are published."""
+        sigma = self.calibrated.count_sigma
+        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
+
+    def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
+        if self.calibrated.count_sigma is None:
+            return np.empty(0, np.int64)
+        noise = source.derive("count", step)
+        return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
+
+    def _noisy_of_changed(
+        self, step: int, listed: np.ndarray, changed: np.ndarray, counts: np.ndarray, source: NoiseSource
+    ) -> np.ndarray:
+        """Return a count for each of `listed`: noisy for what has changed, given its `counts`, and 0 for the rest."""
+        noisy = self._noisy(step, changed, counts, source)
+        shown = np.zeros(0 if self.calibrated.count_sigma is None else len(listed), np.int64)
+        shown[np.searchsorted(listed, changed)[: len(noisy)]] = noisy
+        return shown
+
+
 @dataclass(frozen=True, kw_only=True)
-class ItemMonitor(Mechanism[State]):
+class ItemMonitor(ChargingMonitor[State]):
     """A mechanism that tests items against hidden thresholds, and charges the people who took part in a hit.
 
     Attributes:
@@ -98,11 +129,6 @@ class ItemMonitor(Mechanism[State]):
         )
 
     @property
-    @abstractmethod
-    def calibrated(self) -> Calibration:
-        """The noise and the threshold that meet the guarantee."""
-
-    @property
     @override
     def guarantee(self) -> PrivacyGuarantee:
         return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
@@ -111,12 +137,6 @@ class ItemMonitor(Mechanism[State]):
     def detection_threshold(self) -> int:
         """Return the number of people from which an item is reported (at the first step, if thresholds rise)."""
         return self.calibrated.detection_threshold(self._budget.tests, self.beta)
-
-    @property
-    def count_stddev(self) -> float:
-        """Standard deviation of the noise on published counts; 0 if none are published."""
-        sigma = self.calibrated.count_sigma
-        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
 
     def count_error(self, beta: float) -> int:
         """Return by how much one published count is off at most, but with `beta`; 0 if none are published."""
@@ -183,13 +203,6 @@ class ItemMonitor(Mechanism[State]):
     def _thresholds(self, step: int, number: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
         """Draw the hidden thresholds of a step, one per item, int64."""
         return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=number)
-
-    def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
-        if self.calibrated.count_sigma is None:
-            return np.empty(0, np.int64)
-        noise = source.derive("count", step)
-        return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
 
     @cached_property
     def _absent_law(self) -> IntegerLaw:

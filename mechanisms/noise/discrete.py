@@ -8,6 +8,7 @@ means exactly the value of the float.
 import itertools
 import math
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from scipy import special
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -229,8 +231,33 @@ class Bernoulli:
         return 0 if self.probability <= checks.probability("beta", beta) else 1
 
 
+class DiscreteNoise(ABC):
+    """A law on the integers, known in closed form and drawn exactly."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """The variance."""
+
+    @abstractmethod
+    def log_pmf(self, k: ArrayLike) -> Floats:
+        """Return the logarithm of the mass function."""
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return Pr[X = k]."""
+        return np.exp(self.log_pmf(k))
+
+    @abstractmethod
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+
+    @abstractmethod
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
+
+
 @dataclass(frozen=True)
-class Geometric:
+class Geometric(DiscreteNoise):
     """Pr[X = k] proportional to e^(-k/scale) on k = 0, 1, ..; scale up to 1e12."""
 
     scale: float
@@ -244,32 +271,28 @@ class Geometric:
         return math.exp(-1 / self.scale) / -math.expm1(-1 / self.scale)
 
     @property
+    @override
     def variance(self) -> float:
-        """The variance."""
         return self.mean / -math.expm1(-1 / self.scale)
 
+    @override
     def log_pmf(self, k: ArrayLike) -> Floats:
-        """Return the logarithm of the mass function."""
         k = np.asarray(k, dtype=np.float64)
         with np.errstate(over="ignore"):  # tiny scale
             return np.where(k >= 0, -k / self.scale + math.log(-math.expm1(-1 / self.scale)), -np.inf)
 
-    def pmf(self, k: ArrayLike) -> Floats:
-        """Return Pr[X = k]."""
-        return np.exp(self.log_pmf(k))
-
+    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
         return _draw_digits(_geometric_tables(self.scale, two_sided=False), noise, labels)
 
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         return max(0, int(PRECISE.ceil(-PRECISE.log(beta) * PRECISE.mpf(self.scale))) - 1)
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace:
+class DiscreteLaplace(DiscreteNoise):
     """Pr[X = k] proportional to e^(-|k|/scale) on all integers; scale up to 1e12."""
 
     scale: float
@@ -278,26 +301,22 @@ class DiscreteLaplace:
         _check_up_to("scale", self.scale, LARGEST_SCALE)
 
     @property
+    @override
     def variance(self) -> float:
-        """The variance."""
         q = math.exp(-1 / self.scale)
         return 2 * q / math.expm1(-1 / self.scale) ** 2
 
+    @override
     def log_pmf(self, k: ArrayLike) -> Floats:
-        """Return the logarithm of the mass function."""
         with np.errstate(over="ignore"):  # tiny scale
             return -np.abs(np.asarray(k, dtype=np.float64)) / self.scale + math.log(math.tanh(0.5 / self.scale))
 
-    def pmf(self, k: ArrayLike) -> Floats:
-        """Return Pr[X = k]."""
-        return np.exp(self.log_pmf(k))
-
+    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
         return _draw_digits(_geometric_tables(self.scale, two_sided=True), noise, labels)
 
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = PRECISE.mpf(checks.probability("beta", beta))
         scale = PRECISE.mpf(self.scale)
         q = PRECISE.exp(-1 / scale)
@@ -307,7 +326,7 @@ class DiscreteLaplace:
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian:
+class DiscreteGaussian(DiscreteNoise):
     """Pr[X = k] proportional to e^(-k^2 / (2 sigma^2)) on all integers; sigma up to 1e6.
 
     Up to sigma 1000 a draw is one table lookup. Beyond, it is rejection from the discrete Laplace law, all attempts
@@ -320,29 +339,25 @@ class DiscreteGaussian:
         _check_up_to("sigma", self.sigma, LARGEST_SIGMA)
 
     @property
-    def variance(self) -> float:
-        """The variance, a little below sigma^2 for small sigma."""
+    @override
+    def variance(self) -> float:  # a little below sigma^2 for small sigma
         if self.sigma > 10:
             return self.sigma**2
         k = np.arange(-400, 401)
         return float(self.pmf(k) @ k**2)
 
+    @override
     def log_pmf(self, k: ArrayLike) -> Floats:
-        """Return the logarithm of the mass function."""
         return self._log_weight(k) - math.log(self._total())
 
-    def pmf(self, k: ArrayLike) -> Floats:
-        """Return Pr[X = k]."""
-        return np.exp(self.log_pmf(k))
-
+    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
         if self.sigma <= _LARGEST_TABLE_SIGMA:
             return _gaussian_table(self.sigma).draw(noise, labels)
         return _draw_wide_gaussian(Fraction(self.sigma), noise, labels)
 
+    @override
     def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         if self.sigma > _LARGEST_TABLE_SIGMA:
             # Midpoint rule: off by one where the exact quantile is within 1 / sigma of an integer, at most.
@@ -360,6 +375,9 @@ class DiscreteGaussian:
     def _log_weight(self, k: ArrayLike) -> Floats:
         with np.errstate(over="ignore"):  # tiny sigma
             return -0.5 * (np.asarray(k, dtype=np.float64) / self.sigma) ** 2
+
+
+SymmetricNoise = DiscreteLaplace | DiscreteGaussian
 
 
 def _check_up_to(name: str, value: float, largest: float) -> None:

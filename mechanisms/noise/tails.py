@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from scipy import fft, optimize
 
 Floats = NDArray[np.float64]
@@ -20,8 +20,6 @@ SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
 _LONGEST = 1 << 21  # cells of a convolution; beyond, Chernoff's bound is returned
 _REACH = 40.0  # e^-40 is below what float64 resolves
-
-Law = DiscreteLaplace | DiscreteGaussian
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def log_moment(law: Law, rate: float, weights: Floats) -> Floats:
+def log_moment(law: SymmetricNoise, rate: float, weights: Floats) -> Floats:
     """Return upper bounds of ln E[e^(rate w X)] for each weight w.
 
     Exact for the discrete Laplace law; the discrete Gaussian is at most sigma^2-subgaussian (Canonne, Kamath, Steinke
@@ -122,7 +120,7 @@ def log_moment(law: Law, rate: float, weights: Floats) -> Floats:
     return np.where(rate * weights < 1 / law.scale, np.log(np.maximum(product, 1.0)), np.inf)
 
 
-def minimal_bound(exponent: Callable[[float], float], law: Law, largest_weight: float, rest: float) -> float:
+def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, largest_weight: float, rest: float) -> float:
     """Return the minimum over rates of (exponent(rate) + rest) / rate: where a Chernoff bound reaches e^-rest."""
     if isinstance(law, DiscreteGaussian):
         limits = (-12.0, 8.0)
@@ -139,7 +137,7 @@ def minimal_bound(exponent: Callable[[float], float], law: Law, largest_weight: 
     return float(found.fun)
 
 
-def sums_quantile(parts: Sequence[tuple[Law, int]], columns: int, beta: float) -> float:
+def sums_quantile(parts: Sequence[tuple[SymmetricNoise, int]], columns: int, beta: float) -> float:
     """Return z with Pr[|X| > z in any of `columns` columns] <= beta, X the sum of so many noises of each law."""
     rest = math.log(2 * columns / checks.probability("beta", beta))
     widest = max((law for law, _ in parts), key=lambda law: law.variance)
@@ -150,7 +148,7 @@ def sums_quantile(parts: Sequence[tuple[Law, int]], columns: int, beta: float) -
     return minimal_bound(exponent, widest, 1.0, rest)
 
 
-def sum_quantile(parts: Sequence[tuple[Law, int]], log_beta: float) -> int:
+def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:
     """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
 
     Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma each (Canonne,

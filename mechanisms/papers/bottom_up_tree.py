@@ -18,7 +18,7 @@ from privstream.mechanisms.counters.continual_counter import (
     node_law,
 )
 from privstream.mechanisms.counters.trees import prefix_sums
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import Floats, log_moment, minimal_bound
 from typing_extensions import override
@@ -72,7 +72,7 @@ class BottomUpTreeCounter(ContinualCounter):
         return self.horizon.bit_length()
 
     @cached_property
-    def law(self) -> DiscreteLaplace | DiscreteGaussian:
+    def law(self) -> SymmetricNoise:
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
@@ -132,7 +132,7 @@ def _combine(height: int, own: Integers, children: Integers) -> Integers:
 
 
 def _union_quantile(
-    law: DiscreteLaplace | DiscreteGaussian, moments: Callable[[float], Floats], steps: int, columns: int, beta: float
+    law: SymmetricNoise, moments: Callable[[float], Floats], steps: int, columns: int, beta: float
 ) -> float:
     """Return z that no prefix 1 .. `steps` exceeds, in any column, with probability 1 - beta.
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.continual_counter import CounterState, Integers, bound_noise
-from privstream.mechanisms.counters.toeplitz import Floats, ToeplitzCounter, grid_law, square_root
+from privstream.mechanisms.counters.toeplitz import ToeplitzCounter, grid_law
+from privstream.mechanisms.noise.correlated import Floats, square_root, whole_counts
 from privstream.mechanisms.noise.sources import NoiseSource
 from scipy import fft
 from typing_extensions import override
@@ -102,9 +103,7 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
             debts += self._matrix(len(values), len(block), len(past) - start) @ block
         self._solve(values, debts)
         cumulated = state.memory[:1] + np.cumsum(values, axis=0)
-        memory = np.concatenate([cumulated[-1:], past, values])
-        unit = math.ldexp(1.0, self.fraction)
-        return memory, np.floor((cumulated + unit / 2) / unit).astype(np.int64)
+        return np.concatenate([cumulated[-1:], past, values]), whole_counts(cumulated, self.fraction)
 
     def _solve(self, values: Floats, debts: Floats) -> None:
         """Turn z into w in place: w_t = z_t - floor(2^-fraction sum over i >= 1 of R_i w_(t-i)), given older parts."""

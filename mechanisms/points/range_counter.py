@@ -17,7 +17,7 @@ from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.counters.trees import digits as signed_digits
 from privstream.mechanisms.counters.trees import tree_height as signed_height
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile
 from privstream.mechanisms.points.dynamic_points import (
@@ -69,7 +69,7 @@ class Epoch:
     base: int
     height: int
     length: int
-    law: DiscreteLaplace | DiscreteGaussian
+    law: SymmetricNoise
 
     def nodes(self, number: int, before: int, done: int) -> Iterator[TimeNode]:
         """Return the nodes of the prefix of `done` steps of epoch `number`, which comes after `before` steps."""
@@ -130,7 +130,7 @@ class RangeNoise:
         """Return the nodes whose noise is in the prefix of `step` steps."""
         return [node for number, epoch, before, done in self.epochs(step) for node in epoch.nodes(number, before, done)]
 
-    def counts(self, step: int) -> list[list[tuple[DiscreteLaplace | DiscreteGaussian, int]]]:
+    def counts(self, step: int) -> list[list[tuple[SymmetricNoise, int]]]:
         """Return for each epoch up to `step` how many noises of each law are in any prefix that ends in it, at most."""
         epochs = [(epoch, done) for _, epoch, _, done in self.epochs(step)]
         ends = [(epoch.law, sum(1 for _ in epoch.nodes(0, 0, epoch.length))) for epoch, _ in epochs]

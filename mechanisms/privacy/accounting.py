@@ -24,7 +24,7 @@ TAIL = 1e-15  # privacy losses less likely than this are counted as infinite
 LARGEST_EPSILON = 1e4
 MAX_GRID = 4_000_000
 LARGEST_EXPONENT = 600.0  # e^600 is still a float
-ROUNDING = 1e-9  # relative room that solvers leave for rounded parameters
+ROUNDING = 1e-9  # relative; solvers stay so far below their goal, for rounded parameters
 SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
 
@@ -197,15 +197,15 @@ class SlackCurve:
         is one at which delta is larger by that.
 
         Raises:
-            ValueError: the curve leaves no room for the slack at epsilon 0.
+            ValueError: the curve leaves nothing for the slack at epsilon 0.
         """
         if isinstance(self.curve, PointCurve):
             point = PointCurve(at_epsilon=self.curve.at_epsilon, at_delta=self.curve.at_delta + self.slack)
             return point.to_pld(interval)
-        room = 1 - self.curve.delta(0.0)
-        if self.slack >= room:
-            raise ValueError(f"slack must be < {room:g}, which the curve leaves at epsilon 0, got {self.slack:g}")
-        lost = PointCurve(at_epsilon=0.0, at_delta=self.slack / room)
+        rest = 1 - self.curve.delta(0.0)
+        if self.slack >= rest:
+            raise ValueError(f"slack must be < {rest:g}, which the curve leaves at epsilon 0, got {self.slack:g}")
+        lost = PointCurve(at_epsilon=0.0, at_delta=self.slack / rest)
         return self.curve.to_pld(interval).compose(lost.to_pld(interval))
 
 

@@ -18,7 +18,7 @@ from scipy import optimize
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
-NO_ROOM = f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
+TOO_LITTLE = f"count_share must leave enough for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
 
@@ -79,7 +79,7 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         raise ValueError(f"delta must leave at least {LEAST_DELTA:g} for noisy counts, got {delta:g}")
     start = SMALLEST_SIGMA + math.sqrt(releases) / epsilon
     if start > LARGEST_SIGMA:
-        raise ValueError(NO_ROOM)
+        raise ValueError(TOO_LITTLE)
     interval = grid(epsilon, releases)
     spent = hits.to_pld(interval)
 
@@ -97,7 +97,7 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         while excess(high) > 0 and high < math.log(LARGEST_SIGMA):
             high += 1
     if hits.delta(epsilon) >= delta or excess(high) > 0:
-        raise ValueError(NO_ROOM)
+        raise ValueError(TOO_LITTLE)
     low = high
     while excess(low) <= 0:
         high, low = low, low - 1
@@ -106,5 +106,5 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     root = optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
     sigma = math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))
     if sigma > LARGEST_SIGMA:
-        raise ValueError(NO_ROOM)
+        raise ValueError(TOO_LITTLE)
     return sigma

@@ -415,7 +415,7 @@ HISTOGRAM = (
         options={
             "epsilon": EPSILON,
             "domain": ONE,
-            "unit": "user",
+            "unit": "person",
             "max_contributions": LIMIT,
             "method": "direct_counters",
         },

@@ -66,7 +66,7 @@ def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], Non
     say(f"picture: {path}")
 
 
-def check_picture(path: str) -> str:
+def check_picture(path: str, option: str = "--output") -> str:
     """Check that a picture can be written; return its format.
 
     Raises:
@@ -74,8 +74,8 @@ def check_picture(path: str) -> str:
     """
     ending = path.rpartition(".")[2].lower()
     if ending not in FORMATS:
-        raise ValueError(f"--output must end in .png or .svg, got {path}")
-    check_destination(path)
+        raise ValueError(f"{option} must end in .png or .svg, got {path}")
+    check_destination(path, option)
     return ending
 
 

@@ -274,6 +274,8 @@ def _shaping(promised: Mapping[str, Any]) -> list[Any]:
     """Return what two promises have in common that are about one run, in the words of any version."""
     given, guarantee = promised["parameters"], guarantee_of(promised)
     kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name in ("run_id", *VIEWS)}
+    if kept.get("unit") == "user":
+        kept["unit"] = "person"  # as it is called now
     return [promised["made_by"]["command"], kept, [getattr(guarantee, name) for name in PROMISED]]
 
 

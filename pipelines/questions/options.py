@@ -5,27 +5,26 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
-from privstream.pipelines.questions.option_types import seconds
+from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
+from privstream.pipelines.terminal import NOTE, say
 
 WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
-NOISE, STREAMS = "noise", "streams"
-SPANS = ("window", "start")
+NOISE, STREAMS, UNIT = "noise", "streams", "unit"
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(
-        ("window", "period", "over", "start", "end", "horizon", "renew_every", "allowed_lateness"), WINDOWS
+        ("window", "period", "over", "start", "end", "horizon", "windows", "renew_every", "allowed_lateness"), WINDOWS
     ),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
@@ -40,105 +39,6 @@ GROUP_OF: Mapping[str, str] = {
 
 BARE: Mapping[str, Any] = {"rising": 1}
 """What options stand for that are given without a value."""
-
-
-class Kind(NamedTuple):
-    """How a command line gives values of a type.
-
-    Attributes:
-        metavar: what stands for the value on a help page; None for an option without one.
-        parse: from its text; raises a ValueError.
-        python, shell: what docstrings say of a value in Python, and what help pages say in its place.
-    """
-
-    metavar: str | None
-    parse: Callable[[str], Any]
-    python: str = ""
-    shell: str = ""
-
-
-def comma_separated(text: str) -> list[str]:
-    """Return the texts of a list, or, of `@FILE`, the lines of a file.
-
-    Raises:
-        ValueError: one of them is empty, or the file cannot be read.
-    """
-    if text.startswith("@"):
-        return _lines(text[1:])
-    parts = text.split(",")
-    if "" in parts:
-        raise ValueError("must be texts with commas between them, none of them empty")
-    return parts
-
-
-def _lines(path: str) -> list[str]:
-    """Return the lines of a file, at least one."""
-    try:
-        lines = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError:
-        raise ValueError("must be a file in UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"must be a file that can be read ({error.strerror})") from None
-    if "" in lines:
-        raise ValueError("must be a file with a text on each line, and no line empty")
-    return lines
-
-
-def span(text: str) -> str | float:
-    """Return one of the words for a span, or seconds.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    try:
-        return text if text in SPANS else seconds(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
-
-
-def numbers(text: str) -> list[float]:
-    """Return the numbers of a list.
-
-    Raises:
-        ValueError: one of them is none.
-    """
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError("must be numbers with commas between them") from None
-
-
-def number_or_path(text: str) -> int | str:
-    """Return a whole number, or the text of a path."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
-KINDS: Mapping[str, Kind] = {
-    "float": Kind("X", float),
-    "int": Kind("N", int),
-    "str": Kind("NAME", str),
-    "bool": Kind(None, bool),
-    "Seconds": Kind("DURATION", seconds, "in seconds", "in seconds, or such as 90s, 30m, 1h, 1d, 1w"),
-    "Span": Kind("window|start|DURATION", span, "so many seconds", "a duration such as 7d, which is so many windows"),
-    "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
-    "Path": Kind("PATH", str),
-    "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),
-    "int|Path": Kind("N|PATH", number_or_path),
-    "tuple[AlertRule, ...]": Kind("PATH", str, "public rules,", "file with public rules, see below,"),
-    "Thresholds": Kind(
-        "N|PATH", number_or_path, "one for each by its name", "a file with a JSON object that has one for each"
-    ),
-    "tuple[str, ...]": Kind(
-        "A,B,..", comma_separated, "public names", "public names (or @FILE, with one on each line)"
-    ),
-    "tuple[str | Monotone, ...]": Kind("A,B,..", comma_separated),
-    "tuple[float, ...]": Kind("X,Y,..", numbers),
-    "epsilons": Kind("X[,X..]", numbers),
-}
-"""The types that arguments of transforms have, but for None."""
 
 
 def options_of(spec: QuestionSpec) -> list[Option]:
@@ -166,9 +66,17 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         add_option(groups[GROUP_OF.get(option.name, ANSWERS)], option)
 
 
+def unit_of_privacy(text: str) -> str:
+    """Return a unit of privacy; "user" is an older word for "person"."""
+    if text == "user":
+        say(f"{NOTE}--unit user is called --unit person now; the older word will go")
+        return "person"
+    return text
+
+
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
-    kind, text = KINDS[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
+    kind, text = OPTION_TYPES[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
     default = ",".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
     if not any(default is without for without in (REQUIRED, None, False)):
         text += f" (default: {default:{'' if isinstance(default, str) else 'g'}})"
@@ -179,7 +87,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         return
     group.add_argument(
         f"--{option.name}",
-        type=parsed(kind.parse),
+        type=parsed(unit_of_privacy if option.name == UNIT else kind.parse),
         choices=option.choices or None,
         metavar=None if 0 < len(",".join(option.choices)) <= WIDEST else kind.metavar,
         nargs="?" if option.name in BARE else None,

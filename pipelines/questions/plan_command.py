@@ -14,9 +14,10 @@ from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.pipelines.command import UsageError, with_dashes
 from privstream.pipelines.console import clock, show
+from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
-from privstream.pipelines.questions.readings import STAND_INS, arguments_of
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE
 from rich.table import Table
 
@@ -76,7 +77,8 @@ class PlanCommand:
             if isinstance(number, str):
                 given[name] = number
             elif number is not None:
-                known[name] = STAND_INS[types[name]](checks.integer(size.name, number, minimum=1))
+                stand_in = loaded(OPTION_TYPES[types[name]].stand_in)
+                known[name] = stand_in(checks.integer(size.name, number, minimum=1))
         made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in known, known=known)
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)

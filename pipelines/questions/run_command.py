@@ -34,6 +34,7 @@ from privstream.pipelines.questions.input_output import (
     with_files,
     writers,
 )
+from privstream.pipelines.questions.options import UNIT
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
@@ -119,7 +120,9 @@ class RunCommand:
         promise = Promise(run.guarantee_file, run.promised)
         note = partial(shown_in_words, row_type, promise)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promise)
-        with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note, below) as path:
+        with file_or_terminal(
+            arguments.output, row_type, self.spec.title, shown, note, below, table=self.spec.table
+        ) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
@@ -186,7 +189,7 @@ class RunCommand:
         guarantee_file = guarantee_path(arguments)
         _check_output(arguments, guarantee_file, endless)
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
-        shaping = self._without_unused(arguments, given, endless)
+        shaping = self._shaping(arguments, given, endless)
         identity = identify(shaping, read.files, self.spec.files, self.spec.watched if endless else None)
         label = _run_id(arguments, identity, endless)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
@@ -214,19 +217,19 @@ class RunCommand:
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
         )
 
-    def _without_unused(
-        self, arguments: argparse.Namespace, given: Mapping[str, Any], endless: bool
-    ) -> argparse.Namespace:
+    def _shaping(self, arguments: argparse.Namespace, given: Mapping[str, Any], endless: bool) -> argparse.Namespace:
         """Return options without those that the method taken does not use: they do not make it another run.
 
-        Nor do views, unless a run has no end, which is bound to them. Which options these are depends on public ones
-        alone, and on no noise.
+        Nor do views, unless a run has no end, which is bound to them, nor other words for the same unit. Which options
+        these are depends on public ones alone, and on no noise.
         """
-        if not self.spec.methods and self.spec.settle is None:
-            return arguments
-        made = self.spec.transform_class(**given, noise=KeyedNoise.random("options"))
-        changed = dict.fromkeys(made.unused) | ({} if endless else dict(made.views))
-        return argparse.Namespace(**{**vars(arguments), **changed})
+        options = dict(vars(arguments))
+        if self.spec.former_units:
+            options[UNIT] = self.spec.former_units.get(options[UNIT], options[UNIT])
+        if self.spec.methods or self.spec.settle is not None:
+            made = self.spec.transform_class(**given, noise=KeyedNoise.random("options"))
+            options |= dict.fromkeys(made.unused) | ({} if endless else dict(made.views))
+        return argparse.Namespace(**options)
 
     def _writers(
         self, run: _Run, path: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privstream.pipelines.questions.input_output import is_endless
-from privstream.pipelines.questions.options import SPANS
+from privstream.pipelines.questions.option_types import SPANS
 
 
 def check_span(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: without dashes.
-        type: as in a signature, such as "int" or "Domain"; see `options.KINDS`.
+        type: as in a signature, such as "int" or "Domain"; see `option_types`.
         text: what it is.
         default: REQUIRED if there is none.
         choices: the values that it may have, if these are listed.
@@ -129,6 +129,7 @@ class QuestionSpec:
         whole_values: whether it must be a whole number.
         values_with: the option with which it is read; empty if it is read always.
         units_without_users: units of privacy for which it does not matter whose an event is.
+        former_units: what units of privacy were called when runs were first identified, by what they are called now.
         unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
         unanswered: counters of queries that are not answered, likewise.
         limits: what limits leave out, in the order in which they are applied.
@@ -145,6 +146,7 @@ class QuestionSpec:
             were not given; they enter what identifies the run.
         below: the path of a function from rows and their guarantee file to what a terminal shows
             below the rows.
+        table: whether it shows the rows themselves above that.
         inputs: the path of a function from the options to further readers, by name. The transform then gets a
             dictionary of collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
         files: options that name further files to read.
@@ -183,6 +185,7 @@ class QuestionSpec:
     whole_values: bool = False
     values_with: str = ""
     units_without_users: tuple[str, ...] = ()
+    former_units: Mapping[str, str] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[Excess, ...] = ()
@@ -197,6 +200,7 @@ class QuestionSpec:
     prepare: str | None = None
     settle: str | None = None
     below: str | None = None
+    table: bool = True
     inputs: str | None = None
     files: tuple[str, ...] = ("domain",)
     watched: str = "input"
@@ -250,9 +254,9 @@ class QuestionSpec:
         return getattr(transform, "row_type", self.row_type)
 
 
-def loaded(path: str) -> Any:
-    """Import what a path in `privstream.pipelines` names."""
-    return resolve(f"{PIPELINES}.{path}")
+def loaded(named: Any) -> Any:
+    """Import what a path in `privstream.pipelines` names; what is no path is there already."""
+    return resolve(f"{PIPELINES}.{named}") if isinstance(named, str) else named
 
 
 def resolve(path: str) -> Any:

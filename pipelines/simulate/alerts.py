@@ -13,7 +13,7 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
-from privstream.pipelines.questions.alert_rules_file import write_rules
+from privstream.pipelines.questions.public_lists import write_rules
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
 from privstream.transforms import AlertRule

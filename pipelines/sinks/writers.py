@@ -130,12 +130,14 @@ def file_or_terminal(
     shown: Callable[[Any], Any] | None = None,
     note: str | Callable[[Sequence[str]], str] = "",
     below: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
+    *,
+    table: bool = True,
 ) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
 
     `shown` makes of each row what is printed in its place; `note` stands below the rows, or what it makes of the
     names of their columns, and what `below` makes of all
-    of them at the end.
+    of them at the end; without `table` nothing else is printed.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -148,6 +150,7 @@ def file_or_terminal(
         file = os.path.join(folder, "rows.avro")
         yield file
         rows = read_row_file(file, row_type)
-        print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title, note=note)
+        if table:
+            print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title, note=note)
         for each in () if below is None else below(rows):
             Console().print(each)

@@ -20,8 +20,9 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
-from privstream.pipelines.questions.readings import READINGS, arguments_of
+from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -174,7 +175,8 @@ class YamlTransform:
     def __init__(self, spec: QuestionSpec) -> None:
         self.spec = spec
         own = {
-            option.name: Key(READINGS[option.type].plain, option.text, option.default) for option in options_of(spec)
+            option.name: Key(OPTION_TYPES[option.type].plain, option.text, option.default)
+            for option in options_of(spec)
         }
         self.keys = {**own, **ADDED}
         self.fields = tuple(get_type_hints(spec.row_type))

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms.counters.continual_counter import node_law
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, square_root
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.noise.correlated import square_root
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts
 from privstream.mechanisms.keyed_counts.calibration import best_factor, l2_norm
-from privstream.mechanisms.keyed_counts.factors import BufferedFactor
-from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
+from privstream.mechanisms.noise.correlated import BufferedFactor, LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from scipy import special

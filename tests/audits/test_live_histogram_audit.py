@@ -25,7 +25,7 @@ def histogram(runs, **options):
     streams = tuple(f"run {i}" for i in range(runs))
     return ContinualHistogram(
         **{"epsilon": CLAIMED, "domain": Domain(["a"]), "window": 1, "start": 0, "end": WINDOWS, "streams": streams,
-           "unit": "user", "max_contributions": LIMIT, "method": "direct_counters", "noise": SeededNoise(0)} | options
+           "unit": "person", "max_contributions": LIMIT, "method": "direct_counters", "noise": SeededNoise(0)} | options
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.monitor import clock
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.rule_monitor import NOT_MET, RuleMonitor
+from privstream.mechanisms.monitor.rule_monitor import INACTIVE, RuleMonitor
 from privstream.mechanisms.monitor.status_monitor import STARTED
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
@@ -107,8 +107,8 @@ def transcripts(monitor, rule, *, tests, max_hits):
         for law, *place in before:
             rising, others = rule(law, number)
             worlds, since = place
-            if (since[0] == NOT_MET) != (rising == many):
-                worlds, since, _ = decided(monitor, *place, 2 * number, 0, False, since[0] == NOT_MET)
+            if (since[0] == INACTIVE) != (rising == many):
+                worlds, since, _ = decided(monitor, *place, 2 * number, 0, False, since[0] == INACTIVE)
             for high in (False, True):
                 after, status, counts = decided(monitor, worlds, since, 2 * number + 1, others, True, high == many)
                 noise = rises if rising else falls

@@ -92,7 +92,7 @@ def _hitters(chance: random.Random, streams: dict[str, Any]) -> beam.PTransform:
 
 
 def _people(chance: random.Random) -> dict[str, Any]:
-    return chance.choice([{}, {"unit": "user", "max_contributions": 3}])
+    return chance.choice([{}, {"unit": "person", "max_contributions": 3}])
 
 
 QUESTIONS = {

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import bound_noise
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, square_root
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, best_base, digits, total_digits
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.noise.correlated import square_root
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
@@ -211,7 +212,7 @@ def moved_by_a_row(counter, steps):
     if isinstance(counter, SquareRootToeplitzCounter | BufferedToeplitzCounter):
         column = square_root(steps)
         if isinstance(counter, BufferedToeplitzCounter):
-            poles, _, weights = counter.factor
+            poles, _, weights = counter.factor.function
             column = np.array([1.0, *(float(weights @ poles**n) for n in range(steps - 1))])
         return linalg.toeplitz(column, np.zeros(steps))
     if isinstance(counter, KaryTreeCounter):  # the node of each level around every step
@@ -314,7 +315,7 @@ class TestReferences:
         counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=horizon)
         noise = noise_of_increments(counter, 5)
         unit, norm = 2.0**counter.fraction, math.ldexp(counter.column_norm, counter.fraction)
-        poles, _, weights = counter.factor
+        poles, _, weights = counter.factor.function
         exact = [1.0]
         exact += [float(weights @ poles**n) for n in range(horizon - 1)]
         assert np.linalg.norm(exact) * unit < norm < np.linalg.norm(exact) * unit * 1.01
@@ -327,7 +328,7 @@ class TestReferences:
 
     def test_buffers_are_the_stated_rational_function(self):
         counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=400)
-        poles, zeros, weights = counter.factor
+        poles, zeros, weights = counter.factor.function
         c = np.array([1.0, *(float(weights @ poles**n) for n in range(399))])
         inverse = series_inverse(c)
         squares = np.cumsum(np.cumsum(inverse) ** 2)
@@ -352,7 +353,7 @@ def noise_of_increments(counter, seed):
 
 def required_noise(counter, w):
     """Return the z for which a run would have had these w."""
-    poles, _, weights = counter.factor
+    poles, _, weights = counter.factor.function
     buffers, z = np.zeros(len(poles)), []
     for value in w:
         product = weights * buffers

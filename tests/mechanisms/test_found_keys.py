@@ -13,7 +13,7 @@ from privstream.mechanisms.keyed_counts.found_keys import CARRIED, MOST_KEPT, NO
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.smoothing import LocalLevel
-from scipy import signal
+from scipy import signal, stats
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
 RUNS = {
@@ -27,6 +27,18 @@ RUNS = {
     "events": ({"horizon": 12, "unit": "event", "max_value": 3}, 12),
     "replacing": ({"horizon": 12, "neighbouring": "replace_one", "contributions": 40}, 12),
     "many windows": ({"horizon": 40, "contributions": 3}, 40),
+    "a list": ({"horizon": 40, "contributions": 60, "listed": 4}, 40),
+    "a list, sums": (
+        {
+            "horizon": 12,
+            "contributions": 90,
+            "listed": 2,
+            "max_value": 5,
+            "min_people": 3,
+            "neighbouring": "replace_one",
+        },
+        12,
+    ),
 }
 
 
@@ -57,7 +69,13 @@ def given(mechanism, step, rows, number=int):
         keys=np.array([number(key) for key in rows], np.uint64),
         counts=columns[:, 0].copy(),
         sums=None if mechanism.max_value is None else columns[:, 1].copy(),
+        listed=new_people(columns[:, 0]) if mechanism.lists(step) else None,
     )
+
+
+def new_people(counts):
+    """Return how many of those who contribute count on the list of different people from now on."""
+    return (counts + 1) // 2
 
 
 def rows_of(rows):
@@ -88,6 +106,7 @@ class Reference:
         self.source = SeededNoise(seed).derive("counts of found keys", mechanism.parameters)
         self.sources = [self.source.derive("count"), self.source.derive("sum")]
         self.inputs, self.found, self.noise, self.tests = [], dict.fromkeys(range(carried), 0), {}, []
+        self.on_list = []
 
     def noisy(self, key, step, answer=0):
         true = self.inputs[step - 1].get(key, (0, 0))[answer]
@@ -107,6 +126,26 @@ class Reference:
                 self.tests.append((key, scale.windows))
                 if sum(self.noisy(key, s) for s in block) >= scale.threshold:
                     return True
+        return self.is_listed(key, step)
+
+    def is_listed(self, key, step):
+        """Tell whether so many different people have had the key, and noise of each part of the time until now."""
+        people = self.law.people
+        if people is None or step not in people.steps:
+            return False
+        test, source = people.steps.index(step), self.source.derive("people")
+        total = noise = 0
+        for first, last in itertools.pairwise((0, *people.steps[: test + 1])):
+            brought = sum(new_people(rows.get(key, (0, 0))[0]) for rows in self.inputs[first:last])
+            label = source.bind(np.array([[key, last]], np.uint64), np.array([brought]))
+            noise += int(people.noise.law.draw(source, label)[0])
+            total += brought
+        if total < people.least[test]:
+            return False
+        self.tests.append((key, "list"))
+        if total + noise >= people.thresholds[test]:
+            self.on_list.append(key)
+            return True
         return False
 
     def step(self, rows):
@@ -154,7 +193,72 @@ def test_runs_are_tried_with_every_kind_of_noise_and_many_scales():
     assert {windows for _, windows in tests} >= {1, 2, 4, 8}
 
 
-@pytest.mark.parametrize("name", ["seven windows", "sums", "many windows"])
+@pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("a list")])
+def test_keys_are_found_by_lists_and_by_blocks(name):
+    fields, steps = RUNS[name]
+    mechanism = made(**fields)
+    references = [compared(mechanism, stream(mechanism, steps, seed=seed)) for seed in range(3, 9)]
+    by_list = sum(len(one.on_list) for one in references)
+    assert 0 < by_list < sum(len(one.found) for one in references)
+    last = mechanism.last_listed
+    state = run(mechanism, stream(mechanism, steps)[:last])[1]
+    assert state.listed.shape == (len(mechanism.law.people.steps), 0), "after its last test nothing is kept of a list"
+
+
+def test_a_list_pays_for_its_noise_and_for_its_tests():
+    """Its noise has the standard deviation of a Gaussian mechanism of its share; tails are computed anew."""
+    plain, listed = (made(epsilon=1.0, delta=1e-6, horizon=365, contributions=365, listed=n) for n in (0, 4))
+    people, curve = listed.law.people, listed.law.curve
+    assert people.steps == (11, 46, 182)
+    shift = curve.curve.shift
+    assert listed.law.noises[0].law.sigma ** 2 == pytest.approx(365 / (0.9 * shift**2) + 4 / 365, rel=1e-9)
+    assert people.noise.law.sigma**2 == pytest.approx(4 / (0.1 * shift**2) + 4 / 4, rel=1e-9)
+    assert curve.delta(1.0) <= 1e-6 * (1 + 1e-9)
+    assert plain.law.noises[0].law.sigma < listed.law.noises[0].law.sigma < 1.07 * plain.law.noises[0].law.sigma
+    spent = 4 * sum(
+        stats.norm.sf((threshold - few - 0.5) / (people.noise.law.sigma * math.sqrt(part)))
+        for part, (few, threshold) in enumerate(zip(people.least, people.thresholds, strict=True), start=1)
+    )
+    blocks = 365 * len(listed.law.scales) * listed.law.tail * 0.9 / len(listed.law.scales)
+    assert 0.5 * curve.slack < spent + blocks <= curve.slack
+    assert 0.6 * curve.slack / 10 < spent <= curve.slack / 10
+
+
+@pytest.mark.parametrize(("fields", "keys"), [
+    ({"contributions": 365, "horizon": 365}, 4), ({"contributions": 212, "horizon": 53}, 4),
+    ({"contributions": 1000, "horizon": 1000}, 8), ({"contributions": 365, "horizon": 365, "epsilon": 2.0}, 4),
+    ({"contributions": 400, "horizon": 365, "epsilon": 8.0}, 0), ({"contributions": 52, "horizon": 13}, 0),
+    ({"contributions": 40, "horizon": 48}, 0), ({"contributions": 1, "horizon": 365}, 0),
+    ({"contributions": 365, "horizon": None}, 0), ({"unit": "event", "horizon": 365}, 0),
+])  # fmt: skip
+def test_a_list_is_kept_where_it_is_worth_its_cost(fields, keys):
+    mechanism = made(**{"epsilon": 1.0, "delta": 1e-6} | fields)
+    assert mechanism.with_list() == replace(mechanism, listed=keys)
+    assert mechanism.with_list().with_list() == mechanism.with_list()
+
+
+def test_listed_people_are_given_until_the_last_test():
+    mechanism, one = made(horizon=8, listed=1, contributions=60), {0: (5, 0)}
+    state = mechanism.initial_state()
+    with pytest.raises(ValueError, match="listed must be given at step 1"):
+        mechanism.step(state, replace(given(mechanism, 1, one), listed=None), SeededNoise(1))
+    for step in range(1, 5):
+        state, _ = mechanism.step(state, given(mechanism, step, one), SeededNoise(1))
+    with pytest.raises(ValueError, match="listed must not be given at step 5"):
+        mechanism.step(state, replace(given(mechanism, 5, one), listed=np.array([1])), SeededNoise(1))
+    with pytest.raises(ValueError, match="listed must be from 0 to counts"):
+        replace(given(mechanism, 4, one), listed=np.array([6]))
+
+
+def test_a_list_changes_noise_and_nothing_else_does_without_one():
+    plain = made(horizon=40, contributions=60)
+    assert b"listed" not in plain.parameters and "listed" not in plain._fields(plain.initial_state())
+    assert replace(plain, listed=4).parameters != replace(plain, listed=3).parameters != plain.parameters
+    with pytest.raises(SnapshotError):
+        replace(plain, listed=4).restore(plain.snapshot(plain.initial_state()))
+
+
+@pytest.mark.parametrize("name", ["seven windows", "sums", "many windows", "a list, sums"])
 def test_rises_change_no_count_and_are_restored(name):
     fields, steps = RUNS[name]
     plain, mechanism = made(**fields), made(**fields, rising=3)
@@ -278,7 +382,7 @@ def test_the_numbers_of_keys_are_those_of_their_noise():
     assert [first[i][i + 1, 0] for i in range(9)] != [second[i][i + 1, 1] for i in range(9)]
 
 
-@pytest.mark.parametrize("name", ["signed sums", "many windows"])
+@pytest.mark.parametrize("name", ["signed sums", "many windows", "a list", "a list, sums"])
 def test_snapshots_change_nothing(name):
     fields, steps = RUNS[name]
     mechanism = made(**fields)
@@ -346,6 +450,9 @@ def test_steps_must_all_be_given():
     ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
     ({"over": 2, "horizon": 4, "rising": 1}, "rising must be 0 for counts over 2 windows, got 1"),
     ({"rising": 65}, "rising must be <= 64, got 65"), ({"rising": -1}, "rising must be >= 0, got -1"),
+    ({"listed": 4}, "listed must be 0 without a horizon, or for the unit of an event, got 4"),
+    ({"listed": 4, "horizon": 9, "unit": "event"}, "listed must be 0 without a horizon"),
+    ({"listed": 17, "horizon": 9}, "listed must be <= 16, got 17"), ({"listed": -1}, "listed must be >= 0, got -1"),
     ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),
 ])  # fmt: skip
 def test_parameters_are_checked(fields, message):

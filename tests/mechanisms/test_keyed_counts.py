@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
-from privstream.mechanisms.keyed_counts.factors import BufferedFactor
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
-from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.keyed_counts.shard_steps import ShardSteps
+from privstream.mechanisms.noise.correlated import BufferedFactor, LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from scipy import linalg, special
 

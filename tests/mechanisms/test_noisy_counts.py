@@ -65,7 +65,7 @@ def test_a_sigma_that_cannot_be_drawn_is_refused(monkeypatch):
     monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma)
     assert noisy_counts.solve_sigma(**given) == sigma
     monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma * 0.99)
-    with pytest.raises(ValueError, match="count_share must leave room"):
+    with pytest.raises(ValueError, match="count_share must leave enough"):
         noisy_counts.solve_sigma(**given)
 
 
@@ -95,10 +95,10 @@ def test_losses_too_large_to_tell_are_no_privacy():
 
 
 def test_an_epsilon_that_no_noise_can_meet_is_refused_at_once():
-    with pytest.raises(ValueError, match=r"count_share must leave room for counts with sigma <= 1e\+06"):
+    with pytest.raises(ValueError, match=r"count_share must leave enough for counts with sigma <= 1e\+06"):
         noisy_counts.solve_sigma(hits=PureDp(1e-10), charges=1, neighbouring="add_remove", epsilon=1e-9, delta=1e-6)
 
 
 def test_a_budget_spent_on_hits_is_refused():
-    with pytest.raises(ValueError, match=r"count_share must leave room for counts with sigma <= 1e\+06"):
+    with pytest.raises(ValueError, match=r"count_share must leave enough for counts with sigma <= 1e\+06"):
         noisy_counts.solve_sigma(hits=PureDp(2.0), charges=1, neighbouring="add_remove", epsilon=1.0, delta=1e-6)

@@ -10,7 +10,7 @@ from grids import some_quick
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli
-from privstream.pipelines.questions.alert_rules_file import read_rules, write_rules
+from privstream.pipelines.questions.public_lists import read_rules, write_rules
 from privstream.pipelines.simulate.alerts import RuleCount, rules_for
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts

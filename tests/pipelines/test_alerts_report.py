@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.questions.alert_rules_file import write_rules
+from privstream.pipelines.questions.public_lists import write_rules
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import of_method, words_of
 from privstream.transforms import AlertRule

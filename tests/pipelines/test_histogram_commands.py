@@ -77,7 +77,7 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(trips: Path, tm
 
 
 def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--unit", "user", "--max_contributions", "2", "--epsilon", "100", "--max_per_window", "1"]
+    options = ["--unit", "person", "--max_contributions", "2", "--epsilon", "100", "--max_per_window", "1"]
     for shards in ("1", "3"):
         assert command(trips, "histogram", tmp_path / f"{shards}.jsonl", *options, "--shards", shards) == 0
     assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()
@@ -87,6 +87,23 @@ def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFi
     promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())["guarantee"]
     assert promise["unit"] == "one person over the whole run"
     assert "first 2 categories count in the whole run" in promise["paragraph"]
+
+
+def test_an_older_word_for_a_person_is_the_same_run(
+    trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--max_contributions", "2", "--ledger", str(tmp_path / "ledger"), "--unit"]
+    assert command(trips, "histogram", tmp_path / "a.jsonl", *options, "person") == 0
+    assert "--unit user" not in capsys.readouterr().err
+    assert command(trips, "histogram", tmp_path / "b.jsonl", *options, "user") == 0
+    said = capsys.readouterr().err
+    assert said.count("--unit user is called --unit person now") == 1
+    assert "a repetition, which costs nothing more" in said
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    one, other = (json.loads((tmp_path / f"{name}.jsonl.guarantee.json").read_text()) for name in "ab")
+    assert one["parameters"].pop("unit") == other["parameters"].pop("unit") == "person"
+    entries = [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()]
+    assert [entry["parameters"]["unit"] for entry in entries] == ["user", "user"]  # as the first version wrote it
 
 
 def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
@@ -127,12 +144,12 @@ def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str])
     assert beyond["henzinger_sricharan_steiner"] == {
         "reason": "--epsilon must be < 3 in mode paper with delta > 0, got 4.0"
     }
-    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user", "--max_contributions=5"]) == 0
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=person", "--max_contributions=5"]) == 0
     assert "for one person over the whole run" in capsys.readouterr().out
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--largest=7"]) == 0
     cells = [re.findall(r"[\w,-]+", line) for line in capsys.readouterr().out.splitlines() if "_counters" in line]
     assert [row[-1] for row in cells[:2]] == ["-", "7"]  # only the second method has a condition
-    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user"]) == 2
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=person"]) == 2
     assert "max_contributions must be given" in capsys.readouterr().err
 
 
@@ -241,7 +258,7 @@ def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, caps
     for format in ("jsonl", "csv"):
         assert cli.main([name, "--input", str(tmp_path / f"events.{format}"), *common]) == 0
         assert "60 of 60 events usable" in capsys.readouterr().err
-    people = ["--unit", "user", "--max_contributions", "100"]
+    people = ["--unit", "person", "--max_contributions", "100"]
     assert cli.main([name, "--input", str(tmp_path / "events.jsonl"), *common, *people]) == 0
     assert "10 of 60 events usable" in capsys.readouterr().err
     assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people]) == 2

@@ -12,7 +12,7 @@ from privstream.pipelines.command import Parser
 from privstream.pipelines.option_checks import check_texts
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.runners import launch
-from questions import EXAMPLES, ONE_FOR_ALL, SHARED_OPTIONS, in_windows, options, run_line, write_folder
+from questions import EXAMPLES, KEY, ONE_FOR_ALL, SHARED_OPTIONS, in_windows, options, run_line, write_folder
 
 COMMANDS = {
     **{word: options(word) for word in EXAMPLES},
@@ -20,6 +20,7 @@ COMMANDS = {
     **{f"plan {word}": example.plan for word, example in EXAMPLES.items()},
     "report": "none.jsonl --output page.html",
     "serve": "none",
+    "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{
         f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + " --windows 2" * in_windows(name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from privstream.pipelines.questions.options import comma_separated
+from privstream.pipelines.questions.option_types import comma_separated
 
 
 def test_a_list_is_texts_with_commas_or_the_lines_of_a_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.questions.alert_rules_file import write_rules
+from privstream.pipelines.questions.public_lists import write_rules
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import Alert, AlertRule
 

@@ -12,8 +12,8 @@ from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines import cli
-from privstream.pipelines.questions.alert_rules_file import read_rules
 from privstream.pipelines.questions.point_queries import read_point_queries
+from privstream.pipelines.questions.public_lists import read_rules
 from privstream.pipelines.questions.queries_file import ReadLines
 from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError

@@ -266,6 +266,7 @@ def test_error_handling_names_one_output(value: Any) -> None:
         transforms.TRANSFORMS["ShiftingHeavyHitters"](**BUDGET, error_handling=value)
 
 
+OF_PEOPLE: dict[str, Any] = {"unit": "person", "max_contributions": 2}
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240, "shards": 2}
 ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "until": 5}, {"name": "quiet", "at_most": 5}]
@@ -298,8 +299,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
          "categories_per_row": 2},
     ),
     "ThresholdFlags": (
-        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}, "unit": "user", "max_contributions": 2},
-        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, "unit": "user", "max_contributions": 2},
+        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}, **OF_PEOPLE},
+        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, **OF_PEOPLE},
     ),
     "SetCardinality": (
         {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "method": "direct_counter"},

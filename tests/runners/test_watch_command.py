@@ -46,7 +46,7 @@ COMMANDS = {
         ["alerts", "--users=4000", "--rules={}/rules"],
         [*ON_A_CLOCK, "--rules={}/rules", "--delta=1e-6", "--method=status", "--renew_every=2h"],
     ),
-    "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=user", "--max_contributions=2"]),
+    "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=person", "--max_contributions=2"]),
     "quantiles": Watch(
         ["quantiles", "--users=2000"],
         [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value_field=item"],

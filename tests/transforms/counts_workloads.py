@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
@@ -35,6 +36,8 @@ CONFIGURATIONS = {
     "found, people": {"min_people": 3, "neighbouring": "replace_one"},
     "found, rising": {"epsilon": 4.0, "rising": 2, "streams": STREAMS},
     "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0},
+    "found, list": {"epsilon": 4.0, "max_contributions": 6},
+    "found, list, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0, "min_people": 2},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
     "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
@@ -58,8 +61,11 @@ Contribution = tuple[int, str, str, str]  # step, stream, item, user
 
 
 def transform(name: str, **changes) -> KeyedCounts:
-    """The transform of a configuration."""
-    return KeyedCounts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
+    """The transform of a configuration; lists of people are for longer runs, unless it asks for one."""
+    made = KeyedCounts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
+    if "list" in name:
+        made.mechanism = replace(made.mechanism, listed=2)
+    return made
 
 
 def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[str, str, int, str]]:
@@ -107,6 +113,21 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
     return kept
 
 
+def on_list(made: KeyedCounts, kept: list[Contribution]) -> set[Contribution]:
+    """Return the contributions with which a person begins to count for an item on the list of different people."""
+    if not getattr(made.mechanism, "listed", 0):
+        return set()
+    entries, found = defaultdict(set), set()
+    for step, stream, item, user in kept:
+        mine, first = entries[user], made.steps.first or 0
+        if step + 1 - first > made.mechanism.last_listed or (stream, item) in mine:
+            continue
+        if len(mine) < made.mechanism.listed:
+            mine.add((stream, item))
+            found.add((step, stream, item, user))
+    return found
+
+
 def coder(made: KeyedCounts):
     """Return what gives the number of an item, or None if it is on no list."""
     if made.domain is None:
@@ -118,6 +139,7 @@ def coder(made: KeyedCounts):
 def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard."""
     kept, code, rows = contributions(made, events), coder(made), []
+    entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, _, item, _ in kept}
     if made.domain is not None:
         names = {place: made.domain[place] for place in range(len(made.domain))}
@@ -127,10 +149,11 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
         seen, numbers = set(), []
         first = made.steps.first or 0
         for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
-            people, counts = Counter(), Counter()
+            people, counts, listed = Counter(), Counter(), Counter()
             for at, of, item, user in kept:
                 if (at, of) == (step, stream):
                     counts[code(item)] += 1
+                    listed[code(item)] += (at, of, item, user) in entries
                     people[code(item)] += (user, item) not in seen
                     seen.add((user, item))
             numbers += sorted(set(counts) - set(numbers))
@@ -140,6 +163,9 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
                 keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
                 counts=np.array(list(counts.values()), np.int64),
                 people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
+                listed=np.array([listed[key] for key in counts], np.int64)
+                if lists and made.mechanism.lists(step + 1 - first)
+                else None,
             )
             one = SourcesByName(lambda _, noise=noise: noise)
             drawn = RoutedNoise(one, [""], np.zeros(len(known), np.int64), known) if made.remembers else noise

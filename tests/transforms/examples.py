@@ -44,7 +44,7 @@ HITTERS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2}
 COUNTS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 2}
 RULES = {"rules": (AlertRule(name="crowd", at_least=20),)}
 NUMBERS = {"low": 0, "high": 9}
-PEOPLE = {"unit": "user", "max_contributions": 2}
+PEOPLE = {"unit": "person", "max_contributions": 2}
 
 EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "heavy hitters": (ShiftingHeavyHitters, HITTERS | {"method": "status"}),

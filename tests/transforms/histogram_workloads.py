@@ -26,9 +26,9 @@ CONFIGURATIONS = {
         "method": "anchored_counters", "queries": ("max", "min"), "epsilon": 60.0, "beta": 0.2, "largest": 100,
     },
     "paper": {"method": "henzinger_sricharan_steiner", "queries": ("max", "median"), "epsilon": 500.0},
-    "people": {"unit": "user", "max_contributions": 5, "queries": ("histogram", "max")},
+    "people": {"unit": "person", "max_contributions": 5, "queries": ("histogram", "max")},
     "people, streams": {
-        "unit": "user", "max_contributions": 7, "max_per_window": 2, "streams": STREAMS, "delta": 1e-6,
+        "unit": "person", "max_contributions": 7, "max_per_window": 2, "streams": STREAMS, "delta": 1e-6,
         "categories_per_row": 3, "separator": "|",
     },
 }  # fmt: skip
@@ -37,7 +37,7 @@ FLAGS = {
     "published flags": {"thresholds": 30, "epsilon": 50.0, "method": "henzinger_sricharan_steiner"},
     "flags of people": {
         "thresholds": dict(zip(NAMES, (5, 10, 20, 40, 80, 160), strict=True)),
-        "unit": "user", "max_contributions": 9, "epsilon": 300.0, "streams": STREAMS,
+        "unit": "person", "max_contributions": 9, "epsilon": 300.0, "streams": STREAMS,
     },
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ def counted(made, events: list[Event]) -> list[tuple[str, int, str, str]]:
         if stream in made.categories.streams and steps.first <= step and (steps.end is None or step < steps.end):
             order = made.categories.streams.index(stream)
             rows += [(user, step, time, order, names.index(c)) for c in categories_of(made, item)]
-    if made.unit == "user":
+    if made.unit == "person":
         rows.sort(key=lambda row: row[1:])
         in_window, in_run, kept = Counter(), Counter(), []
         for user, step, time, order, category in rows:

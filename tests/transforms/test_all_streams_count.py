@@ -16,7 +16,7 @@ from privstream.transforms import (
 
 RUN = {"epsilon": 1.0, "window": 60, "start": 0, "end": 600, "noise": KeyedNoise(b"a key for tests only")}
 PETS = {"domain": Domain(["cat", "dog", "hen"])}
-PEOPLE = {"unit": "user", "max_contributions": 3}
+PEOPLE = {"unit": "person", "max_contributions": 3}
 HITTERS = {"delta": 1e-6, "max_hits": 2, "horizon": 10, "streams_per_person": 1, "method": "clock", "count_share": 0.0}
 MADE = {
     "heavy hitters": (ShiftingHeavyHitters, HITTERS),

@@ -305,7 +305,7 @@ def test_the_key_and_everything_public_decide_the_noise():
             ValueError,
             "method must be one of auto, sparse_counter, direct_counter, visit_counter, ",
         ),
-        ({"unit": "people"}, ValueError, "unit must be one of user, event, got 'people'"),
+        ({"unit": "people"}, ValueError, "unit must be one of person, event, got 'people'"),
         ({"end": START}, ValueError, "end must leave room for one window after start"),
         ({"shards": 0}, ValueError, "shards must be >= 1, got 0"),
     ],

@@ -89,7 +89,7 @@ def test_interesting_configurations_are_interesting():
             assert made.method == CONFIGURATIONS[name].get("method", "direct_counters")
             estimates = {row.estimate for row in rows if row.query == made.questions[0].name}
             assert len(estimates) > 3
-        if made.unit == "user":
+        if made.unit == "person":
             free = transform(name, max_contributions=60_000, **({"max_per_window": None} if name not in FLAGS else {}))
             assert len(slow_histogram.counted(made, events)) < len(slow_histogram.counted(free, events))
 
@@ -280,6 +280,14 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
     assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
 
 
+def test_an_older_word_for_a_person_has_the_same_noise():
+    with pytest.warns(FutureWarning, match='unit "user" is called "person" now'):
+        older = transform("people", unit="user")
+    assert older.unit == "person"
+    assert older._noise().words(1).tolist() == transform("people")._noise().words(1).tolist()
+    assert older.guarantee == transform("people").guarantee
+
+
 def test_the_key_and_everything_public_decide_the_noise():
     events = random_events("plain", random.Random(1), 100)
     rows = [r.estimate for r in expected("plain", transform("plain"), events)]
@@ -297,11 +305,11 @@ def test_the_key_and_everything_public_decide_the_noise():
         ({"streams": "north"}, "streams must be distinct names, at least one, got 'north'"),
         ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
         ({"separator": ""}, "separator must be a text, at least one character, got ''"),
-        ({"unit": "person"}, "unit must be one of event, user, got 'person'"),
-        ({"unit": "user"}, "max_contributions must be given when the unit is a user"),
+        ({"unit": "people"}, "unit must be one of event, person, got 'people'"),
+        ({"unit": "person"}, "max_contributions must be given when the unit is a person"),
         ({"max_contributions": 3}, "max_contributions must not be given when the unit is an event"),
         ({"max_per_window": 3}, "max_per_window must not be given when the unit is an event"),
-        ({"unit": "user", "max_contributions": 65_536}, "max_contributions must be <= 65535, got 65536"),
+        ({"unit": "person", "max_contributions": 65_536}, "max_contributions must be <= 65535, got 65536"),
         (
             {"end": START},
             "end must leave room for one window after start, got 1970-01-01T00:16:40Z to 1970-01-01T00:16:40Z",

@@ -152,7 +152,56 @@ def test_what_is_no_season_changes_nothing(change, weeks):
     if change == "a burst":
         exact[20:23] *= 40
     if change == "too few weeks":
-        exact[::7] *= 0.1
+        exact[3::7] *= 0.1
     values = np.rint(exact + chance.normal(0, NOISE, exact.shape))
     found = smoothed(rows_of(values, DAY), DAY).reshape(3, *exact.shape)
     assert np.array_equal(found, np.array(LocalLevel(NOISE).smooth(values)))
+
+
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_a_window_that_is_cut_short_is_not_drawn_too_high(end):
+    """All items have a fifth in it; one more rises there, and keeps what it has."""
+    chance = np.random.default_rng(3)
+    exact = np.tile(np.linspace(40, 160, 300), (20, 1))
+    place = 0 if end == "first" else 19
+    exact[place] *= 0.2
+    exact[place, 0] = 400
+    values = np.rint(exact + chance.normal(0, NOISE, exact.shape))
+    found = smoothed(rows_of(values, 60), 60).reshape(3, *exact.shape)[:, place]
+    assert np.sqrt(np.mean(np.square(found[0] - exact[place])[1:])) < 0.7 * NOISE
+    assert np.mean((found[1] <= exact[place]) & (exact[place] <= found[2])) > 0.9
+    assert abs(found[0, 0] - 400) < 3 * NOISE
+    plain = np.array(LocalLevel(NOISE).smooth(values))[:, place]
+    assert np.mean(plain[0, 1:] - exact[place, 1:]) > 0.1 * NOISE, "without the factor it is"
+    assert abs(np.mean(found[0, 1:] - exact[place, 1:])) < 0.05 * NOISE
+
+
+@pytest.mark.parametrize("change", ["one large item falls", "a window in the middle", "hardly less", "few windows"])
+def test_nothing_else_is_taken_for_a_window_that_is_cut_short(change):
+    chance = np.random.default_rng(4)
+    exact = np.tile(np.linspace(40, 160, 15), (6 if change == "few windows" else 20, 1))
+    if change == "one large item falls":
+        exact[:, 0] = 5000
+        exact[-1, 0] = 100
+    elif change == "a window in the middle":
+        exact[9] *= 0.2
+    else:
+        exact[-1] *= 0.9 if change == "hardly less" else 0.2
+    values = np.rint(exact + chance.normal(0, NOISE, exact.shape))
+    expected = np.array(LocalLevel(NOISE).smooth(values))
+    assert np.array_equal(smoothed(rows_of(values, 60), 60).reshape(3, *exact.shape), expected)
+
+
+def test_sums_and_rises_know_that_a_window_is_cut_short():
+    chance = np.random.default_rng(5)
+    exact = np.tile(np.linspace(40, 160, 15), (20, 1))
+    exact[-1] *= 0.2
+    values = np.rint(exact + chance.normal(0, NOISE, exact.shape))
+    rises = SmoothFinished(60 * SECOND, NOISE, rising=1)(rows_of(values, 60))[-15:]
+    fell = exact[-1] - exact[-2]
+    assert np.mean([r.rise_lower <= by <= r.rise_upper for r, by in zip(rises, fell, strict=True)]) > 0.8
+    assert all(r.rise < -20 for r in rises)
+    sums = FoundKeys(epsilon=1.0, delta=1e-3, contributions=3, horizon=20, over=3)
+    added = SmoothFinished(60 * SECOND, NOISE, sums=sums)(rows_of(values, 60))[-15:]
+    totals = exact[-3:].sum(axis=0)
+    assert np.mean([r.smoothed_lower <= t <= r.smoothed_upper for r, t in zip(added, totals, strict=True)]) > 0.8

@@ -1,9 +1,11 @@
 """Heavy hitters by counts, whose items stay found: where they do, since when, and what stands beside their counts."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import tiny_runner
+from event_forms import as_rows, run_bounded
 from privstream.mechanisms.keyed_counts import found_keys
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -34,6 +36,33 @@ def rows_of(transform, people: dict[int, int]):
         for person in range(number)
     ]
     return sorted(tiny_runner.run_chain(transform, events, random.Random(1)).rows)
+
+
+@pytest.mark.parametrize("given", [{}, {"streams": ("s",), "streams_per_person": 1}, {"participation_cap": 8}])
+def test_an_item_of_many_different_people_is_found_by_the_list_after_half_of_the_run(given):
+    """Six new people in each of eight windows: too few for blocks, and after four windows enough for the list."""
+    limits = {"renew_every": 80, "end": START + 80} | given
+    if "participation_cap" in given:
+        limits["items_per_step"] = 2
+    events = [
+        (f"user {person} of {window}", "a", (START + 10 * window) * SECOND, "s" if "streams" in given else "")
+        for window in range(8)
+        for person in range(6)
+    ]
+    found = []
+    for listed in (0, 2):
+        transform = made(**limits)
+        counts = replace(transform.answer.counts, listed=listed)
+        law = counts.law
+        vars(counts)["law"] = replace(
+            law,
+            scales=tuple(replace(scale, threshold=10_000) for scale in law.scales),
+            people=law.people and replace(law.people, thresholds=(10_000, -10_000), least=(1, 24)),
+        )
+        transform.answer = replace(transform.answer, counts=counts)
+        rows = run_bounded("fn_api", as_rows(events), transform.to_finish()).elements("rows")
+        found.append(sorted({row.reported_at.micros // SECOND - START for row in rows}))
+    assert found == [[], [40, 50, 60, 70, 80]]
 
 
 def windows_since(rows) -> list[int]:

@@ -85,7 +85,8 @@ def test_an_item_of_the_detection_threshold_is_missed_as_seldom_as_is_said_by_bo
     keys, noise = np.arange(1000, dtype=np.uint64), SeededNoise(20)
     state = by_counts.counts.initial_state(keys if known else None)
     for window in range(1, WINDOWS + 1):
-        crowds = KeyedStep(step=window, keys=keys, counts=np.full(1000, counted))
+        nobody = None if known or not by_counts.counts.lists(window) else np.zeros(1000, np.int64)
+        crowds = KeyedStep(step=window, keys=keys, counts=np.full(1000, counted), listed=nobody)
         state, rows = by_counts.counts.step(state, crowds, noise)
         missed["counts"] += 1000 - int(np.sum(rows.counts >= by_counts.threshold))
         thresholds = clock.draw_thresholds(noise.derive("clock", window), keys, step=1)

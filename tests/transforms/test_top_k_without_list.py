@@ -1,7 +1,8 @@
 """Top-k without a list: what plain dictionaries and `FoundKeys` give, on every runner; what is said and refused."""
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, RankedItem, TopKWithGap
 from privstream.transforms.top_k.found_items import LeadingItems
-from slow_reference import hashed
+from slow_reference import hashed, lot
 from test_top_k import kept_items
 from workloads import KEY, SECOND, START
 
@@ -41,11 +42,20 @@ CONFIGURATIONS = {
     "capped": {"participation_cap": 3, "items_per_step": 2},
     "renewed": {"renew_every": 40, "end": START + 120},
     "renewed, endless": {"renew_every": 40, "end": None},
+    "people listed": {"items_per_step": 3, "shards": 2, "epsilon": 3.0},
+    "people listed, capped": {"participation_cap": 3, "items_per_step": 2, "streams": ("s", "t"), "epsilon": 6.0},
+    "people listed, renewed": {"renew_every": 40, "end": START + 120},
 }
 
 
+ENDING = [name for name in CONFIGURATIONS if "endless" not in name]
+
+
 def transform(name="plain", **changes) -> TopKWithGap:
-    return TopKWithGap(**{**COMMON, **CONFIGURATIONS[name], **changes})
+    made = TopKWithGap(**{**COMMON, **CONFIGURATIONS[name], **changes})
+    if "listed" in name:  # such a list is for longer runs, unless a test asks for one
+        made.answer = replace(made.answer, mechanism=replace(made.answer.mechanism, listed=2))
+    return made
 
 
 def random_events(made, chance: random.Random, n=900) -> list[tuple[str, str, int, str]]:
@@ -61,12 +71,33 @@ def random_events(made, chance: random.Random, n=900) -> list[tuple[str, str, in
     return events + chance.choices(events, k=n // 10)
 
 
+def on_list(made, kept) -> set[tuple[int, str, int, int]]:
+    """Return when a person begins to count for an item on the list of different people: step, stream, person, item."""
+    entries, found, listed = defaultdict(set), set(), made.answer.mechanism.listed
+    for step in sorted(kept) if listed else ():
+        if made.steps.number(step) == 1:
+            entries.clear()
+        for_list = [
+            (lot(made.answer.noise.derive("contribution", stream), person, code), stream, person, code)
+            for stream, people in kept[step].items()
+            for person, codes in people.items()
+            for code in codes
+        ]
+        for _, stream, person, code in sorted(for_list):
+            mine = entries[person]
+            in_time = made.steps.number(step) <= made.answer.mechanism.last_listed
+            if in_time and (stream, code) not in mine and len(mine) < listed:
+                mine.add((stream, code))
+                found.add((step, stream, person, code))
+    return found
+
+
 def reference(made, events, windows=None) -> list[RankedItem]:
     """Return the rows that the transform must give in so many windows, sorted: `FoundKeys` with all keys together."""
     mechanism, end = made.answer.mechanism, made.steps.first + (windows or made.steps.end - made.steps.first)
     names = {hashed(made.noise.derive("item hash"), item): item for item in {item for _, item, _, _ in events}}
     kept = kept_items(made, events, {item: code for code, item in names.items()}.get, end)
-    rows = []
+    rows, entries = [], on_list(made, kept)
     for stream in made.streams or ("",):
         state, numbers = mechanism.initial_state(), []
         for step in range(made.steps.first, end):
@@ -74,12 +105,15 @@ def reference(made, events, windows=None) -> list[RankedItem]:
             if number == 1 and step > made.steps.first:
                 state, lasting = mechanism.renewed(state)
                 numbers = [numbers[place] for place in lasting]
-            held = Counter(code for codes in kept.get(step, {}).get(stream, {}).values() for code in codes)
+            people = kept.get(step, {}).get(stream, {})
+            held = Counter(code for codes in people.values() for code in codes)
+            new = Counter(code for at, of, _, code in entries if (at, of) == (step, stream))
             numbers += sorted(set(held) - set(numbers))
             given = KeyedStep(
                 step=number,
                 keys=np.array([numbers.index(code) for code in held], np.uint64),
                 counts=np.array(list(held.values()), np.int64),
+                listed=np.array([new[code] for code in held], np.int64) if mechanism.lists(number) else None,
             )
             noise = made.steps.renewed(made.answer.noise, step).derive("stream", stream)
             routed = RoutedNoise(
@@ -120,7 +154,14 @@ def place(row):
     return row.stream, row.window_start, row.rank
 
 
-@one_job("found ranks", [name for name in CONFIGURATIONS if "endless" not in name], "plain", "streams", "renewed")
+@one_job(
+    "found ranks",
+    [name for name in CONFIGURATIONS if "endless" not in name],
+    "plain",
+    "streams",
+    "renewed",
+    "people listed, capped",
+)
 def test_rows_are_those_of_the_reference(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
@@ -133,7 +174,7 @@ def test_rows_are_those_of_the_reference(name):
     assert "privstream:counts_published" not in results.counters
 
 
-@some_quick("name", [name for name in CONFIGURATIONS if "endless" not in name], "plain", "streams", "renewed")
+@some_quick("name", ENDING, "plain", "streams", "renewed")
 def test_workloads_are_interesting(name):
     """Items are found, in the course of the run; not all of them, and some of these are not among the top."""
     made = transform(name)

@@ -29,7 +29,7 @@ EVERYBODY = {"rules": (AlertRule(name="many", at_least=50),)}
 NUMBERS = {"rules": (AlertRule(name="load", at_least=9),)}
 TWO = {"streams": ("x", "y")}
 ONE_OF_TWO = TWO | {"streams_per_person": 1}
-PERSON = {"unit": "user", "max_contributions": 3}
+PERSON = {"unit": "person", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 ABOUT = LIST | {"epsilon": 1.0}
 LEARNT = {"method": "multiplicative_weights", "records": 1000, "alpha": 0.1}

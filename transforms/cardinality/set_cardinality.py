@@ -28,7 +28,7 @@ from privstream.transforms.events.coverage import FIRST, people_who_count, strea
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, privacy_unit
 from privstream.transforms.events.split import check_shards
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock
@@ -36,6 +36,7 @@ from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
+UNITS = ("person", "event")
 NO_BOUND = -1
 
 
@@ -101,7 +102,7 @@ class SetCardinality(PrivateTransform):
     that come later are never used.
 
     Privacy:
-        Unit "user": all that one person does over the whole run, in at most `streams_per_person` streams (enforced:
+        Unit "person": all that one person does over the whole run, in at most `streams_per_person` streams (enforced:
         those entered first count). How often they come and go need not be limited: a person counts as one or as none at
         each moment. With method visit_counter, a person enters each stream at most `visits_per_person` times
         (enforced with all methods). Unit "event": one event, added or removed. (epsilon, delta): `guarantee`.
@@ -125,22 +126,22 @@ class SetCardinality(PrivateTransform):
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
             some hundred windows: `privstream plan` says where it does.
-        unit: what is protected: all that one "user" does in the whole run, or one "event".
+        unit: what is protected: all that one "person" does in the whole run, or one "event".
         enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
             means that.
         leave_values: items that mean that a person leaves. They must be given unless `timeout` is given.
         timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows.
-        max_updates: with unit "user", a public guess of how often people enter or leave a stream in the whole run, all
-            people together, as seen at the ends of windows. Without it errors are larger.
-        visits_per_person: with unit "user", the number of times that one person may enter a stream; later visits do not
-            count. Without it there is no limit.
+        max_updates: with unit "person", a public guess of how often people enter or leave a stream in the whole run,
+            all people together, as seen at the ends of windows. Without it errors are larger.
+        visits_per_person: with unit "person", the number of times that one person may enter a stream; later visits do
+            not count. Without it there is no limit.
         method: method that makes the estimates; "auto" takes the most accurate one. "sparse_counter" changes an
             estimate when a private test finds it far from the truth; "direct_counter" draws fresh noise in every
             window, for short runs or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit
             "event"; "henzinger_sricharan_steiner" is the published algorithm.
         streams: public names of the streams, each of which has a set of its own. They must be given if events have a
             stream.
-        streams_per_person: with unit "user", the number of streams that one person may be in: those that the person
+        streams_per_person: with unit "person", the number of streams that one person may be in: those that the person
             enters first. Without it, one.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
@@ -166,7 +167,7 @@ class SetCardinality(PrivateTransform):
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
-        unit: Literal["user", "event"] = "user",
+        unit: Literal["person", "event"] = "person",
         enter_values: tuple[str, ...] | None = None,
         leave_values: tuple[str, ...] | None = None,
         timeout: Seconds | None = None,
@@ -189,26 +190,29 @@ class SetCardinality(PrivateTransform):
         )
         if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
+        protected = privacy_unit(unit, UNITS)
         if streams_per_person is not None:
             if streams is None:
                 raise ValueError("streams must be given with streams_per_person")
-            if unit == "event":
+            if protected == "event":
                 raise ValueError("streams_per_person must not be given with unit event")
             checks.integer("streams_per_person", streams_per_person, minimum=1)
         checks.one_of("method", method, tuple(METHODS))
-        _check_needs(method, unit, has_end=end is not None, limited=visits_per_person is not None)
+        _check_needs(method, protected, has_end=end is not None, limited=visits_per_person is not None)
         self.shards = check_shards(shards)
-        self.streams_per_person = min(streams_per_person or 1, len(self.rules.streams)) if unit == "user" else None
+        self.streams_per_person = (
+            min(streams_per_person or 1, len(self.rules.streams)) if protected == "person" else None
+        )
         self.mechanism = mechanisms.SetCardinality(
             epsilon=epsilon,
             delta=delta,
-            unit=unit,
+            unit="user" if protected == "person" else protected,  # as noise labels have it
             horizon=self.steps.count,
             max_updates=max_updates,
             visits_per_person=visits_per_person,
             mode=METHODS[method],
             streams_per_person=self.streams_per_person or 1,
-            streams=len(self.rules.streams) if unit == "user" and neighbouring == "replace_one" else None,
+            streams=len(self.rules.streams) if protected == "person" and neighbouring == "replace_one" else None,
             neighbouring=neighbouring,
             beta=beta,
         )
@@ -315,7 +319,7 @@ def _check_needs(method: str, unit: str, *, has_end: bool, limited: bool) -> Non
     """Check that there is what a method needs."""
     if unit == "event" and method not in ("auto", "visit_counter"):
         raise ValueError(f"method must be auto or visit_counter with unit event, got {method!r}")
-    if unit == "user" and method == "visit_counter" and not limited:
-        raise ValueError("visits_per_person must be given with method visit_counter and unit user")
+    if unit == "person" and method == "visit_counter" and not limited:
+        raise ValueError("visits_per_person must be given with method visit_counter and unit person")
     if method == "direct_counter" and not has_end:
         raise ValueError("end must be given with method direct_counter")

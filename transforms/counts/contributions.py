@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
@@ -24,19 +25,27 @@ from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
+class PeopleLists(NamedTuple):
+    """What a list of different people needs: for how many keys each counts, the first ones, and until which step."""
+
+    keys: int
+    last: int
+
+
 class CountContributions(BoundOverRun, state="count_contributions"):
     """Leave out what is beyond a person's limit, and count the rest by group of streams and shard of keys.
 
     Args:
-        contributions: of one person in the whole run, at most.
+        contributions: of one person in the whole run, at most; None where others have limited them.
         distinct: whether a person counts only once for each key of a stream in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
+        lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
+            are depends on that person's events alone: the first that count, those of one step in the order above.
     """
 
     kind = "contributed"
-    limit_names = ("times", "pairs")  # pairs: of a person and a key, by the keyed hash of both and the stream
 
     def __init__(
         self,
@@ -44,14 +53,18 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         steps: Steps,
         noise: NoiseSource,
         timer_offset: int,
-        contributions: int,
-        distinct: bool,
+        contributions: int | None,
+        distinct: bool = False,
         newcomers: bool = False,
         key_shards: int,
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
+        lists: PeopleLists | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
+        self.lists = lists
+        # pairs of a person and a key, by the keyed hash of both and the stream; and keys for which a list counts people
+        self.limit_names = ("times", "pairs") if lists is None else ("times", "pairs", "listed")
         self.noise = noise
         self.contributions = contributions
         self.distinct = distinct
@@ -64,35 +77,73 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
     @override
-    def admit(self, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
-        users, codes = held.users, held.codes
-
-        def pairs_of(some: np.ndarray) -> np.ndarray:
-            labels = np.stack([users[some], held.batch.items[some]], axis=1)
-            return draw_in_streams(self._sources.__getitem__, held.streams, codes[some], labels)
-
-        rows = np.arange(len(users))
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+        users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
         if self.remembers_keys:
-            pairs = pairs_of(rows)
+            pairs = self._pairs(held, rows)
             new = _charged(used["pairs"], pairs) == 0
         if self.distinct:
             rows = np.flatnonzero(new)
-        within = within_limit(users[rows], self.contributions, used["times"], lambda some: pairs_of(rows[some]))
-        admitted = rows[within]
-        self.limited.add(step, len(rows), len(rows) - len(admitted))
-        counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
-        charged = {"times": Charges.of(users[admitted]), "pairs": counted}
-        return charged, list(by_group(step, self._count(held, admitted, new), self.key_shards))
+        charged = dict.fromkeys(self.limit_names, Charges.none())
+        admitted = rows
+        if self.contributions is not None:
+            draws = partial(self._pairs_of_some, held, rows)
+            admitted = rows[within_limit(users[rows], self.contributions, used["times"], draws)]
+            self.limited.add(step, len(rows), len(rows) - len(admitted))
+            charged["times"] = Charges.of(users[admitted])
+        if self.lists is not None:
+            some, charges = self._listed(step, held, admitted, used)
+            charged |= charges
+            counted = None if some is None else np.isin(np.arange(len(users)), some)
+        else:
+            if self.remembers_keys:
+                charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
+            counted = new if self.newcomers else None
+        return charged, list(by_group(step, self._count(held, admitted, counted), self.key_shards))
 
-    def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray) -> StreamCounts:
-        """Count some rows, increasing; `new` says of each row whether the person is new to the key."""
+    @override
+    def remembered(self, step: int, used: Used) -> Used:
+        if self.lists is None or self.steps.number(step) <= self.lists.last:
+            return used
+        return Used({"times": used["times"], "pairs": UserCounters(), "listed": UserCounters()})
+
+    def _listed(
+        self, step: int, held: InStreams[HolderBatch], admitted: np.ndarray, used: Used
+    ) -> tuple[np.ndarray | None, Charged]:
+        """Return the rows in which a list counts a person for a key from now on, and what that charges.
+
+        After its last step there are none, and nothing is charged.
+        """
+        assert self.lists is not None
+        if self.steps.number(step) > self.lists.last:
+            return None, {}
+        keys, listed = self.lists.keys, used["listed"]
+        open_ = admitted[listed.charged(held.users[admitted]) < keys]
+        own = self._pairs(held, open_)
+        fresh = _charged(used["pairs"], own) == 0
+        some, own = open_[fresh], own[fresh]
+        chosen = within_limit(held.users[some], keys, listed, own.__getitem__)
+        some, own = some[chosen], own[chosen]
+        return some, {"pairs": Charges.of(own), "listed": Charges.of(held.users[some])}
+
+    def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
+        """Return keyed hashes of person, stream and key, uint64, for some rows."""
+        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
+        return draw_in_streams(self._sources.__getitem__, held.streams, held.codes[rows], labels)
+
+    def _pairs_of_some(self, held: InStreams[HolderBatch], rows: np.ndarray, some: np.ndarray) -> np.ndarray:
+        """Return the same for some of these rows."""
+        return self._pairs(held, rows[some])
+
+    def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
+        """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
         batch = held.batch
         each = CountBatch(
             batch.items[rows],
             np.ones(len(rows), np.int64),
             batch.names,
-            new[rows].astype(np.int64) if self.newcomers else None,
+            None if new is None else new[rows].astype(np.int64),
             None if batch.values is None else self._clip(batch.values[rows]),
         )
         return add_up(InStreams(held.streams, np.searchsorted(rows, held.starts), each))

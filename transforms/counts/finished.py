@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,9 @@ SPREAD = 1.253 * 1.483  # of a median, from absolute deviations, if these are no
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
 NORMAL = 1.96
+LEAST_WINDOWS = 7  # beside the first one
+CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
+OF_MEDIANS = 1.253 * 1.23  # spread of a weighted median of ratios, if noise is normal, to medians of three
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class SmoothFinished:
     """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended, and of its rises.
 
     Windows of an item that follow each other without a gap are smoothed together. Where they are days or hours, and
-    there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept.
+    there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept; and so is
+    what they have in common in a first or last window that is cut short.
 
     Where counts are to be about several windows, the rows that are given are about one each, and become sums of theirs
     and of those before, with the errors of sums.
@@ -72,6 +77,8 @@ class SmoothFinished:
         series = np.concatenate([[0], np.cumsum(~follows)])
         counts = np.array([row.count for row in rows], np.float64)[order]
         factors, unsure = self._season(window[order], counts)
+        shares, cut = self._cut_short(window[order], series, counts / factors)
+        factors = factors * shares
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -86,16 +93,16 @@ class SmoothFinished:
             period = self.steps.renewals((starts[order] - self.steps.origin) // self.steps.period)
             ends[3:5, period != np.roll(period, self.rising)] = np.nan
         columns: dict[str, Any] = {}
-        shown, off = ends[:3], unsure * ends[0]
+        shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
         if self.sums is not None:
             known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.sums.windows)
-            shown, off = ends[3:], self._unsure_sums(off, known)
+            shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
             columns |= _added_up(self.sums, rows, order, known)
         found = np.empty((3, len(rows)))
-        found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * off)
+        found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
         if self.rising:
-            risen = rise_columns(self._unsure_rises(ends, unsure), np.argsort(order))
+            risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
         changed = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return [row._replace(**new) for row, new in zip(rows, changed, strict=True)]
@@ -113,18 +120,44 @@ class SmoothFinished:
 
         The mean of all factors is 1, so it is nothing in whole seasons. The rest has each factor at most once.
         """
-        squares = np.concatenate([[0.0], np.cumsum(np.square(unsure))])
-        end = 1 + np.arange(len(unsure))
-        rest = known % SEASONS.get(self.length, 1)
-        off: np.ndarray = np.sqrt(np.maximum(squares[end] - squares[end - rest], 0.0))
-        return off
+        return _added_squares(unsure, known % SEASONS.get(self.length, 1))
 
-    def _unsure_rises(self, ends: np.ndarray, unsure: np.ndarray) -> Rises:
-        """Return rises with what is not known of the season; where both windows have the same factor it cancels."""
+    def _unsure_rises(self, ends: np.ndarray, unsure: np.ndarray, cut: np.ndarray) -> Rises:
+        """Return rises with what is not known of factors; where both windows have the same of a season it cancels."""
         estimates, differences, stddevs = ends[0], ends[3], ends[4]
         now, before = unsure * estimates, np.roll(unsure, self.rising) * (estimates - differences)
         alike = self.rising % SEASONS.get(self.length, 1) == 0
-        return Rises(differences, np.hypot(stddevs, now - before if alike else np.hypot(now, before)))
+        season = now - before if alike else np.hypot(now, before)
+        alone = np.hypot(cut * estimates, np.roll(cut, self.rising) * (estimates - differences))
+        return Rises(differences, np.hypot(np.hypot(stddevs, season), alone))
+
+    def _cut_short(self, windows: np.ndarray, series: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a factor for each count, and how unsure it is: below 1 in a first or last window that is cut short.
+
+        The data of a month may end on its fifth day: then all items have so much less than in the three windows beside
+        it. The factor is a median over items, each weighted by what it usually has. It is 1 where it would not be
+        clearly less, and where one item has half of everything: that item would decide by itself.
+        """
+        factors, unsure = np.ones(len(counts)), np.zeros(len(counts))
+        first, last = int(windows.min()), int(windows.max())
+        for end, beside in ((first, 1), (last, -1)) if last - first >= LEAST_WINDOWS else ():
+            here = np.flatnonzero(windows == end)
+            near = here + beside * np.arange(1, 4)[:, None]
+            whole = series[near[-1].clip(0, len(series) - 1)] == series[here]
+            whole &= windows[near[-1].clip(0, len(series) - 1)] == end + 3 * beside
+            usual = np.median(counts[near[:, whole]], axis=0)
+            some = usual > 0
+            usual, ratios = usual[some], counts[here[whole]][some] / usual[some]
+            if not len(usual) or 2 * usual.max() >= usual.sum():
+                continue
+            order = np.argsort(ratios, kind="stable")
+            below = np.cumsum(usual[order])
+            share = float(ratios[order][np.searchsorted(below, below[-1] / 2)])
+            spread = OF_MEDIANS * self.stddev / math.sqrt(float(usual @ usual))
+            if share < CUT_SHORT and 1 - share > CLEARLY * spread:
+                factors[here] = max(share, LEAST_FACTOR)
+                unsure[here] = spread / factors[here]
+        return factors, unsure
 
     def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
@@ -155,6 +188,14 @@ class SmoothFinished:
         factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
         place = (windows - first) % length
         return factors[place], (spread / factors)[place]
+
+
+def _added_squares(errors: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Return the root of the sum of squares of errors in each row and those before it, so many in all."""
+    squares = np.concatenate([[0.0], np.cumsum(np.square(errors))])
+    end = 1 + np.arange(len(errors))
+    added: np.ndarray = np.sqrt(np.maximum(squares[end] - squares[end - windows], 0.0))
+    return added
 
 
 def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[list[float | None]]:

@@ -23,7 +23,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists
 from privstream.transforms.counts.events import CountEvents
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.largest import LargestCounts
@@ -203,6 +203,8 @@ class KeyedCounts(PrivateTransform):
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
             **({"rising": 0 if rising is None else rising} if self.remembers and span == "window" else {}),
         )
+        if isinstance(self.mechanism, FoundKeys):
+            self.mechanism = self.mechanism.with_list()
         lasting = self.remembers or (self._clocked and span == "window")
         _check_views(self.mechanism, rising, at_least, lasting=lasting, windows=self.steps.count)
         if rises and domain is not None and top is not None:
@@ -219,7 +221,7 @@ class KeyedCounts(PrivateTransform):
             caveats.append(people_hashed(self.mechanism.neighbouring))
         if self.domain is None:
             caveats.append(items_hashed(self.mechanism.neighbouring))
-        if self._by_person and (self._distinct or self.mechanism.needs_people):
+        if self._by_person and (self._distinct or self.mechanism.needs_people or self._lists):
             caveats.append(contributions_hashed(self.mechanism.neighbouring))
         public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
         adaptivity = "The events of each window may depend on everything published before it."
@@ -322,6 +324,12 @@ class KeyedCounts(PrivateTransform):
         return -largest if self.mechanism.signed else 0, largest
 
     @property
+    def _lists(self) -> PeopleLists | None:
+        """What the list of different people needs, if there is one."""
+        found = self.mechanism
+        return PeopleLists(found.listed, found.last_listed) if isinstance(found, FoundKeys) and found.listed else None
+
+    @property
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
 
@@ -375,6 +383,7 @@ class KeyedCounts(PrivateTransform):
             key_shards=self.shards,
             limits=self._value_limits,
             domain=self.domain,
+            lists=self._lists,
         )
         return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
 

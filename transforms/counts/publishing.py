@@ -88,12 +88,14 @@ class KeyPublisher:
         self, step: int, held: KeysOfStreams, numbers: np.ndarray, counted: CountBatch, state: KeyedState
     ) -> tuple[KeyedState, KeyedRows]:
         """Run one step of one shard of keys of a group of streams; `numbers` are those of the keys that are counted."""
+        number = self.steps.number(step)
         given = KeyedStep(
-            step=self.steps.number(step),
+            step=number,
             keys=numbers.astype(np.uint64),
             counts=counted.counts,
             people=_present(counted.new) if self.mechanism.needs_people else None,
             sums=None if self.mechanism.max_value is None else _present(counted.sums),
+            listed=_present(counted.new) if self.mechanism.lists(number) else None,
         )
         noise = RoutedNoise(self._sources(step), held.streams, held.pairs.codes, held.pairs.keys)
         return self.mechanism.step(state, given, noise)
@@ -465,7 +467,7 @@ class PublishFound(CountsOnClock, state="publish_found"):
         self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
     ) -> tuple[RememberedKeys, Iterable[Any]]:
         """Publish one window; at once where nothing has come and nothing is remembered."""
-        if batches or state.counts.windows or len(state.counts.found):
+        if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
             return super().advance(key, step, batches, state)
         counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
         return FoundNames(counts, Pairs.none()), []

@@ -414,23 +414,27 @@ class BoundOverRun(HoldingsInOrder):
     """
 
     kind: ClassVar[str]
-    limit_names: ClassVar[tuple[str, ...]]
+    limit_names: tuple[str, ...]
 
     def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
 
     @abstractmethod
-    def admit(self, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
         """Return what a step charges, and what is sent on."""
+
+    def remembered(self, step: int, used: Used) -> Used:
+        """Return what is still needed after a step of what people have used."""
+        return used
 
     @override
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Used
     ) -> Handled:
-        charged, outputs = self.admit(step, InStreams.join(HolderBatch, [batch for _, batch in batches]), state)
+        charged, outputs = self.admit(key, step, InStreams.join(HolderBatch, [batch for _, batch in batches]), state)
         segment = entry(self.kind, charged) if any(map(len, charged.values())) else None
-        return Handled(state.after(charged), segment, outputs)
+        return Handled(self.remembered(step, state).after(charged), segment, outputs)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Used:
@@ -447,6 +451,7 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
     Args:
         participations: steps of streams that one person takes part in at most, or None.
         streams: streams that one person takes part in at most, or None.
+        by_people: whether what is left goes on by shard of people, and not by group of streams and shard of items.
     """
 
     kind = "contributions"
@@ -462,22 +467,27 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         participations: int | None = None,
         streams: int | None = None,
         domain: Domain | None = None,
+        by_people: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.noise = noise
         self.item_shards = item_shards
+        self.by_people = by_people
         self.participations = participations
         self.streams = streams
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.limited = LimitCounter("holdings", steps)
 
     @override
-    def admit(self, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
         (people, in_stream), taking_part = _distinct(held.users, held.codes)
         pairs = draw_in_streams(self._sources.__getitem__, held.streams, in_stream, people)
         admitted, charged = self._admit(people, pairs, used)
         kept = admitted[taking_part]
         self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
+        if self.by_people:
+            rest = held.take(np.flatnonzero(kept)).to_bytes()
+            return charged, [(key, seal_encoded(StepKey("", step, 0), rest))]
         return charged, list(self._by_group(step, held, kept))
 
     def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[Keyed]:
@@ -532,8 +542,11 @@ def bound_items_of_people(
     participations: int | None,
     streams: int | None,
     domain: Domain | None,
+    by_people: bool,
 ) -> PCollection[Any]:
-    """Add the stages from batches of events to who has what, by shard of items: two stages, or one without limits.
+    """Add the stages from batches of events to who has what: two stages, or one without limits.
+
+    It is by shard of items or, `by_people`, by shard of people.
 
     Args:
         batches: of events, with on-time markers.
@@ -544,10 +557,12 @@ def bound_items_of_people(
     common: dict[str, Any] = {"steps": steps, "noise": noise, "item_shards": item_shards, "domain": domain}
     limits = participations is not None or streams is not None
     bound = BoundPerWindow(
-        **common, timer_offset=1, items_per_step=items_per_step, selection=selection, by_people=limits
+        **common, timer_offset=1, items_per_step=items_per_step, selection=selection, by_people=limits or by_people
     )
     held = apply_dofn(batches, bound, Keyed)
     if not limits:
         return held
-    limit = BoundAcrossWindows(**common, timer_offset=2, participations=participations, streams=streams)
+    limit = BoundAcrossWindows(
+        **common, timer_offset=2, participations=participations, streams=streams, by_people=by_people
+    )
     return apply_dofn(held, limit, Keyed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -205,6 +206,14 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         rows = self.build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+def privacy_unit(given: str, units: tuple[str, ...]) -> str:
+    """Return the unit of privacy, one of these; "user", an older word for "person", is understood with a warning."""
+    if given == "user" and "person" in units:
+        warnings.warn('unit "user" is called "person" now', FutureWarning, stacklevel=3)
+        return "person"
+    return checks.one_of("unit", given, units)
 
 
 def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:

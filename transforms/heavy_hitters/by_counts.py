@@ -19,6 +19,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
@@ -66,6 +67,11 @@ class ByCounts:
     def remembers(self) -> bool:
         """Whether items that are found stay found."""
         return isinstance(self.counts, FoundKeys)
+
+    @property
+    def lists(self) -> bool:
+        """Whether there is a list of different people, so that what is held must come by shard of people."""
+        return isinstance(self.counts, FoundKeys) and self.counts.listed > 0
 
     @cached_property
     def error(self) -> int:
@@ -168,15 +174,14 @@ class ByCounts:
             threshold=self.threshold,
             everything=self.to_finish,
         )
-        return publish_counts(
-            held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
-            apply_dofn,
-            publisher,
-            clocked=self.remembers or self.domain is not None,
-            streams=self.streams,
-            key_shards=self.shards,
-            timer_offset=timer_offset,
-        )
+        shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
+        if isinstance(self.counts, FoundKeys) and self.counts.listed:
+            counted = counted_with_list(held, apply_dofn, self.counts, steps=self.steps, noise=self.noise, **shards)
+            shards["timer_offset"] += 1
+        else:
+            counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
+        clocked = self.remembers or self.domain is not None
+        return publish_counts(counted, apply_dofn, publisher, clocked=clocked, streams=self.streams, **shards)
 
 
 REPORTED = "They are reported in each window in which their smoothed count is surely above 0."
@@ -219,6 +224,38 @@ class FinishedHitters:
 
 # What rows of both kinds say of a number. Their error bound is of other tests, and a rise is no column of hitters.
 DESCRIBED = slice(KeyCount._fields.index("lower"), KeyCount._fields.index("backfilled") + 1)
+
+
+def counted_with_list(
+    held: PCollection[Any],
+    apply_dofn: ApplyDoFn,
+    mechanism: FoundKeys,
+    *,
+    steps: Steps,
+    noise: NoiseSource,
+    timer_offset: int,
+    key_shards: int,
+) -> PCollection[Any]:
+    """Count who has each item, and which of them a list of different people counts for it.
+
+    Args:
+        held: who has what within all limits, by shard of people.
+        apply_dofn: adds a stage.
+        mechanism: has a list.
+        steps: the windows.
+        noise: chooses the items of a person, where more of one window would count than may.
+        timer_offset: of the stage.
+        key_shards: shards of items.
+    """
+    stage = CountContributions(
+        steps=steps,
+        noise=noise,
+        timer_offset=timer_offset,
+        contributions=None,
+        key_shards=key_shards,
+        lists=PeopleLists(mechanism.listed, mechanism.last_listed),
+    )
+    return apply_dofn(held, stage, Keyed)
 
 
 def count_holders(element: Keyed) -> Keyed:

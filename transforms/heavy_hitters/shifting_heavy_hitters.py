@@ -24,6 +24,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
     PrivacyGuarantee,
+    contributions_hashed,
     items_hashed,
     people_hashed,
     streams_hashed,
@@ -288,6 +289,8 @@ class ShiftingHeavyHitters(PrivateTransform):
             neighbouring=monitor.neighbouring,
             beta=monitor.beta,
         )
+        if isinstance(counts, FoundKeys):
+            counts = counts.with_list()
         stream = "" if self.streams_per_person is None else " of a stream"
         plurals = "s" * (items > 1), "s" * (windows > 1)
         return ByCounts(
@@ -358,6 +361,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]
         if self._tested_domain is None:
             caveats.append(items_hashed(self.neighbouring))
+        if isinstance(self.answer, ByCounts) and self.answer.lists:
+            caveats.append(contributions_hashed(self.neighbouring))
         if self.streams_per_person is not None and (
             self.streams is None or self.streams_per_person < len(self.streams)
         ):
@@ -450,6 +455,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             participations=self._participations,
             streams=self.streams_per_person,
             domain=domain,
+            by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
         )
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 

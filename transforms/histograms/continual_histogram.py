@@ -50,7 +50,7 @@ class ContinualHistogram(CategoryTransform):
         Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
         `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
         `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
-        Public: all arguments but `noise`. With unit "user", one value of the user field is one person; with unit
+        Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
         "event", nothing is promised to a person who has many events.
 
     Accuracy:
@@ -71,10 +71,10 @@ class ContinualHistogram(CategoryTransform):
             one. `end` must be given unless the input has no end.
         queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
             counts of all categories.
-        unit: what is protected: one "event", or one "user", which means one person over the whole run.
+        unit: what is protected: one "event", or all that one "person" does in the whole run.
         max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
-            counts for its categories. It must be given with unit "user".
-        max_per_window: number of categories of one person that count in one window, with unit "user".
+            counts for its categories. It must be given with unit "person".
+        max_per_window: number of categories of one person that count in one window, with unit "person".
         categories_per_row: number of categories of one event that count.
         separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
         method: method that makes the numbers; "auto" takes the most accurate one. "direct_counters" renews them in
@@ -115,7 +115,7 @@ class ContinualHistogram(CategoryTransform):
         end: Moment | None = None,
         delta: float = 0.0,
         queries: tuple[str | Monotone, ...] = ("histogram",),
-        unit: Literal["event", "user"] = "event",
+        unit: Literal["event", "person"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         categories_per_row: int = 1,

@@ -19,7 +19,7 @@ from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, 
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams, privacy_unit
 from privstream.transforms.events.split import check_shards
 from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
@@ -27,7 +27,7 @@ from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
-UNITS = ("event", "user")
+UNITS = ("event", "person")
 MOST_CONTRIBUTIONS = 65_535
 
 
@@ -64,11 +64,11 @@ class CategoryTransform(PrivateTransform):
             raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
         if separator is not None and not (isinstance(separator, str) and separator):
             raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
-        self.unit = checks.one_of("unit", unit, UNITS)
-        self.max_contributions = _limit("max_contributions", max_contributions, unit)
-        self.max_per_window = _limit("max_per_window", max_per_window, unit)
-        if unit == "user" and max_contributions is None:
-            raise ValueError("max_contributions must be given when the unit is a user")
+        self.unit = privacy_unit(unit, UNITS)
+        self.max_contributions = _limit("max_contributions", max_contributions, self.unit)
+        self.max_per_window = _limit("max_per_window", max_per_window, self.unit)
+        if self.unit == "person" and max_contributions is None:
+            raise ValueError("max_contributions must be given when the unit is a person")
         self.steps = Steps.of(start=start, end=end, **windows)
         self.categories = Categories(
             domain=domain,
@@ -94,11 +94,11 @@ class CategoryTransform(PrivateTransform):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What a mechanism must know: a user's categories are rows of one column each.
+        """What a mechanism must know: a person's categories are rows of one column each.
 
         An event may be replaced by one of another window or stream, as if it were a person with a single one.
         """
-        by_user = self.unit == "user"
+        by_user = self.unit == "person"
         rows = 1 if self.neighbouring == "replace_one" else None
         return {
             "columns": len(self.categories.domain),
@@ -121,20 +121,20 @@ class CategoryTransform(PrivateTransform):
         counted = f"at most {categories} categories" if categories > 1 else "one category"
         limits = [f"An event counts in one window of one stream, for {counted} of {len(self.categories.domain):,}."]
         public = ["all arguments but the noise", "the number of windows, all of which are published"]
-        if self.unit == "user":
+        if self.unit == "person":
             most = cast(int, self.max_contributions)
             limits.append(
                 f"A person's first {most:,} categories count in the whole run, in all streams together"
                 + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
             )
         found = self.mechanism.guarantee
-        hashes = (people_hashed(self.neighbouring),) if self.unit == "user" else ()
+        hashes = (people_hashed(self.neighbouring),) if self.unit == "person" else ()
         return replace(
             found,
-            unit=PERSON if self.unit == "user" else EVENT,
+            unit=PERSON if self.unit == "person" else EVENT,
             limits=tuple(limits),
             public=tuple(public),
-            proof=f"docs/proofs/live_histograms.md, section {3 if self.unit == 'user' else 2}; {found.proof}",
+            proof=f"docs/proofs/live_histograms.md, section {3 if self.unit == 'person' else 2}; {found.proof}",
             caveats=(*found.caveats, *hashes),
         )
 
@@ -163,7 +163,7 @@ class CategoryTransform(PrivateTransform):
     @property
     @override
     def event_fields(self) -> EventFields:
-        user = TEXT if self.unit == "user" else UNREAD
+        user = TEXT if self.unit == "person" else UNREAD
         return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
 
     @override
@@ -192,8 +192,9 @@ class CategoryTransform(PrivateTransform):
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the counts depend on, beside the events."""
-        limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
-        if self.unit == "user" and self.categories.streams != ("",):
+        unit = "user" if self.unit == "person" else self.unit  # as it was called in the first version
+        limits = f"{unit} {self.max_contributions} {self.max_per_window}"
+        if self.unit == "person" and self.categories.streams != ("",):
             limits += f" {sorted(self.categories.streams)}"  # which of a person's rows count depends on all streams
         rows = f"{self.categories.domain.digest} {self.categories.limit} {self.categories.separator}"
         return self._source.derive(type(self).__name__, self.steps.label, limits, rows)
@@ -203,7 +204,7 @@ def _limit(name: str, value: int | None, unit: str) -> int | None:
     """Return a limit for each person, if there is one."""
     if value is None:
         return None
-    if unit != "user":
+    if unit != "person":
         raise ValueError(f"{name} must not be given when the unit is an event")
     if checks.integer(name, value, minimum=1) > MOST_CONTRIBUTIONS:
         raise ValueError(f"{name} must be <= {MOST_CONTRIBUTIONS}, got {value}")

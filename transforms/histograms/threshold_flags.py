@@ -75,7 +75,7 @@ class ThresholdFlags(CategoryTransform):
         end: Moment | None = None,
         delta: float = 0.0,
         method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
-        unit: Literal["event", "user"] = "event",
+        unit: Literal["event", "person"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         categories_per_row: int = 1,

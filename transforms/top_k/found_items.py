@@ -21,7 +21,7 @@ from privstream.transforms.batches import Keyed, Names
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.by_counts import count_holders
+from privstream.transforms.heavy_hitters.by_counts import count_holders, counted_with_list
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.steps import Steps
 
@@ -93,8 +93,8 @@ class FoundItems:
             error=float(surely),
             failure_probability=counts.beta,
             claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
-            f"{told}. {confidence}, each of {counts.bounded_keys:,} items is found that at least {surely:,} people "
-            f"have in a window. {confidence}, estimates are within their error bounds of at least "
+            f"{told}.{counts.list_claim} {confidence}, each of {counts.bounded_keys:,} items is found that at least "
+            f"{surely:,} people have in a window. {confidence}, estimates are within their error bounds of at least "
             f"{self.reach:,} people, {self.scope}. The noise of a count has a standard deviation of "
             f"{found['stddev']:.3g}; estimates are smoothed over windows, and mostly closer.",
             numbers={
@@ -114,15 +114,13 @@ class FoundItems:
             choose=LeadingItems(self.top),
             reach=self.reach,
         )
-        return publish_counts(
-            held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
-            apply_dofn,
-            publisher,
-            clocked=True,
-            streams=self.streams,
-            key_shards=self.shards,
-            timer_offset=timer_offset,
-        )
+        shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
+        if self.mechanism.listed:
+            counted = counted_with_list(held, apply_dofn, self.mechanism, steps=self.steps, noise=self.noise, **shards)
+            shards["timer_offset"] += 1
+        else:
+            counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
+        return publish_counts(counted, apply_dofn, publisher, clocked=True, streams=self.streams, **shards)
 
 
 @dataclass(frozen=True, kw_only=True)

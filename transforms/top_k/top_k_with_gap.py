@@ -17,6 +17,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
     PrivacyGuarantee,
+    contributions_hashed,
     items_hashed,
     people_hashed,
     streams_hashed,
@@ -191,7 +192,7 @@ class TopKWithGap(PrivateTransform):
                 neighbouring=self.neighbouring,
                 beta=self.beta,
                 bounded_keys=MOST_ITEMS,
-            ),
+            ).with_list(),
             top=top,
             steps=self.steps,
             noise=self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases),
@@ -271,6 +272,8 @@ class TopKWithGap(PrivateTransform):
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]  # numbers of FoundKeys are hashes of items
         if not listed:
             caveats.append(items_hashed(self.neighbouring))
+        if isinstance(self.answer, FoundItems) and self.answer.mechanism.listed:
+            caveats.append(contributions_hashed(self.neighbouring))
         if self._streams_limit is not None:
             caveats.append(streams_hashed(self.neighbouring))
         return replace(
@@ -340,6 +343,7 @@ class TopKWithGap(PrivateTransform):
             participations=self._participations,
             streams=self._streams_limit,
             domain=self.domain,
+            by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
         )
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 

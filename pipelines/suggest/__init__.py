@@ -1,0 +1,1 @@
+"""`privstream suggest`: limits that nobody must guess."""

@@ -1,0 +1,148 @@
+"""What `privstream suggest` does, and what it says of its rows: tables, options, a command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.plot.picture_spec import check_picture, read_rows, write_picture
+from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.public_lists import moment
+from privstream.pipelines.questions.run_command import RunCommand
+from privstream.pipelines.sinks.row_files import iso_8601
+from privstream.pipelines.suggest.command import QUANTILES, SPEC, TERMINAL
+from privstream.pipelines.suggest.picture import prepare
+from privstream.pipelines.terminal import printable
+from privstream.transforms.rows import LimitShare
+from privstream.transforms.timing.steps import MICROS
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WORDS = {
+    "contributions": "items in windows, of a person in all",
+    "items_per_window": "items in one window, the most of a person",
+    "windows": "windows of a person",
+    "windows_per_item": "windows with one item, the most of a person",
+    "streams": "streams of a person",
+    "values": "a value of a person",
+}
+"""What is measured of a person, by its name in rows."""
+
+LARGEST_OF = ("items_per_window", "windows_per_item", "streams")
+"""What is the largest number of a person, or no sum: a share of it says little of what a limit keeps."""
+
+NOBODY = (
+    "Nothing can be suggested: too few people to be seen with this epsilon. More people or a larger --epsilon show "
+    "more; rows say how many people there may be."
+)
+
+
+def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
+    """Publish the rows, say what they suggest, and draw them."""
+    given = dict(vars(arguments))
+    picture = given.pop("picture")
+    if picture is not None and arguments.output == TERMINAL:
+        raise UsageError("output must be a file where picture is given: it is drawn from the rows")
+    if picture is not None:
+        try:
+            check_picture(picture, "--picture")
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    spec = replace(SPEC, item="") if arguments.question == QUANTILES else SPEC
+    RunCommand(spec).run(argparse.Namespace(**given), beam_arguments)
+    if arguments.dry_run or arguments.output == TERMINAL:
+        return
+    found = read_rows("--output", arguments.output, spec.row_type)
+    promise = Promise.read(f"{arguments.output}.guarantee.json")
+    assert promise is not None  # it has just been written
+    for line in suggestions(found, promise):
+        Console().print(line, soft_wrap=True)
+    if picture is not None:
+        write_picture(picture, partial(prepare, found, promise))
+
+
+def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:
+    """Yield what a terminal shows: a table for each measure, and the options."""
+    for measure in dict.fromkeys(row.measure for row in rows):
+        table = Table(title=Text(f"{measure}: {WORDS[measure]}"), title_justify="left", box=SIMPLE_HEAD)
+        for name in ("more than", "at most", "people", "kept by this limit", "people within it"):
+            table.add_column(name, justify="right")
+        for row in (row for row in rows if row.measure == measure):
+            people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
+            kept = _share(row.kept, row.kept_lower, row.kept_upper)
+            table.add_row(
+                _edge(row.above), _edge(row.limit), people, kept, _share(row.within, row.within_lower, row.within_upper)
+            )
+        yield table
+    yield from suggestions(rows, promise)
+
+
+def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
+    """Yield what the rows suggest: each option on a line that begins with it, what it keeps, and the command."""
+    parameters = promise.number("parameters")
+    question, epsilon, delta = (parameters[name] for name in ("question", "for_epsilon", "delta"))
+    found = [row for row in rows if row.suggested]
+    if not found:
+        yield Text(NOBODY)
+        return
+    yield Text(f"Options that suit {question} with epsilon {epsilon:g} and delta {delta:g}:")
+    for row in found:
+        yield Text(row.suggested)
+        if row.kept is not None and row.within is not None and row.measure != "values":
+            most = max(other.limit for other in rows if other.measure == row.measure and other.limit is not None)
+            what = "within" if row.measure in LARGEST_OF else "kept"
+            share = _between(_before(rows, row), row, what, float(row.suggested.split()[-1]))
+            kept = f"keeps {share} of what people with at most {most:g} have"
+            if row.measure in LARGEST_OF:
+                kept = f"cuts nothing of {share} of people with at most {most:g}"
+            yield Text(f"  {kept} ({WORDS[row.measure]}); {_beyond(rows, row.measure)} have more")
+    yield Text(f"Then: {printable(command_line(rows, parameters))}")
+
+
+def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> str:
+    """Return the command that uses what is suggested."""
+    start, end = (None if (at := parameters.get(name)) is None else moment(name, at) for name in ("start", "end"))
+    if end is None:
+        end = (start or 0.0) + parameters["windows"] * parameters["window"]
+    times = [f"--{name} {iso_8601(round(at * MICROS))}" for name, at in (("start", start or 0.0), ("end", end))]
+    window = f"--window {parameters['window']:g} {' '.join(times)}"
+    budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
+    limits = " ".join(row.suggested for row in rows if row.suggested)
+    files = "--input FILE --output ROWS --noise_key_file KEY"
+    return f"privstream {parameters['question']} {files} {window} {budget} {limits}"
+
+
+def _before(rows: Sequence[LimitShare], row: LimitShare) -> LimitShare | None:
+    """Return the row of the same measure whose limit is the lower edge of a row."""
+    return next((one for one in rows if one.measure == row.measure and one.limit == row.above), None)
+
+
+def _between(before: LimitShare | None, row: LimitShare, what: str, limit: float) -> str:
+    """Write the share of a limit: between its row and the row before where it is between two edges."""
+    share, lower, upper = (getattr(row, f"{what}{end}") for end in ("", "_lower", "_upper"))
+    if limit == row.limit:
+        return _share(share, lower, upper)
+    least = 0.0 if before is None else getattr(before, f"{what}_lower") or 0.0
+    return f"{least:.0%} to {upper:.0%}"
+
+
+def _beyond(rows: Sequence[LimitShare], measure: str) -> str:
+    """Say how many people may have more than the largest limit."""
+    rest = [row for row in rows if row.measure == measure and row.limit is None]
+    return f"{rest[0].people_lower:,} to {rest[0].people_upper:,} people" if rest else "no people"
+
+
+def _edge(edge: float | None) -> str:
+    """Write an edge of a cell."""
+    return "" if edge is None else f"{edge:,.15g}"
+
+
+def _share(share: float | None, lower: float | None, upper: float | None) -> str:
+    """Write a share with its interval."""
+    return "" if share is None or lower is None or upper is None else f"{share:.0%} ({lower:.0%} to {upper:.0%})"

@@ -1,0 +1,140 @@
+"""`privstream suggest`: from a file to options that the next command takes."""
+
+import json
+import re
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from privstream.pipelines import cli
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms.rows import LimitShare
+
+WINDOWS = "--window 1d --start 2024-01-01 --windows 7"
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with purchases of 600 people, most of whom buy 3 items, and one of whom 20,000; and a key."""
+    folder = tmp_path_factory.mktemp("shop")
+    rng = np.random.default_rng(1)
+    users = [f"u{user}" for user in range(600) for _ in range(1 + int(rng.integers(0, 5)))] + ["much"] * 20_000
+    with open(folder / "events.jsonl", "w") as file:
+        for user in users:
+            time = BEGIN + timedelta(minutes=int(rng.integers(0, 7 * 1440)))
+            event = {"user": user, "item": f"i{rng.integers(0, 9)}", "time": time.isoformat(), "value": 7}
+            file.write(json.dumps(event) + "\n")
+    (folder / "key").write_text("a key of this test alone\n")
+    (folder / "key").chmod(0o600)
+    return folder
+
+
+def suggest(shop: Path, options: str, windows: str = WINDOWS) -> int:
+    line = f"suggest --input {shop}/events.jsonl --noise_key_file {shop}/key {windows} {options}"
+    return cli.main(shlex.split(line))
+
+
+def test_what_is_printed_is_taken_by_the_command(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, picture = tmp_path / "limits.jsonl", tmp_path / "limits.png"
+    assert suggest(shop, f"--epsilon 0.8 --output {output} --picture {picture} --ledger none") == 0
+    shown = capsys.readouterr()
+    (option,) = re.findall(r"^--max_contributions \d+$", shown.out, re.M)
+    assert 3 <= int(option.split()[1]) <= 8
+    assert re.search(r"^  keeps \d+% .*; \d+ to \d+ people have more$", shown.out, re.M)
+    rows = read_row_file(str(output), LimitShare)
+    assert [row.suggested for row in rows if row.suggested] == [option]
+    promise = json.loads((tmp_path / "limits.jsonl.guarantee.json").read_text())
+    assert promise["guarantee"]["epsilon"] == 0.8
+    assert promise["guarantee"]["delta"] == 0
+    assert promise["guarantee"]["unit"] == "one person over the whole run"
+    assert imread(picture).std() > 0.05
+    (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
+    named = {"FILE": f"{shop}/events.jsonl", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}
+    assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
+
+
+def test_an_alias_is_the_same_run(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "limits.jsonl"
+    assert suggest(shop, f"--output {output} --ledger none", WINDOWS.replace("windows", "horizon")) == 0
+    (run_id,) = re.findall(r"run id: (\S+);", capsys.readouterr().err)
+    other = tmp_path / "other.jsonl"
+    assert suggest(shop, f"--output {other} --ledger none") == 0
+    assert f"run id: {run_id};" in capsys.readouterr().err
+    assert output.read_bytes() == other.read_bytes()
+
+
+def test_it_is_one_entry_of_the_ledger(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = tmp_path / "ledger"
+    for _ in range(2):  # a repetition costs nothing
+        assert suggest(shop, f"--ledger {ledger}") == 0
+    assert "a repetition, which costs nothing more" in capsys.readouterr().err
+    assert cli.main(["budget", "--ledger", str(ledger), "--json"]) == 0
+    (dataset,) = json.loads(capsys.readouterr().out)["datasets"]
+    assert [(run["command"], run["epsilon"], run["repeats"]) for run in dataset["runs"]] == [("suggest", 0.05, 1)]
+
+
+def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger, output = tmp_path / "ledger", tmp_path / "limits.jsonl"
+    assert suggest(shop, f"--dry_run --ledger {ledger} --output {output}") == 0
+    shown = capsys.readouterr()
+    assert "dry run: nothing was published" in shown.err
+    assert shown.out == ""
+    assert not ledger.exists()
+    assert not output.exists()
+
+
+def test_few_people_are_a_line_and_no_options(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert suggest(shop, "--epsilon 0.001 --ledger none") == 0
+    shown = capsys.readouterr().out
+    assert "Nothing can be suggested: too few people to be seen with this epsilon" in " ".join(shown.split())
+    assert "--max_contributions" not in shown
+
+
+def test_values_that_cannot_be_used_are_dead_letters(
+    tmp_path: Path, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        {"user": f"u{user}", "item": "a", "time": "2024-01-02T00:00:00Z", "value": value}
+        for user in range(400)
+        for value in (5, 5, -3, "NaN", None)
+    ]
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    line = f"suggest --input {tmp_path}/events.jsonl --noise_key_file {shop}/key --ledger none {WINDOWS}"
+    assert cli.main(shlex.split(f"{line} --question quantiles --value_field value --epsilon 3")) == 0
+    shown = capsys.readouterr()
+    assert "800 records could not be used" in shown.err
+    assert re.search(r"^--low -5$", shown.out, re.M)
+    assert re.search(r"^--high 5$", shown.out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--watch 5", "--watch must not be given, and --input must have an end"),
+        ("--output kafka://h:1/t --copy c.jsonl", "--output must be a file of this machine, or -"),
+        ("--picture p.png", "--output must be a file where picture is given"),
+        ("--output x.jsonl --picture p.pdf", "--picture must end in .png or .svg, got p.pdf"),
+        ("--end 2024-01-08", "--end or --windows must be given, and not both"),
+        ("--epsilon 0", "--epsilon must be finite and > 0, got 0.0"),
+        ("--delta 0.5", "--delta must be <= 0.1"),
+        ("--value_field item", "must be different fields"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_spent(
+    options: str,
+    message: str,
+    shop: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert suggest(shop, f"{options} --ledger {tmp_path}/ledger") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "ledger").exists()

@@ -1,0 +1,185 @@
+"""SuggestLimits, against plain Python: what is measured of each person, and what is refused."""
+
+from collections import defaultdict
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from event_forms import run_bounded
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.limits.measuring import MeasurePeople, by_people
+from privstream.transforms.limits.suggest_limits import MEASURES, SuggestLimits
+from privstream.transforms.queries.answering import decode_counts
+
+RUN = {"window": 60, "start": 0, "windows": 10}
+STREAM = ("a", "b")
+
+
+def made(**given):
+    return SuggestLimits(**RUN | {"noise": SeededNoise(1)} | given)
+
+
+def events(seed=1, number=400):
+    """Random events of few people: user, item, stream, step, value."""
+    rng = np.random.default_rng(seed)
+    columns = (rng.integers(0, 12, number), rng.integers(0, 5, number), rng.integers(0, 2, number))
+    return list(zip(*columns, rng.integers(0, 10, number), rng.integers(-3, 9, number), strict=True))
+
+
+def measured(transform, found, *, shuffle=0, added_up=True):
+    """Return the people in each cell by measure, through the stage, in an order by chance."""
+    rng = np.random.default_rng(shuffle)
+    groups = defaultdict(list)
+    for place in rng.permutation(len(found)).tolist():
+        user, item, stream, step, value = found[place]
+        groups[STREAM[stream], step, int(rng.integers(0, 2))].append((user, item, value))
+    records = []
+    for (stream, step, _), rows in groups.items():
+        users, items, values = (np.array(column) for column in zip(*rows, strict=True))
+        times = np.full(len(rows), step, np.int64)
+        batch = EventBatch(
+            users.astype(np.uint64), items.astype(np.uint64), times, Names.none(), values.astype(np.float64)
+        )
+        records.append(by_people((StepKey(stream, step, 0).to_bytes(), (b"", encode(batch))))[1])
+    fn = MeasurePeople(transform.mechanism.grids, SeededNoise(2), added_up=added_up)
+    ((_, data),) = fn.process((b"", records))
+    grids = transform.mechanism.grids
+    parts = np.split(decode_counts(data), np.cumsum([grid.cells for grid in grids])[:-1])
+    return {grid.name: part for grid, part in zip(grids, parts, strict=True)}
+
+
+def reference(transform, found):
+    """The same but for values, in plain Python."""
+    numbers = defaultdict(list)
+    for user in {row[0] for row in found}:
+        own = {row[1:4] for row in found if row[0] == user}  # item, stream, step
+        numbers["contributions"].append(len(own))
+        numbers["windows"].append(len({row[1:] for row in own}))
+        numbers["streams"].append(len({row[1] for row in own}))
+        numbers["items_per_window"].append(max(len({o[0] for o in own if o[1:] == row[1:]}) for row in own))
+        numbers["windows_per_item"].append(max(len({o[2] for o in own if o[:2] == row[:2]}) for row in own))
+    return {
+        grid.name: grid.tally(np.array(numbers[grid.name]))
+        for grid in transform.mechanism.grids
+        if grid.name in numbers
+    }
+
+
+@pytest.mark.parametrize("question", ["counts", "top-k"])
+def test_people_are_measured_as_in_plain_python(question):
+    transform = made(question=question, streams=STREAM, values=True)
+    found = measured(transform, events())
+    expected = reference(transform, events())
+    assert set(found) == set(expected) | {"values"}
+    for name, cells in expected.items():
+        assert found[name].tolist() == cells.tolist(), name
+    assert found["values"].sum() == 12
+
+
+@pytest.mark.parametrize("added_up", [True, False])
+def test_the_order_of_events_decides_nothing(added_up):
+    transform = made(streams=STREAM, values=True)
+    one, other = (measured(transform, events(), shuffle=seed, added_up=added_up) for seed in (1, 2))
+    assert {name: cells.tolist() for name, cells in one.items()} == {n: c.tolist() for n, c in other.items()}
+
+
+@pytest.mark.parametrize("added_up", [True, False])
+def test_a_person_changes_one_cell_of_each_distribution(added_up):
+    transform = made(streams=STREAM, values=True)
+    found = events()
+    million = [(99, place % 5, place % 2, place % 10, 10**9) for place in range(5_000)]
+    without, more = (measured(transform, rows, added_up=added_up) for rows in (found, found + million))
+    for name, cells in without.items():
+        assert np.abs(more[name] - cells).sum() == 1, name
+
+
+def test_copies_of_events_change_nothing_but_sums():
+    transform = made(streams=STREAM, values=True)
+    found = events()
+    one, twice = (measured(transform, rows, added_up=False) for rows in (found, found * 2))
+    assert {name: cells.tolist() for name, cells in one.items()} == {n: c.tolist() for n, c in twice.items()}
+
+
+def batch_of(users, windows=10):
+    """Return events of so many people, each with 3 items in each of some windows."""
+    rows = [
+        (f"u{user}", f"i{item}", 60.0 * window) for user in range(users) for window in range(windows) for item in "abc"
+    ]
+    user, item, time = zip(*rows, strict=True)
+    times = pa.array([int(1e6 * each) for each in time], pa.timestamp("us", "UTC"))
+    return pa.record_batch({"user": list(user), "item": list(item), "time": times, "value": [2.0] * len(rows)})
+
+
+def rows_of(transform, batches):
+    """Run a pipeline, and return its rows."""
+    return run_bounded("fn_api", batches, transform).elements("rows")
+
+
+class TestPipelines:
+    def test_what_most_people_have_is_suggested(self):
+        rows = rows_of(made(epsilon=2.0), [batch_of(300)])
+        (row,) = [row for row in rows if row.suggested]
+        assert row.measure == "contributions"
+        assert row.above < 30 <= row.limit
+        assert {row.measure for row in rows} == set(MEASURES["counts"])
+
+    def test_of_nobody_there_are_rows_and_no_suggestions(self):
+        rows = rows_of(made(), [batch_of(1).slice(0, 0)])
+        assert [row.measure for row in rows] == list(MEASURES["counts"])
+        assert not any(row.suggested for row in rows)
+        assert all(row.kept is None and row.people_lower == 0 for row in rows)
+
+    def test_few_people_cannot_be_seen(self):
+        rows = rows_of(made(), [batch_of(20)])
+        assert not any(row.suggested for row in rows)
+
+    def test_quantiles_need_no_item(self):
+        batch = batch_of(300).drop_columns(["item"])
+        rows = rows_of(made(question="quantiles", epsilon=2.0), [batch])
+        suggested = " ".join(row.suggested for row in rows if row.suggested).split()
+        assert suggested[::2] == ["--max_contributions", "--low", "--high"]
+        assert float(suggested[3]) < 2 <= float(suggested[5])
+
+    def test_an_unbounded_collection_is_refused(self):
+        pipeline = beam.Pipeline()
+        endless = pipeline | PeriodicImpulse() | beam.Map(lambda _: ("a", "b"))
+        with pytest.raises(ValueError, match="events must be a bounded collection"):
+            endless | made()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"windows": None}, "end or windows must be given, and not both"),
+        ({"end": 600}, "end or windows must be given, and not both"),
+        ({"windows": 0}, "windows must be >= 1, got 0"),
+        ({"epsilon": 0}, "epsilon must be finite and > 0, got 0"),
+        ({"for_epsilon": float("nan")}, "for_epsilon must be finite and > 0, got nan"),
+        ({"delta": 0}, r"delta must be in \(0, 1\), got 0"),
+        ({"delta": 0.5}, "delta must be <= 0.1"),
+        ({"items": 0}, "items must be >= 1, got 0"),
+        ({"question": "alerts"}, "question must be one of counts, heavy-hitters, top-k, quantiles, got 'alerts'"),
+        ({"shards": 0}, "shards must be >= 1, got 0"),
+        ({"streams": ("a", "a")}, "streams must be distinct names"),
+    ],
+)
+def test_mistakes_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        made(**given)
+
+
+def test_the_guarantee_says_whose_it_is():
+    found = made(neighbouring="replace_one").guarantee
+    assert (found.epsilon, found.delta, found.neighbouring) == (0.05, 0.0, "replace_one")
+    assert str(found.unit) == "one person over the whole run"
+    assert "2 n / 2^64" in " ".join(found.caveats).replace("2 2n", "2 n")
+
+
+@pytest.mark.parametrize("question", MEASURES)
+def test_no_grid_has_numbers_that_nobody_can_have(question):
+    for grid in made(question=question, streams=STREAM).mechanism.grids:
+        most = {"windows": 20, "windows_per_item": 10, "streams": 2}.get(grid.name)
+        assert most is None or grid.edges[-1] == most

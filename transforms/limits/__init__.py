@@ -1,0 +1,1 @@
+"""What people contribute to a question: private distributions, and the limits that they suggest."""
