@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import SparseVectorWithGap
 
 STANDARD, ADAPTIVE = "sparse vector", "adaptive"
 COLOURS = {STANDARD: "0.45", ADAPTIVE: "tab:blue"}

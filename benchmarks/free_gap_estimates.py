@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import SparseVectorWithGap
 from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance
 
 FIXED_K = 10

@@ -15,8 +15,8 @@ from _report import parser, print_table, results_folder, write_csv
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.selection import HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector import HybridSparseVector, SparseVectorWithGap
 
 ABOVE = 12
 COLOURS = {

@@ -13,7 +13,7 @@ from _free_gap import MARKERS, Rows, datasets, picture, save
 from _report import parser, print_table, results_folder, write_csv
 from matplotlib.ticker import PercentFormatter
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap
+from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap
 from privstream.mechanisms.postprocess import gap_p_value
 from scipy import stats
 

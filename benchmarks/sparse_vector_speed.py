@@ -18,8 +18,7 @@ from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.papers.above_threshold import AboveThreshold
-from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold, SparseVectorWithGap
 from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.transforms import AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.threshold_tests import ONE_RUN, TestCounts, encode_counts

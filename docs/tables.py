@@ -18,6 +18,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.signature import described
+from privstream.pipelines.suggest.command import SPEC as SUGGEST
 from privstream.pipelines.yaml.transforms import TRANSFORMS
 from privstream.transforms import KeySum
 
@@ -61,7 +62,7 @@ def row_tables() -> str:
     """Return a section for each command, with the columns of its rows."""
     head = ("column", "values", "meaning")
     sections = []
-    for spec in SPECS:
+    for spec in (*SPECS, SUGGEST):
         names = [name for name in spec.row_type._fields if name not in COMMON]
         sections.append(f"## {spec.word}\n\n{table(head, *columns(spec.row_type, names))}")
         if spec.row_type._fields == KeySum._fields[: len(spec.row_type._fields)]:

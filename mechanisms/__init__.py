@@ -10,10 +10,9 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.mechanism import HistogramMechanism
-from privstream.mechanisms.histograms.query import (
+from privstream.mechanisms.histograms.histogram_queries import (
     Histogram,
+    HistogramQueries,
     HistogramQuery,
     MaxSum,
     MinSum,
@@ -21,6 +20,7 @@ from privstream.mechanisms.histograms.query import (
     Quantile,
     TopK,
 )
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
@@ -30,11 +30,9 @@ from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
-from privstream.mechanisms.papers.above_threshold import AboveThreshold
 from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap
-from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold, HybridSparseVector, SparseVectorWithGap
 from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, Neighbours, PredecessorStep

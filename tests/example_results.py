@@ -40,7 +40,6 @@ PERSONS = PrivacyGuarantee(
 
 
 def row_of(word: str, hour: int, name: str) -> Any:
-    """Return a plausible row of any question."""
     row_type = question(word).row_type
     start = Timestamp(START + hour * HOUR)
     usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Timestamp: start}

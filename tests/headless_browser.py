@@ -79,7 +79,6 @@ class Chromium:
         return result
 
     def _next(self) -> dict[str, Any]:
-        """Return the next message."""
         until = time.monotonic() + SECONDS
         while b"\0" not in self._read:
             ready = select.select([self._from], [], [], max(0.0, until - time.monotonic()))[0]
@@ -106,7 +105,6 @@ class Chromium:
         return time.monotonic() - began
 
     def press(self, key: str, text: str = "") -> None:
-        """Press a key."""
         code = {"Tab": 9, "Enter": 13, " ": 32, "ArrowRight": 39}.get(key, 0)
         given = {"key": key, "windowsVirtualKeyCode": code} | ({"text": text} if text else {})
         self.call("Input.dispatchKeyEvent", type="keyDown", **given)

@@ -37,7 +37,7 @@ class QuestionExample:
         refused_plans: the same for a plan.
         without_end: what is said to a run on a clock that is given no end.
         values: values with which an option is taken, where the one for all commands (`VALUES` in
-            `test_options_are_of_use.py`) is not.
+            `test_options.py`) is not.
     """
 
     options: str

@@ -17,11 +17,9 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import (
-    GaussianCurve,
     PrivacyCurve,
-    PureDp,
     counting_sigma,
-    largest_shift,
+    noise_curve,
     sensitivity_sigma,
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
@@ -115,9 +113,7 @@ class ContinualCounter(Mechanism[CounterState]):
     @property
     def curve(self) -> PrivacyCurve:
         """All (epsilon, delta) of the run."""
-        if self.delta == 0:
-            return PureDp(self.epsilon)
-        return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
+        return noise_curve(self.epsilon, self.delta)
 
     @property
     def proof(self) -> str:

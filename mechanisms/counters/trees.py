@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -189,7 +190,57 @@ def _coarse_window(law: SymmetricNoise, z: int, cell: int) -> Window:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryTreeCounter(ContinualCounter):
+class TreeCounter(ContinualCounter):
+    """A counter whose noise at a step is the sum of that of some nodes of a tree over time, plus or minus."""
+
+    @property
+    @abstractmethod
+    def height(self) -> int:
+        """Nodes that contain one step."""
+
+    @abstractmethod
+    def nodes(self, step: int) -> int:
+        """Return the number of nodes whose noise is in the sums at `step`."""
+
+    @abstractmethod
+    def most_nodes(self, step: int) -> int:
+        """Return a number that this is at most at any of steps 1 .. `step`."""
+
+    @abstractmethod
+    def _within(self, window: Window, step: int) -> Floats:
+        """Return the probability that the noise stays within the window at steps 1 .. `step`, by that at step 0."""
+
+    @cached_property
+    def law(self) -> SymmetricNoise:
+        """The noise of a node."""
+        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
+
+    @override
+    def variance(self, step: int) -> float:
+        return self.law.variance * self.nodes(self._step_number(step))
+
+    @override
+    def error(self, step: int, beta: float) -> int:
+        return self.error_after((), step, beta)
+
+    @property
+    def end(self) -> tuple[SymmetricNoise, int]:
+        """What the noise at the horizon is the sum of: a law, and how often."""
+        return self.law, self.nodes(self.horizon)
+
+    def error_after(self, ends: Sequence[tuple[SymmetricNoise, int]], step: int, beta: float) -> int:
+        """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
+        step = self._step_number(step)
+        bound = sums_quantile([(self.law, self.most_nodes(step)), *ends], self.columns * step, beta)
+
+        def within(window: Callable[[SymmetricNoise], Window]) -> float:
+            return after_ends(ends, window, self._within(window(self.law), step))
+
+        return tree_quantile(within, self.columns, beta, bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryTreeCounter(TreeCounter):
     """Continual column sums from a binary tree of noisy partial sums: a prefix is the sum of at most L of them.
 
     Privacy:
@@ -207,7 +258,7 @@ class BinaryTreeCounter(ContinualCounter):
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> counter = BinaryTreeCounter(epsilon=1.0, horizon=1023)
-        >>> counter.levels, round(counter.variance(1)), counter.error(1023, 0.05)
+        >>> counter.height, round(counter.variance(1)), counter.error(1023, 0.05)
         (10, 200, 156)
         >>> state, sums = counter.run(counter.initial_state(), [[5], [0], [7]], SeededNoise(1))
         >>> sums.shape, sums.dtype
@@ -223,40 +274,24 @@ class BinaryTreeCounter(ContinualCounter):
         self._check_noise(lambda: self.law)
 
     @property
-    def levels(self) -> int:
-        """Levels of the tree, and so nodes that contain one step."""
+    @override
+    def height(self) -> int:
         return self.horizon.bit_length()
 
-    @cached_property
-    def law(self) -> SymmetricNoise:
-        """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
+    @override
+    def nodes(self, step: int) -> int:
+        return step.bit_count()
 
     @override
-    def variance(self, step: int) -> float:
-        return self._step_number(step).bit_count() * self.law.variance
+    def most_nodes(self, step: int) -> int:
+        return self.height
 
     @override
-    def error(self, step: int, beta: float) -> int:
-        return self.error_after((), step, beta)
-
-    @property
-    def end(self) -> tuple[SymmetricNoise, int]:
-        """What the noise at the horizon is the sum of: a law, and how often."""
-        return self.law, self.horizon.bit_count()
-
-    def error_after(self, ends: Sequence[tuple[SymmetricNoise, int]], step: int, beta: float) -> int:
-        """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
-        step = self._step_number(step)
-        bound = sums_quantile([(self.law, self.levels), *ends], self.columns * step, beta)
-
-        def within(window: Callable[[SymmetricNoise], Window]) -> float:
-            return after_ends(ends, window, binary_within(window(self.law), step))
-
-        return tree_quantile(within, self.columns, beta, bound)
+    def _within(self, window: Window, step: int) -> Floats:
+        return binary_within(window, step)
 
     def _initial_memory(self) -> Integers:
-        return np.zeros((self.levels, self.columns), np.int64)
+        return np.zeros((self.height, self.columns), np.int64)
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Integers, Integers]:
         ends = np.arange(state.step + 1, state.step + 1 + len(sums))
@@ -269,7 +304,7 @@ _LARGEST_BASE = 99
 
 
 @dataclass(frozen=True, kw_only=True)
-class KaryTreeCounter(ContinualCounter):
+class KaryTreeCounter(TreeCounter):
     """Continual column sums from a k-ary tree, k odd: a prefix is the nearest larger node sums, plus or minus others.
 
     A step t = sum of d_i k^i with balanced digits |d_i| <= (k - 1)/2 is read as |d_i| nodes of height i to the right of
@@ -318,39 +353,21 @@ class KaryTreeCounter(ContinualCounter):
         return self.base or best_base(self.horizon)
 
     @cached_property
+    @override
     def height(self) -> int:
-        """Nodes that contain one step."""
         return tree_height(self.arity, self.horizon)
 
-    @cached_property
-    def law(self) -> SymmetricNoise:
-        """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
+    @override
+    def nodes(self, step: int) -> int:
+        return sum(map(abs, digits(self.arity, step)))
 
     @override
-    def variance(self, step: int) -> float:
-        return self.law.variance * sum(map(abs, digits(self.arity, self._step_number(step))))
+    def most_nodes(self, step: int) -> int:
+        return self.arity // 2 * tree_height(self.arity, step)
 
     @override
-    def error(self, step: int, beta: float) -> int:
-        return self.error_after((), step, beta)
-
-    @property
-    def end(self) -> tuple[SymmetricNoise, int]:
-        """What the noise at the horizon is the sum of: a law, and how often."""
-        return self.law, sum(map(abs, digits(self.arity, self.horizon)))
-
-    def error_after(self, ends: Sequence[tuple[SymmetricNoise, int]], step: int, beta: float) -> int:
-        """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
-        step = self._step_number(step)
-        nodes = [(self.law, self.arity // 2 * tree_height(self.arity, step)), *ends]
-        bound = sums_quantile(nodes, self.columns * step, beta)
-
-        def within(window: Callable[[SymmetricNoise], Window]) -> float:
-            start = KaryWindow(window(self.law), self.arity, self.height).within(step)
-            return after_ends(ends, window, start)
-
-        return tree_quantile(within, self.columns, beta, bound)
+    def _within(self, window: Window, step: int) -> Floats:
+        return KaryWindow(window, self.arity, self.height).within(step)
 
     def _initial_memory(self) -> Integers:
         return np.zeros((0, self.columns), np.int64)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers, counter_error
 from privstream.mechanisms.counters.unknown_horizon import best_counter
@@ -22,10 +24,129 @@ from privstream.mechanisms.histograms.partition import (
     advance,
     early_bound,
 )
-from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, Monotone, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
 from typing_extensions import override
+
+
+@dataclass(frozen=True)
+class HistogramQuery(ABC):
+    """One or more numbers that depend on the column sums alone."""
+
+    def check(self, columns: int) -> None:  # noqa: B027 (most queries fit any number)
+        """Raise ValueError if the query does not fit so many columns."""
+
+    def describe(self) -> list[Any]:
+        """Return the query as plain values."""
+        return [type(self).__name__, *(getattr(self, field.name) for field in fields(self))]
+
+    @abstractmethod
+    def values(self, sums: Integers) -> Integers:
+        """Return the values of the query's monotone 1-Lipschitz parts, (n, k), for sums (n, columns)."""
+
+
+@dataclass(frozen=True)
+class Histogram(HistogramQuery):
+    """All column sums."""
+
+    @override
+    def values(self, sums: Integers) -> Integers:
+        return sums
+
+
+@dataclass(frozen=True)
+class TopK(HistogramQuery):
+    """The k largest column sums, largest first."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        checks.integer("k", self.k, minimum=1)
+
+    @override
+    def check(self, columns: int) -> None:
+        if self.k > columns:
+            raise ValueError(f"k must be <= columns {columns}, got {self.k}")
+
+    @override
+    def values(self, sums: Integers) -> Integers:
+        largest = np.partition(sums, sums.shape[1] - self.k, axis=1)[:, sums.shape[1] - self.k :]
+        return np.sort(largest, axis=1)[:, ::-1]
+
+
+@dataclass(frozen=True)
+class Quantile(HistogramQuery):
+    """The ceil(q columns)-th smallest column sum, q in (0, 1]."""
+
+    q: float
+
+    def __post_init__(self) -> None:
+        if not 0 < checks.real("q", self.q) <= 1:
+            raise ValueError(f"q must be in (0, 1], got {self.q}")
+
+    @override
+    def values(self, sums: Integers) -> Integers:
+        rank = max(1, math.ceil(self.q * sums.shape[1] - 1e-9))
+        return np.partition(sums, rank - 1, axis=1)[:, rank - 1 : rank]
+
+
+@dataclass(frozen=True)
+class MaxSum(Quantile):
+    """The largest column sum."""
+
+    q: float = 1.0
+
+
+@dataclass(frozen=True)
+class MinSum(HistogramQuery):
+    """The smallest column sum."""
+
+    @override
+    def values(self, sums: Integers) -> Integers:
+        return np.asarray(sums.min(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Monotone(HistogramQuery):
+    """A query of the caller's: `function` maps int64 sums (n, columns), possibly negative, to numbers (n,).
+
+    It must not decrease when a sum grows, change by at most 1 when no sum changes by more than 1, and be 0 at 0: the
+    guarantee rests on it. Results are rounded down to integers, which keeps all this true.
+    """
+
+    function: Callable[[Integers], NDArray[np.generic]]
+    name: str = "function"
+
+    @override
+    def describe(self) -> list[Any]:
+        # Of the function only its name, which must differ between functions.
+        return [type(self).__name__, self.name]
+
+    @override
+    def check(self, columns: int) -> None:
+        # The function is tried at 0 and at the unit vectors.
+        points = np.concatenate([np.zeros((1, columns), np.int64), np.eye(columns, dtype=np.int64)])
+        found = self.values(points)[:, 0]
+        if found[0] != 0 or found.min() < 0 or found.max() > 1:
+            raise ValueError(f"{self.name} must be 0 at 0 and from 0 to 1 where one sum is 1")
+
+    @override
+    def values(self, sums: Integers) -> Integers:
+        found = np.asarray(self.function(sums))
+        if found.shape != (len(sums),):
+            raise ValueError(f"{self.name} must return shape ({len(sums)},), got {found.shape}")
+        return np.floor(found).astype(np.int64)[:, None]
+
+
+def all_values(queries: tuple[HistogramQuery, ...], sums: Integers) -> Integers:
+    """Return the values of all queries side by side, (n, k)."""
+    return np.concatenate([query.values(sums) for query in queries], axis=1)
+
+
+def columnwise(queries: tuple[HistogramQuery, ...]) -> bool:
+    """Return whether growth of the values is growth of column sums, whatever the sums are."""
+    return all(isinstance(query, Histogram) for query in queries)
+
 
 MODES = ("auto", "anchored", "direct", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter

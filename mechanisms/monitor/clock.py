@@ -10,6 +10,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
@@ -22,7 +23,7 @@ from privstream.mechanisms.privacy.accounting import (
     excess,
     largest,
 )
-from scipy import special, stats
+from scipy import special
 from typing_extensions import override
 
 LARGEST_ETA = 300.0
@@ -59,8 +60,8 @@ class ClockCurve(PairCurve):
         k, rate = self.clocks, math.exp(self.eta)
         s = epsilon / math.expm1(self.eta)
         wins = np.arange(k)
-        fast = stats.nbinom.pmf(wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
-        slow = stats.nbinom.pmf(wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
+        fast = scipy.stats.nbinom.pmf(wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
+        slow = scipy.stats.nbinom.pmf(wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
         return float(excess(fast.sum(), np.asarray(epsilon), slow.sum()))
 
 

@@ -6,20 +6,22 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import mpmath
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget, check_reach
 from privstream.mechanisms.monitor.clock import ClockCalibration, largest_eta
 from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT, PrivacyCurve, connect_dots, least_epsilon
+from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT, PrivacyCurve, connect_dots, least_epsilon, losses
 from scipy import special
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +56,7 @@ class StatusCurve:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
-        return PrivacyLossDistribution(connect_dots(self._both_ways, interval)[0])
+        return losses().PrivacyLossDistribution(connect_dots(self._both_ways, interval)[0])
 
     def divergence(self, epsilon: Floats) -> Floats:
         """Return the largest P(E) - e^epsilon Q(E), for real epsilon, shape (n,); P is either of the worlds."""

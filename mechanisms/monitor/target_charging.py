@@ -10,12 +10,13 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
 from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import ROUNDING, PairCurve, excess, largest
-from scipy import special, stats
+from scipy import special
 from typing_extensions import override
 
 LARGEST_EPSILON_PER_TEST = 300.0
@@ -43,8 +44,8 @@ class ResponseCurve(PairCurve):
         k, low, high = self.hits, *self._odds()
         late = np.floor(k + epsilon / self.epsilon_per_test)
         early = np.ceil(k - epsilon / self.epsilon_per_test) - 1
-        within = excess(stats.nbinom.cdf(early, k, high), epsilon, stats.nbinom.cdf(early, k, low))
-        without = excess(stats.nbinom.sf(late, k, low), epsilon, stats.nbinom.sf(late, k, high))
+        within = excess(scipy.stats.nbinom.cdf(early, k, high), epsilon, scipy.stats.nbinom.cdf(early, k, low))
+        without = excess(scipy.stats.nbinom.sf(late, k, low), epsilon, scipy.stats.nbinom.sf(late, k, high))
         return within, without
 
     @override
@@ -52,10 +53,10 @@ class ResponseCurve(PairCurve):
         # A difference of two negative binomials.
         k, low, high = self.hits, *self._odds()
         lead = math.floor(epsilon / self.epsilon_per_test)
-        misses = np.arange(int(stats.nbinom.isf(NEGLIGIBLE, k, high)) + 1)
-        forwards = stats.nbinom.pmf(misses, k, high) * stats.nbinom.sf(misses + lead, k, low)
-        backwards = stats.nbinom.pmf(misses, k, low) * stats.nbinom.sf(misses + lead, k, high)
-        left_out = stats.nbinom.sf(misses[-1], k, high)
+        misses = np.arange(int(scipy.stats.nbinom.isf(NEGLIGIBLE, k, high)) + 1)
+        forwards = scipy.stats.nbinom.pmf(misses, k, high) * scipy.stats.nbinom.sf(misses + lead, k, low)
+        backwards = scipy.stats.nbinom.pmf(misses, k, low) * scipy.stats.nbinom.sf(misses + lead, k, high)
+        left_out = scipy.stats.nbinom.sf(misses[-1], k, high)
         return float(left_out + excess(forwards.sum(), np.asarray(epsilon), backwards.sum()))
 
     def _odds(self) -> tuple[float, float]:

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.discrete import Integers
-from scipy import signal, special
+from scipy import special
 from typing_extensions import override
 
 Floats = NDArray[np.float64]
@@ -126,7 +127,9 @@ class Factor(ABC):
         """The coefficients of R^-1."""
         impulse = np.zeros(self.horizon)
         impulse[0] = 1.0
-        return np.asarray(signal.lfilter([1.0], self.coefficients[: self._width], impulse))
+        if self.exact:
+            return impulse
+        return np.asarray(scipy.signal.lfilter([1.0], self.coefficients[: self._width], impulse))
 
     @property
     def _width(self) -> int:
@@ -312,7 +315,9 @@ class LevelledFactor(BufferedFactor):
         with_noise = mixed.sum(axis=1) - powers * (powers @ mixed.T)  # Cov(y before, v)
         variance = 1 + with_noise @ shares  # of v
         brought = (zeros * with_noise + 1) / self.levels[:, None]
-        columns = [signal.lfilter([1.0], [1.0, -zero], column) for zero, column in zip(zeros, brought.T, strict=True)]
+        columns = [
+            scipy.signal.lfilter([1.0], [1.0, -zero], column) for zero, column in zip(zeros, brought.T, strict=True)
+        ]
         with_sum = np.zeros((self.horizon, len(zeros)))  # Cov(y before, sum before)
         with_sum[1:] = np.stack(columns, axis=1)[:-1]
         return np.asarray(np.cumsum(variance / self.levels**2 + 2 * (with_sum @ shares) / self.levels))

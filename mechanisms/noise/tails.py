@@ -9,10 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from scipy import fft, optimize
+from scipy import fft
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +91,7 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
         rate = -math.expm1(log_rest) / widest
         return (noises.log_moment(rate) - log_beta) / rate
 
-    found: Any = optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
+    found: Any = scipy.optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
     chernoff = max(0, math.ceil(found.fun))
     rate = -math.expm1(found.x) / widest
     law = noises.tilted(rate)
@@ -133,7 +134,7 @@ def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, large
         rate = unit * math.exp(log_rate)
         return (exponent(rate) + rest) / rate
 
-    found: Any = optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
+    found: Any = scipy.optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
     return float(found.fun)
 
 

@@ -63,35 +63,35 @@ class BottomUpTreeCounter(ContinualCounter):
         if self.horizon >> _LARGEST_LEVELS:
             raise ValueError(f"horizon must be < 2**{_LARGEST_LEVELS}, got {self.horizon}")
         self._check_noise(lambda: self.law)
-        if math.log2(_REACH * math.sqrt(self.law.variance)) + self.levels + FRACTION >= 62:  # of 64-bit integers
+        if math.log2(_REACH * math.sqrt(self.law.variance)) + self.height + FRACTION >= 62:  # of 64-bit integers
             raise ValueError(f"epsilon must be larger for rows of {self.touched} columns, got {self.epsilon}")
 
     @property
-    def levels(self) -> int:
-        """Levels of the tree, and so nodes that contain one step."""
+    def height(self) -> int:
+        """Nodes that contain one step."""
         return self.horizon.bit_length()
 
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
+        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
 
     @override
     def variance(self, step: int) -> float:
         # Up to 1/12 more by rounding.
         step = self._step_number(step)
-        return self.law.variance * sum(1 / (2 - 2.0**-h) for h in range(self.levels) if step >> h & 1)
+        return self.law.variance * sum(1 / (2 - 2.0**-h) for h in range(self.height) if step >> h & 1)
 
     @override
     def error(self, step: int, beta: float) -> int:
         step = self._step_number(step)
         bound = _union_quantile(self.law, self._moments, step, self.columns, beta)
-        return math.ceil(bound + 0.5 + self.levels**2 * 2.0**-FRACTION)
+        return math.ceil(bound + 0.5 + self.height**2 * 2.0**-FRACTION)
 
     def _moments(self, rate: float) -> Floats:
         """Return the log moments at `rate` of the estimates of nodes, by height."""
         moments, weights = [], np.ones(1)
-        for height in range(self.levels):
+        for height in range(self.height):
             # The noise of a node's descendants j levels down has this weight in its estimate, and there are 2^j.
             share = 2.0**height / (2.0 ** (height + 1) - 1)
             weights = np.append(share, (1 - share) * weights) if height else weights
@@ -101,14 +101,14 @@ class BottomUpTreeCounter(ContinualCounter):
     @override
     def _initial_memory(self) -> Integers:
         # Rows 0 .. L-1: sums along the path; rows L ..: estimates of complete nodes whose sibling is not complete.
-        return np.zeros((2 * self.levels, self.columns), np.int64)
+        return np.zeros((2 * self.height, self.columns), np.int64)
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Integers, Integers]:
         first, last = state.step, state.step + len(sums)
-        path, pending = state.memory[: self.levels], state.memory[self.levels :].copy()
+        path, pending = state.memory[: self.height], state.memory[self.height :].copy()
         nodes = np.empty_like(sums)
         estimates = np.empty((0, self.columns), np.int64)
-        for height in range(self.levels):
+        for height in range(self.height):
             ends = np.arange((first >> height) + 1, (last >> height) + 1) << height
             if not len(ends):
                 break

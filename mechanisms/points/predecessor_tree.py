@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -21,7 +22,7 @@ from privstream.mechanisms.points.dynamic_points import (
     longest_cover,
     tree_height,
 )
-from scipy import optimize, special
+from scipy import special
 
 FIELDS = ("numbers", "counts", "levels", "births", "marked")
 
@@ -101,7 +102,7 @@ class ThresholdTree:
             """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
             return (1 + 1 / ratio) * (self.typical - math.log1p(ratio) + ratio - 1)
 
-        best: Any = optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded")
+        best: Any = scipy.optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded")
         ratio = round(float(best.x), 3)
         mu = (1 + 1 / ratio) / level * (1 + 1e-12)
         return mu, ratio * mu

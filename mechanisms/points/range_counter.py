@@ -34,10 +34,8 @@ from privstream.mechanisms.points.dynamic_points import (
     tree_height,
 )
 from privstream.mechanisms.privacy.accounting import (
-    GaussianCurve,
     PrivacyCurve,
-    PureDp,
-    largest_shift,
+    noise_curve,
     sensitivity_sigma,
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
@@ -330,9 +328,7 @@ class RangeCounter(PointMechanism[RangeState]):
     @property
     def curve(self) -> PrivacyCurve:
         """All (epsilon, delta) of the run."""
-        if self.delta == 0:
-            return PureDp(self.epsilon)
-        return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
+        return noise_curve(self.epsilon, self.delta)
 
     @property
     @override

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from scipy import special
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import PLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Floats = NDArray[np.float64]
 Divergences = Callable[[Floats], tuple[Floats, Floats]]
@@ -27,6 +30,11 @@ LARGEST_EXPONENT = 600.0  # e^600 is still a float
 ROUNDING = 1e-9  # relative; solvers stay so far below their goal, for rounded parameters
 SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
+
+
+def losses(module: str = "privacy_loss_distribution") -> Any:
+    """Return a module of `dp_accounting.pld`, which takes long to load, and is needed where losses are composed."""
+    return importlib.import_module(f"dp_accounting.pld.{module}")
 
 
 class PrivacyCurve(Protocol):
@@ -79,7 +87,7 @@ def least_epsilon(curve: Callable[[float], float], delta: float) -> float:
     return smallest(lambda epsilon: curve(epsilon) <= delta, 0.0, LARGEST_EPSILON)
 
 
-def connect_dots(divergences: Divergences, interval: float) -> tuple[pld_pmf.PLDPmf, pld_pmf.PLDPmf]:
+def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, PLDPmf]:
     """Return both privacy loss distributions on multiples of `interval`."""
     checks.positive("interval", interval)
     reach = 1.0
@@ -89,7 +97,7 @@ def connect_dots(divergences: Divergences, interval: float) -> tuple[pld_pmf.PLD
     if steps > MAX_GRID:
         raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
     remove, add = (
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap(
             interval, -steps, steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0))
         )
         for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
@@ -134,8 +142,8 @@ class PairCurve(ABC):
         """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
         remove, add = connect_dots(self.one_way, interval)
         if self.neighbouring == "replace_one":
-            return PrivacyLossDistribution(remove.compose(add))
-        return PrivacyLossDistribution(remove, add)
+            return losses().PrivacyLossDistribution(remove.compose(add))
+        return losses().PrivacyLossDistribution(remove, add)
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,8 @@ class PointCurve:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the privacy loss distribution of randomised response that fails with `at_delta`, rounded up."""
-        parameters = common.DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
-        return privacy_loss_distribution.from_privacy_parameters(parameters, value_discretization_interval=interval)
+        parameters = losses("common").DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
+        return losses().from_privacy_parameters(parameters, value_discretization_interval=interval)
 
 
 class PureDp(PointCurve):
@@ -241,7 +249,8 @@ class ComposedCurve:
         parts = [_repeated(curve.to_pld(interval), many) for curve, many in times.items()]
         while len(parts) > 1:
             parts = [
-                functools.reduce(PrivacyLossDistribution.compose, parts[i : i + 2]) for i in range(0, len(parts), 2)
+                functools.reduce(losses().PrivacyLossDistribution.compose, parts[i : i + 2])
+                for i in range(0, len(parts), 2)
             ]
         return parts[0]
 
@@ -310,7 +319,7 @@ class GaussianCurve:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        return privacy_loss_distribution.from_gaussian_mechanism(
+        return losses().from_gaussian_mechanism(
             1 / self.shift, value_discretization_interval=interval, use_connect_dots=True
         )
 
@@ -337,6 +346,11 @@ def counting_sigma(epsilon: float, delta: float, changes: int) -> float:
     """Return sigma for discrete Gaussian noise on integers of which at most `changes` change, by 1 each."""
     shift = largest_shift(epsilon, delta)
     return max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
+
+
+def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
+    """Return the curve of noise that just meets a budget: pure with delta = 0, Gaussian otherwise."""
+    return PureDp(epsilon) if delta == 0 else GaussianCurve(shift=largest_shift(epsilon, delta))
 
 
 def sensitivity_sigma(epsilon: float, delta: float, sensitivity: float) -> float:

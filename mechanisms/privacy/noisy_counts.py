@@ -7,13 +7,15 @@ import itertools
 import math
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve
-from scipy import optimize
+from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve, losses
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
@@ -47,7 +49,7 @@ class CountCurve:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the `releases`-fold convolution of the distribution of one release."""
-        one = privacy_loss_distribution.from_discrete_gaussian_mechanism(
+        one = losses().from_discrete_gaussian_mechanism(
             self.sigma, value_discretization_interval=interval, use_connect_dots=True
         )
         return one.self_compose(self.releases)
@@ -103,7 +105,7 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         high, low = low, low - 1
         if low < math.log(SMALLEST_SIGMA):
             return math.exp(high)
-    root = optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
+    root = scipy.optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
     sigma = math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))
     if sigma > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)

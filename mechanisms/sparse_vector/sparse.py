@@ -1,12 +1,14 @@
 """Sparse and NumericSparse: the first c queries above a threshold, and their noisy values."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.mechanism import packed_parameters
@@ -14,7 +16,7 @@ from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.gaps import IntegersOrReals
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import ComposedCurve, connect_dots, least_epsilon
+from privstream.mechanisms.privacy.accounting import ComposedCurve, connect_dots, least_epsilon, losses
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     HiddenThreshold,
@@ -23,8 +25,11 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     QueryRun,
     query_labels,
 )
-from scipy import special, stats
+from scipy import special
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
 
@@ -53,7 +58,9 @@ class PureComposition:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        return PrivacyLossDistribution(*connect_dots(lambda epsilon: (self._divergence(epsilon),) * 2, interval))
+        return losses().PrivacyLossDistribution(
+            *connect_dots(lambda epsilon: (self._divergence(epsilon),) * 2, interval)
+        )
 
     def _divergence(self, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Pr[loss > epsilon] - e^epsilon Pr'[loss > epsilon] for the loss (2 B - rounds) round_epsilon.
@@ -62,8 +69,8 @@ class PureComposition:
         """
         largest = self.rounds * self.round_epsilon * (1 - _ROUNDING)
         needed = np.floor((self.rounds + epsilon / self.round_epsilon) / 2)
-        likely = stats.binom.logsf(needed, self.rounds, special.expit(self.round_epsilon))
-        unlikely = stats.binom.logsf(needed, self.rounds, special.expit(-self.round_epsilon))
+        likely = scipy.stats.binom.logsf(needed, self.rounds, special.expit(self.round_epsilon))
+        unlikely = scipy.stats.binom.logsf(needed, self.rounds, special.expit(-self.round_epsilon))
         difference = np.exp(likely) - np.exp(np.minimum(epsilon + unlikely, likely))
         return np.where(epsilon >= largest, 0.0, difference)
 

@@ -63,6 +63,11 @@ def simulate(monitor, strategy, world, *, runs, items, steps, seed, streams=1, b
     for stream in range(streams):
         noise = SeededNoise(2 * seed + world).derive("stream", stream)
         score += _one_stream(for_runs(monitor, runs, items), belief, strategy, world, (runs, items), steps, noise)
+    return coded(score)
+
+
+def coded(score):
+    """Code log likelihood ratios as integers."""
     return np.rint((np.clip(score, -INFINITE, INFINITE) + INFINITE) * BINS_PER_NAT).astype(np.int64)
 
 
@@ -72,7 +77,7 @@ def _one_stream(monitor, belief, strategy, world, shape, steps, noise):
     hits = np.zeros((0, *shape), bool)
     for step in range(steps):
         plan = strategy(step, hits)
-        published, charges = monitor.decide(counters, _holdings(plan, world, step), noise)
+        published, charges = monitor.decide(counters, holdings(plan.others, plan.held[world], step), noise)
         counters = counters.add(charges)
         items = published.items.astype(np.int64)
         hit, count = np.zeros(shape, bool), np.zeros(shape, np.int64)
@@ -84,17 +89,17 @@ def _one_stream(monitor, belief, strategy, world, shape, steps, noise):
     return score
 
 
-def _holdings(plan, world, step):
-    """Return the data of one step: the suspect of run j is person j, and everybody else is new."""
-    runs, items = plan.others.shape
-    suspects, held = np.nonzero(plan.held[world])
-    ranks = (np.cumsum(plan.held[world], axis=1) - 1)[suspects, held]
-    crowd = np.repeat(np.arange(runs * items), plan.others.ravel())
+def holdings(others, held, step):
+    """Return the data of one step: the suspect of run j, who holds `held[j]`, is person j; everybody else is new."""
+    items = others.shape[1]
+    suspects, places = np.nonzero(held)
+    ranks = (np.cumsum(held, axis=1) - 1)[suspects, places]
+    crowd = np.repeat(np.arange(others.size), others.ravel())
     strangers = CROWD * np.uint64(step + 1) + np.arange(len(crowd), dtype=np.uint64)
     return Holdings(
         step=step,
         users=np.concatenate([suspects.astype(np.uint64), strangers]),
-        items=np.concatenate([suspects * items + held, crowd]).astype(np.uint64),
+        items=np.concatenate([suspects * items + places, crowd]).astype(np.uint64),
         ranks=np.concatenate([ranks, np.zeros(len(crowd), np.int64)]).astype(np.uint16),
     )
 

@@ -7,15 +7,13 @@ mechanism itself, with a suspect and two items of its own in each of many runs t
 import math
 
 import numpy as np
-from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
+from monitor_attacks import coded, holdings
+from privstream.mechanisms.monitor.holdings import UserCounters
 from privstream.mechanisms.monitor.status_monitor import UpItems
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import signal
 
 NEGLIGIBLE = 1e-14
-CROWD = np.uint64(1 << 40)
-INFINITE = 60.0
-BINS_PER_NAT = 20
 
 
 def transcripts(calibrated, rule, *, tests, charges, free_ends=False):
@@ -148,26 +146,15 @@ def simulate(monitor, prefers_up, world, *, runs, steps, seed, charges):
         wants_up = prefers_up(evidence, step)
         acts = (left > 0) & np.where(wants_up, ~is_up[:, 0], is_up[:, 1])
         others = np.stack([np.where(acts & wants_up, small[0], 0), np.where(acts & ~wants_up, small[1], sure)], axis=1)
-        _, up, charged = monitor.decide(counters, up, _holdings(others, acts & (world == 0), wants_up, step), noise)
+        held = (acts & (world == 0))[:, None] & np.stack([wants_up, ~wants_up], axis=1)
+        _, up, charged = monitor.decide(counters, up, holdings(others, held, step), noise)
         counters = counters.add(charged)
         now = np.zeros((runs, 2), bool)
         now.ravel()[up.items.astype(np.int64)] = True
         changed = np.where(wants_up, now[:, 0], ~now[:, 1])
         evidence += np.where(acts, _log_ratio(calibrated, others, wants_up, changed), 0.0)
         left = left - (acts & changed)
-    return np.rint((np.clip(evidence, -INFINITE, INFINITE) + INFINITE) * BINS_PER_NAT).astype(np.int64)
-
-
-def _holdings(others, present, wants_up, step):
-    """Return the data of one step: the suspect of run j is person j, and everybody else is new."""
-    suspects = np.flatnonzero(present)
-    crowd = np.repeat(np.arange(others.size), others.ravel())
-    strangers = CROWD * np.uint64(step + 1) + np.arange(len(crowd), dtype=np.uint64)
-    return Holdings(
-        step=step,
-        users=np.concatenate([suspects.astype(np.uint64), strangers]),
-        items=np.concatenate([2 * suspects + ~wants_up[suspects], crowd]).astype(np.uint64),
-    )
+    return coded(evidence)
 
 
 def _log_ratio(calibrated, others, wants_up, changed):

@@ -151,7 +151,6 @@ class TestExactLaw:
 
 
 def outcomes(sizes, seed, *, epsilon, updates, horizon):
-    """Return what is published by RUNS runs."""
     made = GapChanges(epsilon=epsilon, beta=0.9, horizon=horizon, max_updates=updates)
     state = SetCardinality(epsilon=1.0).initial_state()
     noise = SeededNoise(seed)

@@ -12,10 +12,10 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers import hybrid_top_k, sparse_vector_with_gap
-from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap
-from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector
+from privstream.mechanisms.papers import selection as paper_selection
+from privstream.mechanisms.papers import sparse_vector as paper_sparse_vector
+from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector import HybridSparseVector
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ class TestExactly:
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.threshold_gap, selection.spent)
 
         bases = [base[:2] for base in BASES]
-        excess, where = self.worst(mechanism, Geometric(scale), publish, bases, monkeypatch, hybrid_top_k)
+        excess, where = self.worst(mechanism, Geometric(scale), publish, bases, monkeypatch, paper_selection)
         print(f"\nhybrid top {top} monotone={monotone}: {excess:.4f}, at {where}")
         assert -0.6 * epsilon < excess < TOLERANCE
         # To stop at the threshold is not free.
@@ -113,7 +113,7 @@ class TestExactly:
             publish,
             bases,
             monkeypatch,
-            hybrid_top_k,
+            paper_selection,
             lambda output: output[-1] - (epsilon / top if output[-2] is not None else 0),
         )
         assert unpaid > 0.2 * epsilon
@@ -136,7 +136,7 @@ class TestExactly:
 
         @functools.cache
         def output(totals):
-            monkeypatch.setattr(sparse_vector_with_gap, "noisy", lambda *_: np.array(totals))
+            monkeypatch.setattr(paper_sparse_vector, "noisy", lambda *_: np.array(totals))
             selection = mechanism.select([0, 0], SeededNoise(0))
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.above_threshold import AboveThreshold
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
 pytestmark = pytest.mark.slow

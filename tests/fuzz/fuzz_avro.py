@@ -82,7 +82,6 @@ def _as_bytes(schema: Any) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """Return text as bytes."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return [_encoded(part) for part in value] if isinstance(value, list) else value
@@ -116,7 +115,6 @@ def _other(kind: Any) -> Any:
 
 
 def _honest(event: Any, schema: list[dict[str, Any]], rules: Rules, times: TimeForm) -> dict[str, Any]:
-    """Return an event as a record."""
     record = {field["name"]: _other(field["type"]) for field in schema if field["name"] not in rules.names()}
     kinds = {field["name"]: field["type"] for field in schema}
     for name, value in zip((rules.user, rules.item, rules.stream), (event.user, event.item, event.stream), strict=True):
@@ -128,7 +126,6 @@ def _honest(event: Any, schema: list[dict[str, Any]], rules: Rules, times: TimeF
 
 
 def _time(micros: int, kind: Any, times: TimeForm) -> Any:
-    """Return a time as the schema has it."""
     base, logical, _ = _base(kind)
     if logical:
         return micros // (1000 if logical.endswith("millis") else 1)

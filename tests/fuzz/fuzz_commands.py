@@ -38,7 +38,6 @@ DOMAIN = {"domain": "".join(f"{item}\n" for item in ITEMS)}
 
 
 def lines(rows: list[dict[str, Any]]) -> str:
-    """Return JSON lines."""
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -83,12 +82,10 @@ class Ran:
 
     @property
     def rows(self) -> str | None:
-        """The rows as they were written."""
         return _read(self.folder / "rows.jsonl")
 
     @property
     def guarantee(self) -> str | None:
-        """The guarantee file."""
         return _read(self.folder / "rows.jsonl.guarantee.json")
 
     def __str__(self) -> str:
@@ -119,7 +116,6 @@ def arguments_of(
 
 
 def run(arguments: list[str], folder: Path) -> Ran:
-    """Run a command to its end."""
     said = folder / ".out", folder / ".err"
     status: int | None = None
     with _redirected(*said):

@@ -47,7 +47,6 @@ class Damaged:
 
 
 def plain_file(events: list[Event], format: str, chance: random.Random) -> bytes:
-    """Return an honest file."""
     rows = [{"user": event.user, "item": event.item, "time": event.time} for event in events]
     stamps = pa.array([row["time"] for row in rows], pa.timestamp("us", "UTC"))
     texts = stamps.cast(pa.string()).to_pylist()
@@ -195,7 +194,6 @@ def _misshapen(names: list[str], values: list[Any], format: str, chance: random.
 
 
 def _avro_kind(value: Any) -> Any:
-    """Return the Avro type of a value."""
     if isinstance(value, list):
         return {"type": "array", "items": "string"}
     if isinstance(value, dict):

@@ -158,7 +158,6 @@ def batch_element(chance: random.Random) -> pa.RecordBatch:
 
 
 def hostile_element(chance: random.Random) -> Any:
-    """Return an element of any type."""
     return chance.choice(
         [lambda chance: chance.choice(WRONG), row_element, pair_element, batch_element, batch_element]
     )(chance)

@@ -49,7 +49,6 @@ KEYS = [
 
 
 def encode(events: list[Event], rules: Rules, times: object, chance: random.Random) -> list[bytes]:
-    """Write honest events, one line each."""
     lines = []
     for event in events:
         user: object = int(event.user) if event.user.isdecimal() and chance.random() < 0.5 else event.user

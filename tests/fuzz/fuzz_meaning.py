@@ -84,7 +84,6 @@ def of_values(values: dict[str, Any], rules: Rules) -> Event | None:
 
 
 def of_json_line(line: bytes, rules: Rules) -> Event | None:
-    """Return what a line of JSON lines means."""
     try:
         values = json.loads(line.decode())
     except (ValueError, RecursionError):

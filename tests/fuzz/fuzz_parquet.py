@@ -92,7 +92,6 @@ def _number(text: str, kind: pa.DataType) -> float:
 
 
 def _honest(event: Any, schema: pa.Schema, rules: Rules, times: TimeForm) -> dict[str, Any]:
-    """Return an event as a record."""
     record: dict[str, Any] = {field.name: "7" for field in schema if field.name not in rules.names()}
     for name, value in zip((rules.user, rules.item, rules.stream), (event.user, event.item, event.stream), strict=True):
         if name:
@@ -103,7 +102,6 @@ def _honest(event: Any, schema: pa.Schema, rules: Rules, times: TimeForm) -> dic
 
 
 def _time(micros: int, kind: pa.DataType, times: TimeForm) -> Any:
-    """Return a time as the schema has it."""
     if pa.types.is_timestamp(kind):
         return micros * PER_SECOND[kind.unit] // 10**6
     if pa.types.is_integer(kind):

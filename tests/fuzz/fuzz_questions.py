@@ -73,7 +73,6 @@ def _before(row: Any, event: Event) -> bool:
 
 
 def _elsewhere(row: Any, event: Event) -> bool:
-    """A row of another stream or window."""
     return row.stream != event.stream or not row.window_start.micros <= event.time < row.window_end.micros
 
 

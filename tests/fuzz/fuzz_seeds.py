@@ -68,7 +68,6 @@ def keep(place: Path) -> Path:
 
 
 def remove(place: Path) -> None:
-    """Remove a folder of files."""
     if place.is_dir():
         for inner in place.iterdir():
             remove(inner) if inner.is_dir() else inner.unlink()

@@ -1,22 +1,28 @@
-"""Published rows do not change when one person adds any one record: whole commands, in all formats at once."""
+"""Whole commands: one person's record changes no other's rows, and whatever options are given, the end is clear."""
 
 import json
+import os
 import random
-from collections.abc import Callable
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fuzz_avro import avro_case
 from fuzz_cases import NUMBERS, Case, Crowd, honest_events
-from fuzz_commands import QUESTIONS, Ran, arguments_of, run
+from fuzz_commands import ITEMS, QUESTIONS, Ran, arguments_of, run
 from fuzz_damage import damaged_file, mislabelled_file, misshapen_file
 from fuzz_manners import check_manners
 from fuzz_meaning import Event, Rules
+from fuzz_options import hostile_call, hostile_plan
 from fuzz_parquet import parquet_case
 from fuzz_seeds import run_cases
 from fuzz_text_files import text_case
 from fuzz_values import CANARY
-from questions import EXAMPLES, in_windows
+from privstream.pipelines.questions.catalogue import WORDS
+from questions import EXAMPLES, in_windows, plan_line
 
 CASES = {"jsonl": text_case, "csv": text_case, "avro": avro_case, "parquet": parquet_case}
 PEOPLE = 120
@@ -122,3 +128,74 @@ def test_damaged_files_end_in_one_clear_line(kind, format, tmp_path):
             assert damaged.path.name in ran.err, f"the file is not named\n{damaged}\n{ran}"
 
     run_cases(f"run {kind} {format}", 3, check, tmp_path)
+
+
+SECONDS = 100
+"""No case may take longer, on a slow and busy machine."""
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """End what takes too long."""
+
+    def end(*_):
+        raise TimeoutError(f"a command takes longer than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def events_in(folder: Path) -> Path:
+    """Write a few events of people whose names are points."""
+    rows = [
+        {"user": str(n % 40 + 1), "item": ITEMS[n % 3], "time": f"2024-01-01T00:00:{n % 50:02}Z"} for n in range(60)
+    ]
+    path = folder / "events.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def check_call(chance, folder):
+    """Run a command with hostile options, in a folder of its own, since some of them are names of files."""
+    call = hostile_call(chance, folder / "run", events_in(folder))
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with in_time():
+            ran = run(call, folder / "run")
+    finally:
+        os.chdir(before)
+    check_manners(ran, typed=call)
+
+
+def check_plan(chance, folder):
+    """Ask for a plan with hostile numbers."""
+    call = hostile_plan(chance)
+    with in_time():
+        check_manners(run(call, folder), typed=call)
+
+
+def test_hostile_options(tmp_path):
+    run_cases("options", 8, check_call, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_many_hostile_options(part, tmp_path):
+    run_cases(f"options {part}", 40, check_call, tmp_path)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_the_plans_are_good_ones(word, tmp_path):
+    ran = run(shlex.split(plan_line(word)), tmp_path)
+    assert ran.status == 0, str(ran)
+
+
+@pytest.mark.slow
+def test_hostile_plans(tmp_path):
+    run_cases("plans", 30, check_plan, tmp_path)

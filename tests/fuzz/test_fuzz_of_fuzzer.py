@@ -15,7 +15,7 @@ from fuzz_seeds import chance_of
 from fuzz_text_files import COMPRESSIONS, text_case
 
 CASES = 300
-"""No more than `test_fuzz_readers.py` has."""
+"""No more than `test_fuzz_files.py` has."""
 
 
 def lines_of(path):

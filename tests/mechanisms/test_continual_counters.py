@@ -218,7 +218,7 @@ def moved_by_a_row(counter, steps):
     if isinstance(counter, KaryTreeCounter):  # the node of each level around every step
         nodes = [[(level, s // counter.arity**level) for level in range(counter.height)] for s in range(steps)]
     else:
-        nodes = [[(level, s >> level) for level in range(counter.levels)] for s in range(steps)]
+        nodes = [[(level, s >> level) for level in range(counter.height)] for s in range(steps)]
     every = sorted({node for held in nodes for node in held})
     return np.array([[float(node in held) for held in nodes] for node in every])
 

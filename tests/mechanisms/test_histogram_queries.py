@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.trees import BinaryTreeCounter
 from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.partition import bound_labels, early_bound
-from privstream.mechanisms.histograms.query import (
+from privstream.mechanisms.histograms.histogram_queries import (
     Histogram,
+    HistogramQueries,
     MaxSum,
     MinSum,
     Monotone,
@@ -22,6 +21,7 @@ from privstream.mechanisms.histograms.query import (
     TopK,
     all_values,
 )
+from privstream.mechanisms.histograms.partition import bound_labels, early_bound
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.noise.tails import series_share
 from scipy import stats

@@ -1,14 +1,25 @@
+"""Sources of noise: by key and label, many at once, and the functions that they are made of."""
+
 import copy
+import hashlib
 import os
 import pickle
 import re
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.noise import routed
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.prf import Prf
+from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from scipy import stats
 
@@ -346,3 +357,237 @@ def test_pickles_of_a_key_from_the_environment_hold_its_name_only(monkeypatch):
     data = pickle.dumps(noise)
     assert b"secret" not in data
     assert np.array_equal(pickle.loads(data).words(3), noise.words(3))
+
+
+KEY = bytes(range(32))
+MASK = (1 << 64) - 1
+
+
+def keyed_hash(key, purpose, message):
+    return hashlib.blake2b(message, key=key, person=purpose, digest_size=32).digest()
+
+
+def aes(key, block):
+    return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(block)
+
+
+def scalar_hash(key, string):
+    """The hash of one string, written out once more without arrays."""
+    if len(string) > 63:
+        long_key = keyed_hash(key, b"key", b"long strings")
+        return int.from_bytes(hashlib.blake2b(string, key=long_key, digest_size=8).digest(), "little")
+    cipher_key = keyed_hash(key, b"key", b"short strings")
+    state = aes(cipher_key, string[:15].ljust(15, b"\0") + bytes([len(string)]))
+    for start in range(15, len(string), 16):
+        block = string[start : start + 16].ljust(16, b"\0")
+        state = aes(cipher_key, bytes(a ^ b for a, b in zip(state, block, strict=True)))
+    return int.from_bytes(state[:8], "little")
+
+
+def arrow(strings, prefix=b""):
+    data = np.frombuffer(prefix + b"".join(strings), dtype=np.uint8)
+    return data, len(prefix) + np.cumsum([0, *map(len, strings)], dtype=np.int64)
+
+
+def drawn(prf):
+    """Return what depends on the key alone: equal for equal keys."""
+    return tuple(prf.encrypt("lane 0", np.array([[1, 2]], np.uint64))[0].tolist())
+
+
+def test_encrypt_is_aes_256_of_little_endian_words():
+    blocks = np.array([[1, 2], [MASK, 0], [3 << 60, 5]], dtype=np.uint64)
+    image = Prf(KEY).encrypt("lane 0", blocks)
+    key = keyed_hash(KEY, b"key", b"lane 0")
+    for block, got in zip(blocks.tolist(), image.tolist(), strict=True):
+        expected = aes(key, b"".join(word.to_bytes(8, "little") for word in block))
+        assert got == [int.from_bytes(expected[:8], "little"), int.from_bytes(expected[8:], "little")]
+
+
+def test_known_answer_of_aes():
+    # FIPS 197, appendix C.3: pins the cipher that the other tests take for granted.
+    assert aes(KEY, bytes.fromhex("00112233445566778899aabbccddeeff")).hex() == "8ea2b7ca516745bfeafc49904b496089"
+
+
+def test_purposes_are_independent_permutations():
+    blocks = np.array([[7, 7]], dtype=np.uint64)
+    images = {tuple(Prf(KEY).encrypt(purpose, blocks)[0].tolist()) for purpose in ("lane 0", "lane 1", "bind")}
+    assert len(images) == 3
+
+
+def test_child_goes_part_by_part():
+    assert drawn(Prf(KEY).child("a", 1)) == drawn(Prf(KEY).child("a").child(1))
+    assert drawn(Prf(KEY).child("a")) == drawn(Prf(keyed_hash(KEY, b"path", b"sa")))
+
+
+paths = st.lists(st.one_of(st.text(max_size=4), st.integers(-300, 300), st.binary(max_size=4)), max_size=3)
+
+
+@given(paths, paths)
+def test_different_paths_have_different_keys(one, other):
+    same = len(one) == len(other) and all(type(a) is type(b) and a == b for a, b in zip(one, other, strict=True))
+    assert (drawn(Prf(KEY).child(*one)) == drawn(Prf(KEY).child(*other))) == same
+
+
+def test_types_are_told_apart():
+    keys = {drawn(Prf(KEY).child(*path)) for path in [("1",), (b"1",), (1,), (0x1,), ("0x1",), ("1", ""), ("", "1")]}
+    assert len(keys) == 6  # 1 and 0x1 are one integer
+
+
+def test_numpy_integers_are_integers():
+    assert drawn(Prf(KEY).child(np.int64(5))) == drawn(Prf(KEY).child(5))
+
+
+@pytest.mark.parametrize("part", [True, 1.5, None, ("a",)])
+def test_other_types_are_refused(part):
+    with pytest.raises(TypeError, match="path must consist of str, int or bytes, got"):
+        Prf(KEY).child(part)
+
+
+def test_secrets_of_any_length():
+    roots = {drawn(Prf.from_secret(b"x" * length, "")) for length in (16, 32, 63, 64, 65, 1000)}
+    assert len(roots) == 6
+    assert drawn(Prf.from_secret(KEY, "a")) != drawn(Prf.from_secret(KEY, "b"))
+
+
+@given(st.lists(st.binary(max_size=90), max_size=12), st.binary(max_size=3))
+def test_hash_is_the_scalar_definition(strings, prefix):
+    got = Prf(KEY).hash_bytes(*arrow(strings, prefix))
+    assert got.tolist() == [scalar_hash(KEY, string) for string in strings]
+
+
+@pytest.mark.parametrize("length", [0, 1, 14, 15, 16, 30, 31, 32, 47, 48, 62, 63, 64, 65, 1 << 20])
+def test_hash_at_block_borders(length):
+    strings = [b"ab", bytes([length % 251]) * length, b"c" * 31]
+    assert Prf(KEY).hash_bytes(*arrow(strings)).tolist() == [scalar_hash(KEY, string) for string in strings]
+
+
+def test_hash_tells_padding_from_data():
+    strings = [b"a" + b"\0" * zeros for zeros in range(80)]
+    assert len(set(Prf(KEY).hash_bytes(*arrow(strings)).tolist())) == 80
+
+
+def test_hash_of_nothing():
+    assert Prf(KEY).hash_bytes(np.empty(0, np.uint8), np.zeros(1, np.int64)).shape == (0,)
+    assert Prf(KEY).hash_bytes(np.empty(0, np.uint8), np.zeros(3, np.int64)).tolist() == [scalar_hash(KEY, b"")] * 2
+
+
+def test_pickle_and_repr():
+    prf = Prf(KEY)
+    blocks = np.arange(6, dtype=np.uint64).reshape(3, 2)
+    image = prf.encrypt("lane 0", blocks)  # fills the cipher cache, which must not be pickled
+    assert (pickle.loads(pickle.dumps(prf)).encrypt("lane 0", blocks) == image).all()
+    assert repr(prf) == "Prf(<key>)"
+
+
+def test_threads_that_draw_at_once_draw_the_same():
+    """A cipher context is used again, but never by two at once."""
+    prf, blocks = Prf(bytes(32)), np.arange(2_000, dtype=np.uint64).reshape(-1, 2)
+    expected = prf.encrypt("p", blocks).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: prf.encrypt("p", blocks).tolist(), range(200)))
+    assert all(one == expected for one in found)
+
+
+ROUTED_NOISE = KeyedNoise(b"a key for tests only")
+NAMES = ("", "0", "ä", "a" * 200)
+TABLE = st.lists(st.tuples(st.integers(0, len(NAMES) - 1), st.integers(0, 5)), max_size=12, unique=True)
+
+
+def sources() -> SourcesByName:
+    return SourcesByName(lambda name: ROUTED_NOISE.derive("stream", name))
+
+
+def table(pairs) -> RoutedNoise:
+    codes, keys = np.array(pairs, np.int64).reshape(-1, 2).T
+    return RoutedNoise(sources(), NAMES, codes, keys.astype(np.uint64))
+
+
+def labels(keys, low) -> np.ndarray:
+    return np.stack([np.asarray(keys, np.uint64), np.full(len(keys), low, np.uint64)], axis=1)
+
+
+@given(TABLE, st.data())
+def test_each_row_has_the_noise_of_its_own_source(pairs, data):
+    rows = data.draw(st.lists(st.integers(0, len(pairs) - 1), max_size=15)) if pairs else []
+    values, low = np.arange(len(rows)), data.draw(st.integers(0, 2**64 - 1))
+    noise = table(pairs).derive("x", 3)
+    laws = DiscreteGaussian(5.0), DiscreteGaussian(5000.0), DiscreteLaplace(30000.0), WideGaussian(1e6)
+    bound = noise.bind(noise.bind(labels(rows, low), values), -values)
+    found = [noise.words(labels(rows, low), 2), noise.words(bound), *(law.draw(noise, bound) for law in laws)]
+    for i, row in enumerate(rows):
+        code, key = pairs[row]
+        alone = ROUTED_NOISE.derive("stream", NAMES[code]).derive("x", 3)
+        own = alone.bind(alone.bind(labels([key], low), values[i : i + 1]), -values[i : i + 1])
+        expected = [alone.words(labels([key], low), 2), alone.words(own), *(law.draw(alone, own) for law in laws)]
+        for all_rows, one in zip(found, expected, strict=True):
+            assert np.array_equal(all_rows[i], one[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": 20.0, "delta": 1e-2},
+        {"over": 3, "horizon": 6, "epsilon": 2.0, "delta": 1e-2, "min_people": 2, "max_value": 9},
+        {"over": "start", "horizon": 6, "epsilon": 9.0, "delta": 1e-2, "contributions_per_key": 1},
+        {"over": "start", "horizon": 6, "epsilon": 4.0, "public_keys": True, "contributions": 3},
+    ],
+)
+def test_a_mechanism_answers_for_many_streams_as_for_each_alone(options):
+    made, chance = KeyedCounts(**options), np.random.default_rng(5)
+    pairs = [(code, key) for code in range(len(NAMES)) for key in range(4)]
+    order = chance.permutation(len(pairs))
+    pairs = [pairs[i] for i in order]
+    codes, keys = np.array(pairs, np.int64).T
+    public = made.public_keys
+    together = made.initial_state(np.arange(len(pairs), dtype=np.uint64)) if public else made.initial_state()
+    alone = [made.initial_state(np.arange(4, dtype=np.uint64)) if public else made.initial_state() for _ in NAMES]
+    published = 0
+
+    def given_step(step, numbers, counts, numbered):
+        people = counts // 2 if made.needs_people else None
+        sums = None if made.max_value is None else counts * 2
+        return KeyedStep(step=step, keys=numbered[numbers].astype(np.uint64), counts=counts, people=people, sums=sums)
+
+    for step in range(1, 7):
+        some = np.sort(chance.choice(len(pairs), 6, replace=False))
+        counts = chance.integers(1, 12, size=6)
+        together, found = made.step(together, given_step(step, some, counts, np.arange(len(pairs))), table(pairs))
+        rows = set(zip(codes[found.keys].tolist(), keys[found.keys].tolist(), found.counts.tolist(), strict=True))
+        expected = set()
+        for code, name in enumerate(NAMES):
+            own = codes[some] == code
+            given_alone = given_step(step, some[own], counts[own], keys)
+            alone[code], each = made.step(alone[code], given_alone, ROUTED_NOISE.derive("stream", name))
+            expected |= {(code, *row) for row in zip(each.keys.tolist(), each.counts.tolist(), strict=True)}
+        assert rows == expected
+        published += len(rows)
+    assert published
+
+
+def test_so_many_sources_are_kept_at_hand_and_none_with_a_long_name(monkeypatch):
+    monkeypatch.setattr(routed, "AT_HAND", 3)
+    held = sources()
+    below = held.derive("x")
+    assert below is held.derive("x")
+    assert below["a"] is below["a"]
+    for name in ("a", "b", "c", "d", "x" * 65):
+        assert below[name].words(2).tolist() == ROUTED_NOISE.derive("stream", name, "x").words(2).tolist()
+    assert max(len(held._at_hand), len(below._at_hand)) <= 3
+    assert below["x" * 65] is not below["x" * 65]
+
+
+def test_a_pickle_holds_no_source_that_is_at_hand():
+    held = SourcesByName(ROUTED_NOISE.derive)
+    before = pickle.dumps(held)
+    _ = held["a"].words(1), held.derive("x")["a"]
+    assert pickle.dumps(held) == before
+    assert pickle.loads(before)["a"].words(1).tolist() == ROUTED_NOISE.derive("a").words(1).tolist()
+
+
+def test_what_has_no_row_is_refused():
+    noise = table([(0, 1)])
+    for labels_ in (3, np.zeros(3, np.uint64)):
+        with pytest.raises(TypeError, match="labels must be an array of rows and their low halves"):
+            noise.words(labels_)
+    with pytest.raises(TypeError, match="strings must be hashed by one source"):
+        noise.hash_bytes(np.zeros(1, np.uint8), np.array([0, 1]))

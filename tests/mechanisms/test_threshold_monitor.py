@@ -1,7 +1,8 @@
-"""The threshold monitor against a slow reference, its pruning, its gates, its refusals, and what it must detect."""
+"""The threshold monitor and its counters of people: slow references, pruning, gates, refusals, what it must detect."""
 
+import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, holdings, ids, streams
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
-from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy import noisy_counts
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from scipy import stats
 
 CALIBRATIONS = ("clock", "target_charging", "paper")
@@ -459,3 +466,201 @@ def test_noise_of_counts_depends_on_the_count():
         assert results[0] == results[1]
         differences.append(results[2] - results[0])
     assert len(set(differences)) > 10
+
+
+people = st.integers(0, 2**64 - 1) | st.integers(0, 20)
+mentions = st.lists(st.lists(people, max_size=30), max_size=30)
+
+
+def ids_counters(values):
+    return np.array(values, dtype=np.uint64)
+
+
+def added_up(steps):
+    counters = UserCounters()
+    for step in steps:
+        counters = counters.add(Charges.of(ids_counters(step)))
+    return counters
+
+
+@given(mentions)
+def test_equals_a_plain_counter(steps):
+    counters, plain = added_up(steps), Counter(person for step in steps for person in step)
+    asked = [*plain, 0, 1, 2**64 - 1, *plain]
+    assert counters.charged(ids_counters(asked)).tolist() == [plain[person] for person in asked]
+    compact = counters.compact()
+    assert compact.keys.tolist() == sorted(plain)
+    assert compact.values.tolist() == [plain[person] for person in sorted(plain)]
+
+
+@given(mentions)
+def test_old_values_stay_valid(steps):
+    history, expected, plain = [UserCounters()], [Counter()], Counter()
+    for step in steps:
+        history.append(history[-1].add(Charges.of(ids_counters(step))))
+        plain = plain + Counter(step)
+        expected.append(plain)
+    for counters, then in zip(history, expected, strict=True):
+        assert counters.charged(ids_counters(sorted(plain))).tolist() == [then[person] for person in sorted(plain)]
+
+
+@given(mentions, st.integers(1, 10))
+def test_bytes_slices_and_runs_add_up_to_the_same(steps, size):
+    counters = added_up(steps)
+    compact = Charges.from_bytes(counters.compact().to_bytes())
+    slices = [compact.slice(i, i + size) for i in range(0, len(compact), size)]
+    again = UserCounters.of(Charges.from_bytes(part.to_bytes()) for part in slices)
+    everybody = compact.keys
+    assert np.array_equal(again.charged(everybody), counters.charged(everybody))
+
+
+@given(mentions)
+def test_runs_at_least_halve(steps):
+    counters = added_up(steps)
+    sizes = [len(run) for run in counters.runs]
+    assert all(before >= 2 * after for before, after in itertools.pairwise(sizes))
+    assert len(counters) == sum(sizes)
+    assert 0 not in sizes
+    for run in counters.runs:
+        assert np.all(run.keys[1:] > run.keys[:-1])
+
+
+def test_small():
+    """At most 16 bytes for each person charged, in memory and in a snapshot, whatever the order of the steps."""
+    rng, charged = np.random.default_rng(1), 200_000
+    everybody = rng.permutation(rng.integers(0, 2**64, charged, dtype=np.uint64))
+    counters = UserCounters()
+    for step in np.array_split(everybody, 300):
+        counters = counters.add(Charges.of(step))
+    held = sum(run.keys.nbytes + run.values.nbytes for run in counters.runs)
+    assert held <= 16 * charged
+    assert len(counters.compact().to_bytes()) <= 10 * charged + 1000
+
+
+def test_repeated_charges_cost_no_more_than_twice():
+    """A person has entries in several runs; runs that halve hold at most twice as many entries as people."""
+    people, counters = np.arange(1 << 12, dtype=np.uint64), UserCounters()
+    rng = np.random.default_rng(2)
+    for _ in range(500):
+        counters = counters.add(Charges.of(rng.choice(people, 200, replace=False)))
+    assert len(counters) <= 2 * len(people)
+
+
+def test_counts_beyond_two_bytes_do_not_wrap_round():
+    counters = UserCounters().add(Charges(ids_counters([1, 2]), np.array([65_535, 5], np.uint16)))
+    counters = counters.add(Charges.of(ids_counters([1]))).add(Charges.of(ids_counters([1])))
+    assert counters.charged(ids_counters([1, 2])).tolist() == [65_537, 5]
+    merged = counters.add(Charges.of(ids_counters([1, 2, 3])))
+    assert len(merged.runs) == 1
+    assert merged.charged(ids_counters([1, 2, 3])).tolist() == [65_538, 6, 1]
+    assert Charges.from_bytes(merged.compact().to_bytes()).values.tolist() == [65_538, 6, 1]
+    assert Charges.of(np.full(70_000, 9, np.uint64)).values.tolist() == [70_000]
+
+
+def test_nobody():
+    counters = UserCounters().add(Charges.none()).add(Charges.of(ids_counters([])))
+    assert len(counters) == 0
+    assert counters.charged(ids_counters([1, 2])).tolist() == [0, 0]
+    assert len(Charges.from_bytes(counters.compact().to_bytes())) == 0
+    assert counters.charged(ids_counters([])).shape == (0,)
+
+
+def test_damaged_bytes_are_refused():
+    data = Charges.of(ids_counters([1, 2, 3])).to_bytes()
+    for bad in (data[:-1], b"", data[:-1] + b"x"):
+        with pytest.raises(SnapshotError):
+            Charges.from_bytes(bad)
+
+
+BUDGET = {"epsilon": 1.0, "max_hits": 4, "tests": 10**6, "beta": 0.01, "count_share": 0.25}
+
+
+def gaussian_delta(mu, epsilon):
+    """Delta of a Gaussian release with sensitivity mu times its deviation (Balle and Wang 2018)."""
+    phi = stats.norm.cdf
+    return phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize("releases", [1, 4, 64])
+def test_curve_is_close_to_that_of_continuous_noise(releases):
+    sigma = 6.0 * math.sqrt(releases)
+    curve = CountCurve(sigma=sigma, releases=releases)
+    for epsilon in (0.3, 0.6):
+        assert curve.delta(epsilon) == pytest.approx(
+            gaussian_delta(1 / 6, epsilon), rel=0.05 if releases == 1 else 0.01
+        )
+    assert curve.epsilon(curve.delta(0.5)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_one_release_is_at_least_the_divergence_of_its_law():
+    z = np.arange(-80, 81)
+    mass = np.exp(-(z**2) / (2 * 5.0**2))
+    mass /= mass.sum()
+    for epsilon in (0.2, 0.5, 0.8):
+        exact = np.maximum(0, mass[1:] - math.exp(epsilon) * mass[:-1]).sum()
+        assert exact <= CountCurve(sigma=5.0, releases=1).delta(epsilon) <= exact * 1.1
+
+
+@pytest.mark.parametrize("calibrator", [clock, target_charging, kaplan_mansour_stemmer])
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+def test_hits_and_counts_together_use_up_the_budget_and_no_more(calibrator, neighbouring):
+    budget = MonitorBudget(delta=1e-6, neighbouring=neighbouring, domain="unknown", tests_per_person=100, **BUDGET)
+    found = calibrator.calibrate(budget)
+    assert found.privacy_curve.delta(1.0) <= 1e-6
+    assert found.privacy_curve.delta(0.98) > 1e-6
+    assert found.guarantee.curve is found.privacy_curve
+
+
+def test_a_replaced_person_needs_more_noise():
+    one, other = (
+        clock.calibrate(MonitorBudget(delta=1e-6, neighbouring=n, **BUDGET)).count_sigma
+        for n in ("add_remove", "replace_one")
+    )
+    assert 1.3 < other / one < 1.6  # about the square root of two
+
+
+def test_a_sigma_that_cannot_be_drawn_is_refused(monkeypatch):
+    """The solver looks at sigmas up to e times the largest one that can be drawn; it must not return any of these."""
+    given = {"hits": PureDp(0.5), "charges": 4, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
+    sigma = noisy_counts.solve_sigma(**given)
+    assert noisy_counts.LARGEST_SIGMA == discrete.LARGEST_SIGMA
+    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma)
+    assert noisy_counts.solve_sigma(**given) == sigma
+    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma * 0.99)
+    with pytest.raises(ValueError, match="count_share must leave enough"):
+        noisy_counts.solve_sigma(**given)
+
+
+def test_no_share_is_no_counts():
+    assert clock.calibrate(MonitorBudget(delta=1e-6, **{**BUDGET, "count_share": 0.0})).count_sigma is None
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "charges"), [(0.1, 1e-13, 30), (1.0, 1e-12, 1000)])
+def test_small_deltas_are_told_apart(epsilon, delta, charges):
+    options = {"charges": charges, "neighbouring": "add_remove", "epsilon": epsilon}
+    sigma = noisy_counts.solve_sigma(hits=PureDp(epsilon / 2), delta=delta, **options)
+    assert sigma > noisy_counts.solve_sigma(hits=PureDp(epsilon / 2), delta=100 * delta, **options)
+
+
+def test_a_delta_below_what_accounts_can_tell_is_refused():
+    with pytest.raises(ValueError, match=r"^delta must leave at least 1e-13 for noisy counts, got 9e-14$"):
+        noisy_counts.solve_sigma(hits=PureDp(0.5), charges=1, neighbouring="add_remove", epsilon=1.0, delta=9e-14)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.slow
+def test_losses_too_large_to_tell_are_no_privacy():
+    """The search must go on to more noise where a loss is no longer a number, without a word."""
+    options = {"charges": 1000, "neighbouring": "add_remove", "delta": 1e-12}
+    sigma = noisy_counts.solve_sigma(hits=PureDp(375.0), epsilon=500.0, **options)
+    assert 0.3 < sigma < noisy_counts.solve_sigma(hits=PureDp(75.0), epsilon=100.0, **options)
+
+
+def test_an_epsilon_that_no_noise_can_meet_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"count_share must leave enough for counts with sigma <= 1e\+06"):
+        noisy_counts.solve_sigma(hits=PureDp(1e-10), charges=1, neighbouring="add_remove", epsilon=1e-9, delta=1e-6)
+
+
+def test_a_budget_spent_on_hits_is_refused():
+    with pytest.raises(ValueError, match=r"count_share must leave enough for counts with sigma <= 1e\+06"):
+        noisy_counts.solve_sigma(hits=PureDp(2.0), charges=1, neighbouring="add_remove", epsilon=1.0, delta=1e-6)

@@ -88,7 +88,6 @@ def legacy_archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def archived_files(archive: Path) -> dict[str, bytes]:
-    """All files of a source archive, by their paths in it."""
     with tarfile.open(archive) as tar:
         members = [member for member in tar.getmembers() if member.isfile()]
         return {"/".join(PurePosixPath(member.name).parts[1:]): tar.extractfile(member).read() for member in members}

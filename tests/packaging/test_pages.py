@@ -1,14 +1,21 @@
-"""Who does what the tutorial and the how-to pages say, line by line, gets what they show."""
+"""Who does what the README, the tutorial and the pages say, line by line, gets what they show."""
 
+import ast
+import csv
+import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runner_harness
 from documents import PAGES, ROOT, blocks, follow, lines
+from privstream.pipelines.cli import main
 
 SERVERS = {
     "flink.md",
@@ -66,3 +73,148 @@ def test_programs_of_deploy_are_called_as_they_can_be() -> None:
     for script, *words in calls:
         done = subprocess.run([sys.executable, ROOT / script, *words, "--help"], capture_output=True, check=False)
         assert done.returncode == 0, (script, words, done.stderr)
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_library_example_runs(tmp_path, monkeypatch, capfd):
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    ((_, code),) = blocks(README, "python")
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    printed = capfd.readouterr().out
+    assert "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run" in printed
+    assert "item='rain'" in printed
+
+
+def test_the_first_answer_is_given(tmp_path, monkeypatch, capfd):
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    ((_, block),) = blocks(README, "sh")
+    _, simulate, watch = block.replace("\\\n", " ").strip().splitlines()
+    assert main(shlex.split(simulate.replace("--windows 24", "--windows 6"))[1:]) == 0
+    assert main([*shlex.split(watch)[1:], "--run_id=readme"]) == 0  # Avro files differ in a random marker
+    assert (tmp_path / "key.ledger.jsonl").exists()
+    ((_, answer),) = blocks(README, "text")
+    shown, printed = answer.splitlines(), capfd.readouterr().out.splitlines()
+    assert [line.split() for line in printed[:2]] == [line.split() for line in shown[:2]]
+    assert any("night market" in line for line in printed[3:])
+
+
+LINES = """Customer No;Page viewed;Visited at;Basket
+1;Lamps;04/03/2030 10:40;12,50
+2;Lamps;2030-03-05 10:40:09;1,999
+3;Lam\u200bps\u00a0 ;04/03/2030 10:40;
+4;NaN;04/03/2030 10:40;1
+nan;Lamps;04/03/2030 10:40;1
+5;\u200b;04/03/2030 10:40;1
+6;Lamps;soon;1
+7;Lamps;04/03/2030 10:40;inf
+8;Lamps;04/03/2030 10:40;much
+"""
+
+
+def cleaned(folder: Path, *changes: tuple[str, str]) -> tuple[list[list[str]], str]:
+    """Run the program of the page, with other first lines, on a file of a shop."""
+    (folder / "visits.csv").write_text(LINES, "utf-8-sig")
+    page = blocks((ROOT / "docs" / "tutorial.md").read_text("utf-8"), "python")
+    (program,) = (text for _, text in page if text.startswith("# clean.py"))
+    for old, new in changes:
+        assert program.count(old) == 1
+        program = program.replace(old, new)
+    (folder / "clean.py").write_text(program)
+    said = subprocess.run([sys.executable, "clean.py"], cwd=folder, check=True, capture_output=True, text=True).stdout
+    with open(folder / "events.csv", encoding="utf-8", newline="") as file:
+        return list(csv.reader(file)), said
+
+
+def test_two_forms_of_times_and_what_cannot_be_seen_are_read(tmp_path: Path) -> None:
+    (_, *rows), said = cleaned(tmp_path)
+    assert [row[0] for row in rows] == ["1", "2", "3", "7", "8"]
+    assert {row[1] for row in rows} == {"Lamps"}
+    assert rows[1][2] == datetime(2030, 3, 5, 10, 40, 9).isoformat() + "+01:00"
+    assert "5 events in events.csv\n4 rows have no user" in said
+
+
+def test_a_row_without_a_price_is_counted_or_left_out_as_is_said(tmp_path: Path) -> None:
+    price = ('VALUE, DECIMAL = ""', 'VALUE, DECIMAL = "Basket"')
+    (header, *rows), _ = cleaned(tmp_path, price)
+    assert header == ["user", "item", "time", "value"]
+    assert [(row[0], row[3]) for row in rows] == [("1", "1250"), ("2", "200"), ("3", "0")]
+    (_, *rows), _ = cleaned(tmp_path, price, ("NO_PRICE = 0", "NO_PRICE = None"))
+    assert [row[0] for row in rows] == ["1", "2"]
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+NOTEBOOK = json.loads((DOCS / "notebook.ipynb").read_text())
+CELLS = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (DOCS / "python.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(codes: list[str], name: str) -> tuple[dict[str, Any], list[Any]]:
+    """Run code piece by piece, as a notebook does; return what is there then, and what each piece shows."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    for code in codes:
+        *statements, last = ast.parse(code).body
+        if not isinstance(last, ast.Expr):
+            statements.append(last)
+        exec(compile(ast.Module(statements, []), name, "exec"), names)
+        if isinstance(last, ast.Expr):
+            shown.append(eval(compile(ast.Expression(last.value), name, "eval"), names))
+    return names, shown
+
+
+@pytest.mark.slow
+def test_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    (folder / "key").chmod(0o600)
+    names, _ = run(BLOCKS, "python.md")
+    assert (folder / "visitors.parquet.guarantee.json").exists()
+    printed = capsys.readouterr()
+    assert "(epsilon = 1, delta = 1e-06)-differential privacy" in printed.out and not printed.err
+    sorted_visits = names["visits"].sort_values(["at", "visitor", "page"])
+    assert names["ordered"].reset_index(drop=True).equals(sorted_visits.reset_index(drop=True))
+
+
+def test_the_notebook_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names, shown = run(CELLS, "notebook.ipynb")
+    assert shown[1] is names["found"] and re.fullmatch(
+        r"<counts: \d+ rows, epsilon = 1, delta = 1e-06>", repr(shown[1])
+    )
+    counts, visits = names["counts"], names["visits"]
+    truth = visits[visits.page == "home"].groupby(visits["at"].dt.floor("D")).visitor.nunique()
+    home = counts[counts.item == "home"]
+    assert len(home) == 7 and (abs(home["count"].to_numpy() - truth.to_numpy()) <= home.error_bound + 60).all()
+    assert shown[3]._repr_png_().startswith(b"\x89PNG")
+    assert not capsys.readouterr().err
+
+
+def test_the_notebook_is_kept_without_what_it_shows() -> None:
+    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    assert cells and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    assert NOTEBOOK["nbformat"] == 4 and len({cell["id"] for cell in NOTEBOOK["cells"]}) == len(NOTEBOOK["cells"])
+
+
+TABLES_ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(TABLES_ROOT / "docs" / "tables.py"))
+
+
+SLOW = ("docs/how_to/method.md",)
+"""Pages with tables that take seconds to compute."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCRIPT["TABLES"]]
+)
+def test_tables_are_as_the_code_gives_them(name: str) -> None:
+    assert (TABLES_ROOT / name).read_text("utf-8") == SCRIPT["page"](name), "run: make tables"

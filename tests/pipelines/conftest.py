@@ -32,8 +32,6 @@ class Found(NamedTuple):
 
 
 class SaveBatch(beam.DoFn):
-    """Keeps a batch in a folder."""
-
     def __init__(self, folder: str) -> None:
         self.folder = folder
 

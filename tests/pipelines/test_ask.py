@@ -60,7 +60,6 @@ def searches(people: int = 60) -> pa.Table:
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    """A key of a test alone."""
     (tmp_path / "key").write_text("a key of this test alone\n")
     (tmp_path / "key").chmod(0o600)
     return tmp_path / "key"
@@ -68,7 +67,6 @@ def key(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -347,7 +345,6 @@ def test_a_result_without_rows_is_a_table_with_columns(tmp_path: Path) -> None:
 
 
 def _promise(path: Path) -> None:
-    """Write a guarantee file beside rows."""
     made = KeyedCounts(
         epsilon=1,
         delta=1e-6,

@@ -164,7 +164,6 @@ class TestLimits:
 
 
 def finding(verdict):
-    """A finding with such a verdict."""
     attack = attacks("ranges")[0]
     strong, weak = responses(2.0, 20_000, seed=4), responses(0.1, 20_000, seed=5)
     real, control = {REFUTED: (strong, strong), CONSISTENT: (weak, strong), NO_POWER: (weak, weak)}[verdict]

@@ -1,5 +1,10 @@
+"""Input that is no file of events, or a bad one, and a disk that is full: one clear line, or dead letters."""
+
+import errno
 import json
+import os
 import re
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import fastavro
@@ -10,7 +15,9 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.sources import avro_events, csv_events, json_events
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.readers import ReadEvents
+from privstream.transforms import spill
 
 GOOD = {"user": "u", "item": "i", "time": 1}
 SCHEMA = {
@@ -417,3 +424,155 @@ def test_a_timestamp_column_with_bad_rows_keeps_the_good_ones(tmp_path, read):
     assert len(outcome.rows) == 1
     counters = {name: count for name, count in outcome.counters.items() if name.startswith("events_malformed_")}
     assert counters == {"events_malformed_time_range": 2, "events_malformed_time_missing": 1}
+
+
+NAMED_GOOD = json.dumps({"user": "u", "item": "a", "time": "2024-01-01"}) + "\n"
+FORMATS = ("jsonl", "csv", "avro", "parquet")
+NO_FILE = "it is a folder, a pipe or a device, not a file"
+
+
+def folder(path):
+    path.mkdir()
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+def dangling(path):
+    path.symlink_to("nowhere")
+
+
+def circle(path):
+    path.symlink_to(path)
+
+
+@contextmanager
+def nobody_special(folder):
+    """Be somebody who may not read everything; root may."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for each in (folder, *list(folder.parents)[:-2]):
+        each.chmod(each.stat().st_mode | 0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def run(tmp_path, capfd):
+    """Return a function that runs the command on a path and gives its exit status and the last line it says."""
+
+    def run(path):
+        where = [f"--input={path}", f"--output={tmp_path / 'rows.jsonl'}", "--window=3600"]
+        status = main(
+            ["heavy-hitters", *where, "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1", "--method=clock"]
+        )
+        said = capfd.readouterr().err.strip()
+        assert "Traceback" not in said
+        assert not (tmp_path / "rows.jsonl").exists()
+        return status, said.splitlines()[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("make", [folder, os.mkfifo, device])
+def test_what_is_no_file_is_named_and_not_waited_for(make, format, tmp_path, run):
+    make(tmp_path / f"a.{format}")
+    assert run(tmp_path / f"a.{format}") == (
+        2,
+        f"privstream heavy-hitters: error: cannot read {tmp_path}/a.{format}: {NO_FILE}",
+    )
+
+
+@pytest.mark.parametrize("make", [dangling, circle])
+def test_links_to_nowhere_match_nothing(make, tmp_path, run):
+    make(tmp_path / "a.jsonl")
+    status, said = run(tmp_path / "a.jsonl")
+    assert status == 2
+    assert said.endswith(f"--input must match at least one file: nothing matches {tmp_path}/a.jsonl")
+
+
+def test_a_glob_passes_over_folders_and_names_a_pipe(tmp_path):
+    (tmp_path / "a.jsonl").write_text(NAMED_GOOD)
+    (tmp_path / "b.jsonl").mkdir()
+    assert [file.path for file in match_files(f"{tmp_path}/*.jsonl")] == [f"{tmp_path}/a.jsonl"]
+    os.mkfifo(tmp_path / "c.jsonl")
+    with pytest.raises(InputFileError, match=rf"c\.jsonl: {NO_FILE}"):
+        match_files(f"{tmp_path}/*.jsonl")
+
+
+@pytest.mark.parametrize("format", ["avro", "parquet"])
+def test_a_file_of_no_bytes_without_a_header_is_named(format, tmp_path, run):
+    (tmp_path / f"a.{format}").touch()
+    status, said = run(tmp_path / f"a.{format}")
+    assert status == 2
+    assert f"{tmp_path}/a.{format} is empty: it has 0 bytes" in said
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+@pytest.mark.parametrize("ending", ["gz", "bz2", "zst"])
+def test_a_compressed_file_of_no_bytes_is_named(format, ending, tmp_path, run):
+    (tmp_path / f"a.{format}.{ending}").touch()
+    status, said = run(tmp_path / f"a.{format}.{ending}")
+    assert status == 1
+    assert f"{tmp_path}/a.{format}.{ending} cannot be decompressed to its end" in said
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, run):
+    path = tmp_path / "a.jsonl"
+    path.write_text(NAMED_GOOD)
+    path.chmod(0)
+    with nobody_special(tmp_path):
+        status, said = run(path)
+    assert status == 2
+    assert said.endswith(f"cannot read {path}: Permission denied")
+
+
+@pytest.mark.parametrize("name", [b"l\xff.jsonl", b"l\xff.csv", b"l\xff.parquet"])
+def test_a_name_that_is_no_utf_8_is_refused(name, tmp_path, run):
+    path = os.fsencode(tmp_path) + b"/" + name
+    with open(path, "w") as file:
+        file.write(NAMED_GOOD)
+    status, said = run(tmp_path / f"l*{name[2:].decode()}")
+    assert status == 2
+    assert said.endswith("its name must be UTF-8")
+    assert "\\udcff" in said
+
+
+def test_control_characters_in_a_name_do_no_harm(tmp_path, run):
+    (tmp_path / "c\x1b[31m\u202e.avro").touch()
+    status, said = run(tmp_path / "c\x1b[31m\u202e.avro")
+    assert status == 2
+    assert "is empty" in said
+    assert "\x1b" not in said
+
+
+def test_a_full_disk_ends_the_command_without_rows(tmp_path, monkeypatch, capsys):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    events, rows = tmp_path / "events.jsonl", tmp_path / "rows.jsonl"
+    records = [{"user": f"u{i}", "item": "a", "time": f"2024-01-01T00:00:{i % 60:02}Z"} for i in range(100)]
+    events.write_text("".join(json.dumps(record) + "\n" for record in records))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(spill, "SMALLEST", 1)
+    monkeypatch.setattr(spill.os, "pwrite", full)
+    options = ["--input", str(events), "--output", str(rows), "--window", "1h", "--epsilon", "1", "--delta", "1e-6"]
+    code = main(
+        ["counts", *options, "--max_contributions", "1", "--noise_key_file", _key(tmp_path), "--ledger", "none"]
+    )
+    assert code != 0
+    assert f"cannot write waiting events in {tmp_path}: No space left on device" in capsys.readouterr().err
+    assert not rows.exists()
+
+
+def _key(folder):
+    path = folder / "noise.key"
+    path.touch(mode=0o600)
+    path.write_bytes(bytes(range(32)))
+    return str(path)

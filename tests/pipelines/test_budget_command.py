@@ -37,7 +37,6 @@ def pure(epsilon: float, unit: PrivacyUnit = PERSON) -> PrivacyGuarantee:
 
 
 def total(guarantees: Sequence[PrivacyGuarantee]) -> Total:
-    """Return the total of guarantees of one unit."""
     (found,) = totals(entry(number, guarantee) for number, guarantee in enumerate(guarantees))
     return found
 

@@ -45,7 +45,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def count(shop: Path, output: Path, *options: str) -> list[dict[str, Any]]:
-    """Return the rows of a run."""
     files = ["--input", f"{shop}/sales.jsonl", "--output", str(output), "--noise_key_file", f"{shop}/key"]
     assert cli.main(["counts", *files, *RUN, *options, "--ledger", "none", "--runner", "FnApiRunner"]) == 0
     return [json.loads(line) for line in output.read_text().splitlines()]

@@ -125,7 +125,6 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
 
 
 def plan(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> dict[str, Any]:
-    """Return the plan for one epsilon."""
     assert cli.main(["plan", name, "--epsilon=1", *options, "--json"]) == 0
     (budget,) = json.loads(capsys.readouterr().out)["budgets"]
     return budget

@@ -30,7 +30,6 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    """Return what there is to say of epsilon 1."""
     (found,) = ask(capsys, "--epsilon", "1", *options)["budgets"]
     return dict(found)
 

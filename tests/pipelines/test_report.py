@@ -1,20 +1,27 @@
-"""`privstream report`: from files of rows to one page."""
+"""`privstream report`: from files of rows to one page, also in a real browser, where nothing but its script runs."""
 
 import hashlib
 import json
 import math
 import re
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from example_results import HOSTILE, KEY, row_of, write
+from headless_browser import Chromium
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.public_lists import write_rules
+from privstream.pipelines.report.page import render
+from privstream.pipelines.report.result import read_result
+from privstream.pipelines.report.section import of_method, words_of
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.transforms import AlertRule
 from privstream.transforms import rows as row_types
 
 pytest.importorskip("jinja2")
@@ -285,6 +292,152 @@ def test_a_truth_is_that_of_one_result_of_its_kind(folder: Path, capsys: pytest.
 
 
 def item_holders(item: str, *, hour: int, people: int) -> ItemHolders:
-    """Return the truth about an item in an hour of the example."""
     row = row_of("counts", hour, item)
     return ItemHolders(row.stream, row.window_start, row.window_end, item, people)
+
+
+RULES = [
+    AlertRule(name="kettle", at_least=60, items=("fever", "cough")),
+    AlertRule(name="all", at_least=150),
+]
+DAYS = AlertRule(name="three hours", at_most=20, windows=3)
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clinic")
+    given = ["--users", "2000", "--windows", "24", "--seed", "3", "--output", str(folder / "e.avro")]
+    assert cli.main(["simulate", "alerts", *given]) == 0
+    return folder
+
+
+def run(clinic, name, rules, *more):
+    write_rules(str(clinic / "rules"), rules)
+    given = ["--input", str(clinic / "e.avro"), "--rules", str(clinic / "rules"), "--output", str(clinic / name)]
+    given += ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-02", "--epsilon", "4", "--delta", "1e-6"]
+    assert cli.main(["alerts", *given, *more]) == 0
+    return words_of(read_result(str(clinic / name)), None)
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "others"),
+    [
+        ("counts", "paid for before the run", ("stops, and", "continues and ends")),
+        ("status", "people are charged", ("stops, and", "paid for before the run")),
+        ("sparse_vector", "its last row says so", ("people are charged", "paid for before")),
+    ],
+)
+def test_the_page_is_about_the_method_that_ran(clinic, method, words, others):
+    page = run(clinic, f"{method}.jsonl", RULES, "--method", method)
+    assert words in page["question"] and not any(other in page["question"] for other in others)
+    costs = method == "sparse_vector"
+    names = [name for name, _ in page["columns"]]
+    assert ("stopped" in names) == ("epsilon_left" in names) == costs
+    assert page["rows"] and all(len(row) == len(names) for row in page["rows"])
+    assert any("budget is spent" in text for text in page["left_out"]) == costs
+    text = dict(page["columns"])["status"]
+    assert ('says "ended"' in text) == (method == "status") and "None" not in text
+
+
+def test_the_page_shows_the_rules(clinic):
+    page = run(clinic, "rules.jsonl", [*RULES, DAYS])
+    assert page["rules"] == {
+        "names": ["name", "at_least", "at_most", "windows", "items"],
+        "rows": [
+            ["kettle", "60", "-", "1", "fever, cough"],
+            ["all", "150", "-", "1", "any"],
+            ["three hours", "-", "20", "3", "any"],
+        ],
+    }
+    assert ("window", "1 hour") in page["parameters"]
+    shown = clinic / "page.html"
+    assert cli.main(["report", str(clinic / "rules.jsonl"), "--output", str(shown)]) == 0
+    assert "<h3>The rules</h3>" in shown.read_text() and "<td>fever, cough</td>" in shown.read_text()
+
+
+def test_hostile_promises_have_no_rules(clinic):
+    run(clinic, "hostile.jsonl", RULES)
+    file = Path(f"{clinic / 'hostile.jsonl'}.guarantee.json")
+    content = json.loads(file.read_text())
+    for rules in ("rule", [1], {"a": 1}):
+        file.write_text(json.dumps(content | {"public": {"rules": rules}}))
+        assert words_of(read_result(str(clinic / "hostile.jsonl")), None)["rules"] is None
+
+
+def test_sentences_about_other_methods_are_left_out():
+    text = 'A number. With the method "status" it is None. With the methods "counts" and "pairs" it is 1; None is rare.'
+    assert of_method(text, "status") == 'A number. With the method "status" it is "-".'
+    assert of_method(text, "pairs") == 'A number. With the methods "counts" and "pairs" it is 1; "-" is rare.'
+    assert of_method(text, "").count("With the method") == 2
+
+
+HARMFUL = "</script><script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\u202e"
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+POINT_AT = """<script>
+const svg = document.querySelector("figure svg");
+const frame = svg.getBoundingClientRect();
+const scale = frame.width / svg.viewBox.baseVal.width;
+const at = { clientX: frame.left + 102 * scale, clientY: frame.top + 51 * scale };
+svg.dispatchEvent(new PointerEvent("pointermove", at));
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Return what gives a page as it is after the browser has run it."""
+    folder = tmp_path_factory.mktemp("browser")
+    with Chromium(folder / "profile") as browser:
+
+        def after_running(page: str) -> str:
+            file = folder / f"{len(list(folder.iterdir()))}.html"
+            file.write_text(page)
+            browser.call("Page.navigate", url=file.as_uri())
+            browser.wait(f"location.href == {file.as_uri()!r} && document.readyState == 'complete'")
+            found: str = browser.run("document.documentElement.outerHTML")
+            return found
+
+        yield after_running
+
+
+def page() -> str:
+    """Return a page with hostile names wherever the data have a say."""
+    picture = {
+        "title": HARMFUL,
+        "caption": HARMFUL,
+        "size": [800, 400],
+        "image": "data:image/svg+xml;base64,",
+        "names": [HARMFUL, "tea"],
+        "points": [[0, 100, 50, "first"], [1, 300, 50, "second"]],
+        "thinned": False,
+    }
+    section = {"title": HARMFUL, "question": "", "file": HARMFUL, "kind": "counts", "silence": "", "accuracy": HARMFUL}
+    section |= {"pictures": [picture], "other_pictures": 0, "left_out": [], "promise": [], "not_covered": [HARMFUL]}
+    section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]}}
+    section |= {"columns": [(HARMFUL, HARMFUL)], "rows": [[HARMFUL]], "all_rows": 1, "facts": [(HARMFUL, HARMFUL)]}
+    section |= {"parameters": [(HARMFUL, HARMFUL)], "truth": True, "rules": {"names": [HARMFUL], "rows": [[HARMFUL]]}}
+    return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_the_script_of_the_page_runs_and_no_other(shown: Callable[[str], str]) -> None:
+    found = shown(page())
+    assert found.count("<option") == 3
+    assert "<title>Results, 2030-01-31</title>" in found
+    assert "onerror=" not in re.sub(r"&lt;.*?&gt;|\"[^\"]*\"", "", found)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_an_injected_script_would_not_run(shown: Callable[[str], str]) -> None:
+    found = shown(page().replace("</body>", "<script>document.title = 'ran'</script></body>"))
+    assert "<title>Results, 2030-01-31</title>" in found
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_a_point_says_what_it_is_when_it_is_pointed_at(shown: Callable[[str], str]) -> None:
+    pointed = POLICY.sub("", page()).replace("</body>", POINT_AT)
+    (tip,) = re.findall(r'<p class="tip"([^>]*)>(.*?)</p>', shown(pointed), re.S)
+    assert "hidden" not in tip[0]
+    assert tip[1].endswith("first") and tip[1].startswith("&lt;/script&gt;&lt;script&gt;")

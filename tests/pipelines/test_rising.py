@@ -24,7 +24,6 @@ COLUMNS = ("rise", "rise_lower", "rise_upper", "rise_probability")
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sales of six hours."""
     folder = tmp_path_factory.mktemp("shop")
     sales = [
         {"user": f"u{person}", "item": item, "time": f"2024-01-01T0{hour}:{person % 60:02}:00Z"}

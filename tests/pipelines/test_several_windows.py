@@ -16,7 +16,6 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sales of eight hours."""
     folder = tmp_path_factory.mktemp("shop")
     sales = [
         {"user": f"u{person}", "item": item, "time": f"2024-01-01T0{hour}:{person % 60:02}:00Z", "cents": person % 7}

@@ -1,7 +1,19 @@
-from collections import Counter
+"""Simulations, `privstream simulate` and `privstream demo`."""
+
+import json
+import os
+import re
+import shlex
+import stat
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
+from privstream.pipelines import cli, demo
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.simulate.simulation import ItemHolders, write_simulation
 from privstream.pipelines.simulate.streams import (
     START_MICROS,
@@ -14,6 +26,7 @@ from privstream.pipelines.simulate.streams import (
     simulate_heavy_hitters,
 )
 from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms.rows import KeyCount
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
 HOUR = 3_600_000_000
@@ -214,3 +227,243 @@ def test_arguments_are_checked(options, message):
 def test_arguments_of_example_1_4_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         simulate_example_1_4(**({"users": 10, "seed": 1} | options))
+
+
+CITY = ["simulate", "heavy-hitters", "--users", "500", "--windows", "3", "--seed", "11"]
+EXAMPLE = ["simulate", "heavy-hitters", "--workload", "example-1.4", "--users", "2000", "--seed", "11"]
+
+
+def holders(events: Path) -> dict[tuple[int, str], set[str]]:
+    """Count who sent what, by hour."""
+    found = defaultdict(set)
+    for event in pq.read_table(events).to_pylist():
+        found[int(event["time"].timestamp()) // 3600, event["item"]].add(event["user"])
+    return found
+
+
+def test_the_truth_of_the_command_is_what_the_events_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events, truth = tmp_path / "e.parquet", tmp_path / "t.jsonl"
+    assert cli.main([*CITY, "--output", str(events), "--truth", str(truth)]) == 0
+    shown = capsys.readouterr()
+    assert f"500 people in 3 windows of 1 hour: {events}" in shown.err
+    assert str(truth) in shown.err
+    counted = holders(events)
+    rows = [json.loads(line) for line in truth.read_text().splitlines()]
+    assert len(rows) == sum(len(people) >= 10 for people in counted.values()) > 0
+    for row in rows:
+        hour = int(row["window_start"][11:13])
+        (people,) = (people for (at, item), people in counted.items() if at % 24 == hour and item == row["item"])
+        assert row["holders"] == len(people)
+
+
+def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet", "c.csv", "d.jsonl", "e.avro"):
+        assert cli.main([*CITY, "--output", str(tmp_path / name)]) == 0
+    first = pq.read_table(tmp_path / "a.parquet")
+    assert first.equals(pq.read_table(tmp_path / "b.parquet"))
+    assert pa_csv.read_csv(tmp_path / "c.csv")["user"].to_pylist() == first["user"].to_pylist()
+    assert len((tmp_path / "d.jsonl").read_text().splitlines()) == len(first)
+    other = [*CITY[:-1], "12", "--output", str(tmp_path / "f.parquet")]
+    assert cli.main(other) == 0
+    assert not first.equals(pq.read_table(tmp_path / "f.parquet"))
+
+
+def test_options_of_the_city(tmp_path: Path) -> None:
+    events = tmp_path / "e.parquet"
+    options = ["--items", "3", "--events_per_user", "2", "--trends", "0", "--window", "60", "--output", str(events)]
+    assert cli.main([*CITY, *options]) == 0
+    table = pq.read_table(events)
+    assert len(set(table["item"].to_pylist())) == 3
+    assert 2000 < len(table) < 4500  # 500 people, 3 windows, 2 events each, more or fewer by the time of day
+    times = table["time"].to_pylist()
+    assert (max(times) - min(times)).total_seconds() < 180
+
+
+def test_in_example_1_4_everybody_takes_part_in_three_heavy_hitters(tmp_path: Path) -> None:
+    events, truth = tmp_path / "e.parquet", tmp_path / "t.avro"
+    assert cli.main([*EXAMPLE, "--output", str(events), "--truth", str(truth)]) == 0
+    groups = defaultdict(set)
+    for event in pq.read_table(events).to_pylist():
+        if event["item"][0] in "ABC":
+            groups[event["user"]].add(event["item"])
+    assert len(groups) == 2000
+    assert all(sorted(item[0] for item in items) == ["A", "B", "C"] for items in groups.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*CITY, "--users", "0"], "users must be >= 1, got 0"),
+        ([*CITY, "--windows", "-1"], "windows must be >= 1, got -1"),
+        ([*CITY, "--seed", "-1"], "seed must be >= 0, got -1"),
+        ([*CITY, "--window", "nan"], "window must be finite and > 0, got nan"),
+        ([*CITY, "--trends", "99"], "trends must be <= 16, got 99"),
+        (CITY[:4] + CITY[6:], "windows must be given with --workload city"),
+        ([*EXAMPLE, "--trends", "2"], "trends must not be given with --workload example-1.4"),
+        ([*EXAMPLE, "--windows", "2"], "windows must not be given with --workload example-1.4"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_and_nothing_is_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*arguments, "--output", str(tmp_path / "e.csv")]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--output", "e.xls"], "--output must end in .avro, .parquet, .jsonl, .csv, got e.xls"),
+        (["--output", "none/e.csv"], "--output must be in a folder that exists"),
+        (["--output", "e.csv", "--truth", "t.txt"], "--truth must end in .avro, .parquet, .jsonl, .csv, got t.txt"),
+        (["--output", "e.csv", "--truth", "none/t.avro"], "--truth must be in a folder that exists"),
+    ],
+)
+def test_paths_that_cannot_be_written_are_refused(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*CITY, *options]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+FILES = {
+    "commands.sh",
+    "events.parquet",
+    "counts.jsonl",
+    "counts.jsonl.guarantee.json",
+    "counts.png",
+    "noise.key",
+    "noise.key.ledger.jsonl",
+    "report.html",
+    "truth.jsonl",
+}
+
+
+def run(*options: str) -> int:
+    return cli.main(["demo", "--users", "9000", "--windows", "4", *options])
+
+
+def test_the_demo_shows_what_it_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run() == 0
+    shown = capsys.readouterr()
+    folder = tmp_path / "demo-output"
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run" in shown.err
+    rows = read_row_file(str(folder / "counts.jsonl"), KeyCount)
+    items = {row.item for row in rows}
+    assert len(items) >= 3 and all(len([row for row in rows if row.item == item]) == 4 for item in items)
+    cells = " ".join(shown.out.replace("│", " ").split())
+    assert "the largest items, in the hour of most people" in cells
+    peak = max(rows, key=lambda row: row.smoothed)
+    between = f"{peak.smoothed_lower:,.0f} and {peak.smoothed_upper:,.0f}"
+    assert f"{peak.item} 01-01 0{peak.window_start.to_utc_datetime().hour}:00 {peak.smoothed:,.0f} {between}" in cells
+    risen = max((row for row in rows if row.rise is not None), key=lambda row: row.rise)
+    (first,) = [row for row in rows if row.item == risen.item and row.window_end == risen.window_start]
+    assert risen.rise == pytest.approx(risen.smoothed - first.smoothed)
+    change = f"{risen.rise:+,.0f} {risen.rise_lower:+,.0f} to {risen.rise_upper:+,.0f} 99.9%"
+    assert re.search(rf"what rose most within an hour.*{risen.item} 01-01 \d\d:00 {re.escape(change)} ", cells)
+    threshold = json.loads((folder / "counts.jsonl.guarantee.json").read_text())["accuracy"]["detection_threshold"]
+    assert f"items that at least {threshold:,} people had in a window" in " ".join(shown.out.split())
+    assert "Report: demo-output/report.html" in shown.out
+    page = (folder / "report.html").read_text()
+    rose = "surely rose in the window until" not in page  # what did not has no picture of its own
+    assert page.count("<figure ") == 1 + rose and "none was missed" in page and "Dashed lines are the truth" in page
+    assert "and none was missed" in " ".join(shown.out.split())
+    assert "Found, but not in the truth: 0." in " ".join(shown.out.split())
+    truth = {
+        (row.item, row.window_start): row.holders for row in read_row_file(str(folder / "truth.jsonl"), ItemHolders)
+    }
+    known = [(row, truth[row.item, row.window_start]) for row in rows if (row.item, row.window_start) in truth]
+    held = sum(row.smoothed_lower <= true <= row.smoothed_upper for row, true in known)
+    assert f"Of {len(known)} published counts with a known truth, {held} have it" in cells and known
+    assert "Picture: demo-output/counts.png" in shown.out
+    assert "serve demo-output --ledger demo-output/noise.key.ledger.jsonl" in shown.out
+    assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
+    assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.slow
+def test_the_commands_that_are_shown_give_the_same_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("--output", "a folder", "--seed", "2") == 0
+    shown = [line.removeprefix("$ ") for line in capsys.readouterr().out.splitlines() if line.startswith("$ ")]
+    written = (tmp_path / "a folder" / "commands.sh").read_text().splitlines()
+    assert written[0].startswith("#")
+    assert written[1:] == shown
+    assert len(shown) == 4
+    names = FILES - {"noise.key.ledger.jsonl", "report.html"}  # both have the time
+    kept = {name: (tmp_path / "a folder" / name).read_bytes() for name in names}
+    for command in shown:
+        program, *arguments = shlex.split(command)
+        assert Path(program).name == "privstream"
+        assert cli.main(arguments) == 0
+    assert {name: (tmp_path / "a folder" / name).read_bytes() for name in names} == kept
+    first, again = Ledger(str(tmp_path / "a folder" / "noise.key.ledger.jsonl")).read()
+    assert first.release == again.release, "a repetition"
+
+
+def test_commands_can_be_typed_where_the_shell_does_not_find_privstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (program, word) = shlex.split(demo._typed(["plot"]))
+    assert word == "plot"
+    assert os.access(program, os.X_OK) and not os.path.isabs(program)
+    (tmp_path / "privstream").touch(mode=0o755)
+    assert demo._typed(["plot"]) == "privstream plot"
+
+
+def test_another_demo_takes_another_key(tmp_path: Path) -> None:
+    keys = set()
+    for _ in range(2):
+        files = demo._Files(str(tmp_path / "demo"))
+        files.prepare([["plot"]])
+        keys.add((tmp_path / "demo" / "noise.key").read_bytes())
+    assert len(keys) == 2
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("events.parquet", "commands.sh"):
+        (tmp_path / name).write_bytes(b"mine")
+        assert run("--output", str(tmp_path)) == 2
+        assert "--output must be a new folder, or one that a demo has made" in capsys.readouterr().err
+        assert (tmp_path / name).read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--users", "0"], "users must be >= 1, got 0"),
+        (["--windows", "0"], "windows must be >= 1, got 0"),
+        (["--seed", "-1"], "seed must be >= 0, got -1"),
+        (["--output", "file/folder"], "--output must be a folder that can be written"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert run(*options) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,21 +1,28 @@
-"""No text of a file or an option steers a terminal; files of JSON hold what cannot be seen as escapes."""
+"""What a terminal shows: rows, the time that something takes, and no text of a file or an option that steers it."""
 
 import io
 import json
 import logging
+import os
+import pty
 import re
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.console import show
+from privstream.pipelines import console as clocks
+from privstream.pipelines.console import clock, show
+from privstream.pipelines.plot.promise import ALL_IN_FILES, Promise, shown_in_words
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.writers import print_rows
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.dead_letters import DeadLetter
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
 from rich.console import Console
 from rich.table import Table
 
@@ -102,3 +109,200 @@ def test_no_encoding_of_a_terminal_stops_a_table(encoding: str, monkeypatch: pyt
     show("日本", Table(), ["é"])
     sys.stdout.flush()
     assert re.match(rb"\\u65e5\\u672c", output.getvalue())
+
+
+DAY = 86_400
+MONDAY = Timestamp(1_704_067_200)
+
+
+def printed(rows, row_type, width=80, **options):
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    print_rows(rows, row_type, console=console, **options)
+    return console.file.getvalue()
+
+
+def count(item, number, smoothed=None, rise=None, **more):
+    values = {
+        "stream": "",
+        "window_start": MONDAY,
+        "window_end": MONDAY + 7 * DAY,
+        "item": item,
+        "count": number,
+        "count_stddev": 21.4,
+        "error_bound": 151,
+        "lower": number - 42,
+        "upper": number + 42,
+        "smoothed": smoothed,
+        "smoothed_lower": None if smoothed is None else smoothed - 20.12,
+        "smoothed_upper": None if smoothed is None else smoothed + 20.12,
+        "reported_at": MONDAY + 7 * DAY,
+        "backfilled": False,
+        "rise": rise,
+        "rise_lower": None if rise is None else rise - 30.5,
+        "rise_upper": None if rise is None else rise + 30.5,
+        "rise_probability": None if rise is None else 0.7,
+    }
+    return KeyCount(**values | more)
+
+
+def test_counts_show_the_smoothed_number_and_its_interval_and_are_sorted_by_it():
+    rows = [count("Kettle, stainless steel, 1.5 l", 412, 339.4, rise=14.2), count("Toaster", 400, 358.7, rise=-3.1)]
+    text = printed(rows, KeyCount, title="counts")
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "counts, windows of 7 days, times in UTC"
+    assert lines[-2].split()[:2] == ["2024-01-01", "Toaster"], "the largest number that is shown is first"
+    assert "Kettle, stainless steel, 1.5 l" in lines[-1], "names are whole"
+    assert lines[-1].split()[-5:] == ["339", "319", "and", "360", "14"]
+    assert "412" not in text and "error" not in text and "±" not in text and "likely" not in text
+    wide = printed(rows, KeyCount, width=120).splitlines()
+    assert wide[-1].split()[-4:] == ["14", "-16", "and", "45"], "the rise has its interval where there is room"
+
+
+def test_rows_that_are_not_smoothed_show_counts_between_the_ends_of_their_row():
+    lines = printed([count("tea", 412), count("milk", 1390)], KeyCount).splitlines()
+    assert lines[-2].split() == ["2024-01-01", "tea", "412", "370", "and", "454"]
+    assert lines[-1].split() == ["2024-01-01", "milk", "1,390", "1,348", "and", "1,432"]
+    assert "count" in lines[1] and "between" in lines[1]
+
+
+def test_sums_are_numbers_with_thousands_and_the_digits_of_noise_are_left_out():
+    row = KeySum(*count("tea", 412, 339.4), sum=335_300, sum_stddev=1234.5, mean=987.23, mean_error_bound=31.0)
+    assert printed([row], KeySum).splitlines()[-1].split()[-4:] == ["335,300", "±", "1,234", "987"]
+
+
+def alert(estimate, threshold, stddev):
+    gap = estimate - threshold
+    ends = (gap, stddev, gap - 2 * stddev, 0.0, 0.0, False, MONDAY, "started")
+    return Alert("", MONDAY, MONDAY + DAY, "kettles", threshold, estimate, *ends)
+
+
+def test_means_are_rounded_by_their_noise():
+    line = printed([alert(100.8571428, 100.0, 27.3)], Alert).splitlines()[-1]
+    assert line.split()[2:] == ["100", "101", "1", "±", "27", "-54", "2024-01-01", "started"]
+    line = printed([alert(335_300.123, 1000.0, 0.31)], Alert).splitlines()[-1]
+    assert "335,300" in line and "334,300 ± 0.31" in line and "e+" not in line
+    assert "since" not in printed([alert(1e6, 1e6, 1e5)], Alert, width=70)
+
+
+def test_numbers_whose_noise_is_not_known_have_four_digits():
+    row = QuantileEstimate("", MONDAY, MONDAY + DAY, 0.9, 123.44, 101.21, 1451.6)
+    assert printed([row], QuantileEstimate).splitlines()[-1].split() == ["2024-01-01", "0.9", "123.4", "101.2", "1,452"]
+
+
+def test_ranks_show_one_interval():
+    row = RankedItem("", MONDAY, MONDAY + DAY, 1, "tea", 12, 412.3, 151.0, 377.1, 447.5)
+    text = printed([row], RankedItem)
+    assert text.splitlines()[-1].split() == ["2024-01-01", "1", "tea", "12", "412", "377", "and", "448"]
+    assert "151" not in text and "error" not in text
+
+
+def test_hitters_that_are_smoothed_look_like_counts_and_others_show_their_deviation():
+    row = HeavyHitter.in_time("", MONDAY, MONDAY + 3600, "tea", 412, 21.4, MONDAY, "started", spread=42)
+    assert printed([row], HeavyHitter).splitlines()[-1].split()[3:6] == ["412", "±", "21"]
+    smoothed = row._replace(smoothed=399.0, smoothed_lower=380.0, smoothed_upper=418.0)
+    assert printed([smoothed], HeavyHitter).splitlines()[-1].split()[3:7] == ["399", "380", "and", "418"]
+    early = printed([row], HeavyHitter).splitlines()[-1]
+    assert early.startswith("2024-01-01 00:00"), "an hour is no day, even at midnight"
+
+
+INTERVALS = {
+    "hold": "the numbers of people who count",
+    "scope": "all of a window together",
+    "leave_out": "",
+    "note": "",
+}
+
+
+def test_the_caption_is_about_what_is_shown():
+    promise = Promise("g", {"parameters": {"beta": 0.05}, "accuracy": {"intervals": INTERVALS}})
+    told = shown_in_words(RankedItem, promise, ("window_start", "rank", "item", "gap", "estimate", "between"))
+    assert told == (
+        "Between: where the numbers of people who count are, with probability 95%, each by itself. " + ALL_IN_FILES
+    )
+    told = shown_in_words(KeySum, promise, ("item", "smoothed", "between", "sum"))
+    assert told.startswith("Smoothed: estimates from several windows")
+    assert "±: one standard deviation of the noise." in told
+    told = shown_in_words(Alert, promise, tuple(Alert._fields))
+    assert told.startswith("±") and "Gap lower bound" in told and ALL_IN_FILES not in told
+
+
+@pytest.fixture(scope="module")
+def searches(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("searches")
+    given = ["--users", "3000", "--windows", "4", "--seed", "1", "--output", str(folder / "e.avro")]
+    assert cli.main(["simulate", "heavy-hitters", *given]) == 0
+    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    (folder / "key").chmod(0o600)
+    return folder
+
+
+def test_a_run_prints_a_table_of_eighty_columns(searches, capsys):
+    given = ["--input", str(searches / "e.avro"), "--window", "1h", "--start", "2024-01-01", "--rising"]
+    given += ["--end", "2024-01-01T04:00:00Z", "--epsilon", "4", "--delta", "1e-6", "--max_contributions", "12"]
+    assert (
+        cli.main(["counts", *given, "--output", "-", "--run_id", "same", "--noise_key_file", str(searches / "key")])
+        == 0
+    )
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "night market " in shown and "Between, by this model: where" in " ".join(shown.split())
+    assert ALL_IN_FILES in " ".join(shown.split())
+
+
+def test_scopes_of_ranks_are_those_of_the_method(searches, tmp_path, capsys):
+    (tmp_path / "domain").write_text("night market\nlibrary harbour\ngym harbour\nstreet piano day\n")
+    listed = ["--domain", str(tmp_path / "domain")]
+    for name, more, scope in (
+        ("found", ["--delta", "1e-6"], "up to 10,000 items of a window together"),
+        ("counts", [*listed, "--method", "counts"], "all of a window together"),
+        ("gaps", [*listed, "--method", "exponential_gaps"], "each by itself"),
+    ):
+        given = ["--input", str(searches / "e.avro"), "--window", "1h", "--start", "2024-01-01", "--top", "2"]
+        given += ["--end", "2024-01-01T04:00:00Z", "--epsilon", "4", *more, "--output", str(tmp_path / f"{name}.jsonl")]
+        assert cli.main(["top-k", *given]) == 0
+        found = json.loads(Path(tmp_path / f"{name}.jsonl.guarantee.json").read_text())["accuracy"]
+        assert (found["intervals"]["scope"], found["intervals"]["probability"]) == (scope, 0.95)
+        assert f"people, {scope}." in found["sentence"]
+
+
+@contextmanager
+def terminal() -> Iterator[list[str]]:
+    """Make a terminal of standard error; gives what was printed on it, when the block has ended."""
+    ours, theirs = pty.openpty()
+    kept, shown = os.dup(clocks.STANDARD_ERROR), [""]
+    os.dup2(theirs, clocks.STANDARD_ERROR)
+    try:
+        yield shown
+    finally:
+        os.dup2(kept, clocks.STANDARD_ERROR)
+        os.set_blocking(ours, False)
+        with suppress(BlockingIOError):
+            while True:
+                shown[0] += os.read(ours, 1 << 16).decode()
+        for file in (ours, theirs, kept):
+            os.close(file)
+
+
+def test_what_takes_long_shows_a_line_that_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(clocks, "DELAY_SECONDS", 0.01)
+    with terminal() as shown, clock("adding [bold]up\x1b"):
+        time.sleep(0.3)
+    assert "adding [bold]up\\x1b" in shown[0] and "0:00:00" in shown[0]
+    assert shown[0].endswith("\x1b[2K")  # the line is erased
+
+
+def test_what_is_short_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal() as shown, clock("adding up"):
+        pass
+    assert "adding" not in shown[0]
+
+
+def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "DELAY_SECONDS", 0.01)
+    with pytest.raises(KeyError), clock("adding up"):
+        time.sleep(0.1)
+        raise KeyError
+    assert capfd.readouterr() == ("", "")

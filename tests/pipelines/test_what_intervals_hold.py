@@ -140,7 +140,6 @@ def limits() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def shop(limits: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return the shop of the benchmark."""
     return limits.Shop(tmp_path_factory.mktemp("shop"), limits.Purchases())
 
 

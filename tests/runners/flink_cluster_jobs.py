@@ -139,8 +139,6 @@ class Cluster:
 
 @dataclass
 class Job:
-    """A job on the cluster."""
-
     cluster: Cluster
     number: str
     stream: Stream
@@ -208,7 +206,6 @@ class Job:
         self.wait_for_state("CANCELED")
 
     def wait_for_state(self, state: str) -> None:
-        """Wait until the job is in a state."""
         wait_until(lambda: self.cluster.jobs.state(self.number) == state, f"{state}; {self.describe()}")
 
     def describe(self) -> str:

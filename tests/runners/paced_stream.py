@@ -233,6 +233,5 @@ def _kept(folder: Path, kind: type) -> list[tuple[str, Any]]:
 
 @cache
 def _row(file: Path) -> list[str]:
-    """Return what is in a file of the sink, which never changes."""
     found: list[str] = json.loads(file.read_text())
     return found

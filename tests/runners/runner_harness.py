@@ -84,7 +84,6 @@ def stop(runner: str, reason: str) -> NoReturn:
 
 
 def options(runner: str, *extra: str) -> PipelineOptions:
-    """Return the pipeline options that choose this runner."""
     match runner:
         case "prism":
             chosen = ["--runner=PrismRunner", f"--prism_location={prism_location()}", "--prism_log_level=warn"]

@@ -1,15 +1,20 @@
-"""What is missing for Flink is said before anything is submitted, with what to do."""
+"""Flink: what is missing is said before anything is submitted, and its job server gives the same rows."""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
+import flink_job_server
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from listening import elsewhere, run_and_look
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.runners import flink as flink_check
 from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink
 from privstream.pipelines.runners.launch import parse_beam_options
+from runner_harness import require
 
 
 class FlinkPage(BaseHTTPRequestHandler):
@@ -112,3 +117,34 @@ def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_paral
 def test_a_command_says_what_is_missing_before_it_reads_anything(java):
     with pytest.raises(UsageError, match="mend host and port"):
         parse_beam_options(["--runner=FlinkRunner", "--flink_version=1.19", "--flink_master=127.0.0.1:1"])
+
+
+PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli import main; sys.exit(main())"]
+PRIVACY = ["--window=3600", "--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
+
+
+def call(*command: str) -> None:
+    """Run a command; neither it nor what it starts may listen to other machines."""
+    answer, found = run_and_look([*PRIVSTREAM, *command])
+    assert answer.returncode == 0, answer.stdout
+    assert elsewhere(found) == []
+
+
+@pytest.mark.slow
+@pytest.mark.flink
+@pytest.mark.xdist_group("flink")
+def test_rows_are_those_of_this_machine_and_nothing_listens_to_others(tmp_path: Path) -> None:
+    """In batch mode; test_ordered_reading.py and test_watch_command.py have the streaming mode."""
+    require("flink")
+    events, key = tmp_path / "events.parquet", tmp_path / "noise.key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    call("simulate", "heavy-hitters", "--users=5000", "--windows=4", "--seed=7", "--items=300", f"--output={events}")
+    flink = [f"--flink_version={flink_job_server.FLINK_LINE}", f"--flink_job_server_jar={flink_job_server.jar()}"]
+    local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", *flink]
+    for name, runner in (("here", ["--runner=FnApiRunner"]), ("local", local)):
+        files = [f"--input={events}", f"--output={tmp_path / name}.jsonl", f"--noise_key_file={key}", "--traceback"]
+        call("heavy-hitters", *files, *PRIVACY, "--overwrite", *runner)
+    rows = (tmp_path / "here.jsonl").read_text()
+    assert len([json.loads(line) for line in rows.splitlines()]) > 3
+    assert (tmp_path / "local.jsonl").read_text() == rows

@@ -1,14 +1,23 @@
-"""What the dataflow relies on holds on every runner, and the harness itself tells the truth."""
+"""What the dataflow relies on holds on every runner, the harness tells the truth, and tests leave nothing behind."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import apache_beam as beam
 import pytest
 import runner_harness
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics import Metrics
+from apache_beam.runners.worker import statecache
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.runners import launch
 from runner_harness import on_every_runner, run
 
 START = 1_700_000_000
@@ -172,3 +181,59 @@ def test_flink_without_java_or_jar_says_which(monkeypatch):
 def test_unknown_runners_are_refused():
     with pytest.raises(ValueError, match=r"runner must be one of fn_api, .*, got spark"):
         runner_harness.missing("spark")
+
+
+class Remember(beam.DoFn):
+    """Keep values, and tell how many there are."""
+
+    SEEN = BagStateSpec("seen", BytesCoder())
+
+    def process(self, element, seen=beam.DoFn.StateParam(SEEN)) -> Iterator[int]:
+        seen.add(element[1])
+        yield len(list(seen.read()))
+
+
+@pytest.mark.parametrize(("arguments", "cached"), [([], False), (["--max_cache_memory_usage_mb=1"], True)])
+def test_state_is_weighed_only_where_a_cache_is_asked_for(
+    arguments: list[str], cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = []
+    theirs = statecache.get_deep_size
+    monkeypatch.setattr(statecache, "get_deep_size", lambda *values: weights.append(theirs(*values)) or weights[-1])
+    options = launch.parse_beam_options(arguments)
+    launch.run(options, lambda pipeline: pipeline | beam.Create([(b"key", b"value")]) | beam.ParDo(Remember()))
+    assert bool(weights) is cached
+
+
+TESTS = Path(__file__).parents[1]
+LEAVES_FOLDERS = """
+import subprocess, sys, tempfile
+
+def test_that_fails():
+    tempfile.mkdtemp()
+    subprocess.run([sys.executable, "-c", "import tempfile; tempfile.mkdtemp()"], check=True)
+    assert False, tempfile.gettempdir()
+"""
+
+
+def test_these_tests_have_a_temporary_folder_of_their_own() -> None:
+    folder = Path(tempfile.gettempdir())
+    assert folder.name.startswith("privstream-tests-")
+    assert os.environ["TMPDIR"] == str(folder)
+    assert f"-Djava.io.tmpdir={folder}" in os.environ["JAVA_TOOL_OPTIONS"]
+    assert len(str(folder)) < 60, "paths of sockets have at most 107 bytes"
+
+
+@pytest.mark.slow
+def test_nothing_is_left_by_tests_that_fail_in_a_worker(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "test_inner.py").write_text(LEAVES_FOLDERS)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    inside = {"TMPDIR": str(temporary), "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-n", "1", f"--basetemp={tmp_path / 'base'}"]
+    done = subprocess.run(
+        [*command, "test_inner.py"], cwd=tmp_path, env=outside | inside, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and f"AssertionError: {temporary}/privstream-tests-" in done.stdout, done.stdout
+    assert list(temporary.iterdir()) == []

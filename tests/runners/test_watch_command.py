@@ -77,7 +77,6 @@ MARKS = {
 
 
 def options(runner: str, checkpoint_seconds: int = 1) -> list[str]:
-    """Return options of a runner."""
     runner_harness.require(runner)
     if runner == "prism":
         return ["--runner=PrismRunner", f"--prism_location={runner_harness.prism_location()}"]
@@ -87,7 +86,6 @@ def options(runner: str, checkpoint_seconds: int = 1) -> list[str]:
 
 
 def simulate(folder: Path, name: str) -> None:
-    """Write events, and the public files that go with them."""
     run = [word.format(folder) for word in COMMANDS[name].simulate]
     assert cli.main(["simulate", *run, "--windows=4", "--seed=7", f"--output={folder}/events.parquet"]) == 0
     (folder / "noise.key").write_bytes(bytes(range(32)))
@@ -104,7 +102,6 @@ def command(folder: Path, name: str, source: str, output: str) -> list[str]:
 
 
 def expected_rows(folder: Path, name: str) -> list[dict]:
-    """Return the rows of a bounded run."""
     assert cli.main([*command(folder, name, "events.parquet", "expected.jsonl"), "--runner=FnApiRunner"]) == 0
     rows = [json.loads(line) for line in (folder / "expected.jsonl").read_text().splitlines()]
     assert len({row["window_start"] for row in rows}) >= 2

@@ -40,7 +40,6 @@ CONFIGURATIONS = {
 
 
 def transform(name: str, **changes) -> SetCardinality:
-    """The transform of a configuration."""
     return SetCardinality(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
 
 

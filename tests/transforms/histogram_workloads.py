@@ -43,7 +43,6 @@ FLAGS = {
 
 
 def transform(name: str, **changes):
-    """The transform of a configuration."""
     if name in FLAGS:
         return ThresholdFlags(**{**COMMON, "noise": KeyedNoise(KEY), **FLAGS[name], **changes})
     return ContinualHistogram(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})

@@ -47,7 +47,6 @@ def matrices(made, events: list[Event]) -> dict[str, np.ndarray]:
 
 
 def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
-    """All rows of a `ContinualHistogram`."""
     names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
     for stream, matrix in matrices(made, events).items():
         state, noise = mechanism.initial_state(), made._noise().derive("stream", stream)
@@ -75,7 +74,6 @@ def _row(made, stream, number, name, category, estimate, bound) -> HistogramEsti
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:
-    """All rows of `ThresholdFlags`."""
     names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
     for stream, matrix in matrices(made, events).items():
         _, flags = mechanism.run(mechanism.initial_state(), matrix, made._noise().derive("stream", stream))

@@ -238,6 +238,5 @@ def remember(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
 
 
 def bounds(steps, step: int) -> tuple[Timestamp, Timestamp]:
-    """Return the start and the end of a window."""
     begin = step * steps.period
     return Timestamp(micros=begin), Timestamp(micros=begin + steps.size)

@@ -1,14 +1,11 @@
 """Set sizes: the rows of the slow reference on every runner, whatever happens on the way."""
 
-import itertools
 import random
-from dataclasses import replace
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-import runner_harness
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from cardinality_workloads import (
@@ -25,20 +22,16 @@ from cardinality_workloads import (
     sizes_without_limits,
     transform,
 )
-from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, stamped
-from every_runner import of_elements, of_stream, one_job
+from event_forms import as_arrow, as_rows, run_bounded
+from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms import SetCardinality
-from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.members import MembershipLog, Stays, last_presence
-from privstream.transforms.timing.clocked import StartClocks, by_clock
-from tiny_runner import Stage, call_all, dofns_of
-
-EACH = pytest.mark.parametrize("name", CONFIGURATIONS)
+from window_chain import drive
 
 
 @one_job("sets", CONFIGURATIONS, "doors", "sessions with ends", "visits in streams")
@@ -50,13 +43,6 @@ def test_rows_are_those_of_the_reference(name):
     assert len(results.elements("rows")) == WINDOWS * len(made.rules.streams)
     assert results.elements("dead") == []
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
-
-
-@one_job("sets", ["doors", "sessions", "events in streams"], "doors", "sessions", "events in streams")
-def test_windows_without_events_are_published(name):
-    made = transform(name)
-    results = yield of_elements([], made)
-    assert sorted(results.elements("rows")) == expected(made, [])
 
 
 def test_workloads_are_interesting():
@@ -75,59 +61,6 @@ def test_workloads_are_interesting():
         assert (-1 in {row.error_bound for row in rows}) == (name == "doors, used up")
 
 
-def drive(made, events, chance, *, crashes, workers=2):
-    """Run all stages by hand, with bundles that fail, in random order along a random watermark."""
-    fns = dofns_of(made)
-    names = ("LastPresence", "TrackMembers", "PublishCardinality")
-    stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
-    stages[-1].feed(call_all(StartClocks(tuple(by_clock(made.rules.streams))), [b""]))
-    steps, markers = made.steps, {}
-    waiting, watermark = list(events), START * SECOND
-
-    def arrive(some):
-        keyed_batches = call_all(fns["SplitPresence"], checked(made, as_arrow(some, chance.choice([1, 7, 1000]))))
-        for key, (digest, _) in keyed_batches:
-            markers.setdefault(key, []).append(digest)
-        stages[0].feed(keyed_batches)
-
-    while watermark < steps.end * steps.size + 5 * SECOND:
-        watermark += chance.choice([1, 5, 10, 80]) * SECOND
-        due = [e for e in waiting if e[2] // steps.size * steps.size <= watermark]
-        waiting = [e for e in waiting if e not in due]
-        arrive(due)
-        ready = [key for key in markers if steps.decision_time(StepKey.from_bytes(key).step).micros <= watermark]
-        stages[0].feed([(key, (b"".join(markers.pop(key)), b"")) for key in ready])
-        for stage, following in itertools.pairwise(stages):
-            stage.advance(watermark)
-            following.feed(stage.take())
-        stages[-1].advance(watermark)
-    return stages
-
-
-@some_quick("seed", range(2), 0)
-@EACH
-def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
-    chance = random.Random(seed)
-    events = random_events(name, chance, 200)
-    made = transform(name)
-    stages = drive(made, events, chance, crashes=0.2)
-    assert sorted(stages[-1].outputs) == expected(made, events)
-    assert [stage.dead for stage in stages if stage.dead] == []
-    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {"publish_cardinality_progress", "track_members_progress", "track_members_log"}
-    assert not any(stage.cells.timers for stage in stages)
-
-
-@pytest.mark.slow
-def test_shards_and_batches_change_nothing():
-    events = random_events("visits in streams", random.Random(1))
-    wanted = expected(transform("visits in streams"), events)
-    for shards in (1, 7):
-        random.Random(shards).shuffle(events)
-        made = transform("visits in streams", shards=shards)
-        assert sorted(run_bounded("fn_api", as_arrow(events, 600), made).elements("rows")) == wanted
-
-
 @pytest.mark.slow
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     monkeypatch.setattr("privstream.transforms.timing.keyed_state.LEAST_COMPACTION", 500)
@@ -144,49 +77,6 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[1]
     log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
     assert sum(map(len, log)) < 8000
-
-
-@one_job("late sets", ["doors", "sessions with ends", "visits in streams"], runners=["prism"])
-def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
-    made = transform(name, allowed_lateness=5)
-    chance = random.Random(3)
-    waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
-    stream = made.rules.streams[0]
-    late = [(f"late {i}", "in", (START + 10) * SECOND + i, stream) for i in range(30)]
-    late += [(f"late {i}", "out", (START + 75) * SECOND + i, stream) for i in range(12)]
-    results = yield of_stream(disordered(waiting, late, START, chance), made)
-    assert sorted(results.elements("rows")) == expected(made, waiting)
-    letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
-    assert letters == ({"enter"} if made.rules.leave is None else {"enter", "leave"})
-    assert not any("late " in letter.record for letter in results.elements("dead"))
-    assert results.counters["privstream:events_late"] == len(late)
-
-
-@one_job("late sets", ["alone", "beside one"], runners=["prism"])
-def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
-    made = transform("doors")
-    crowd = [(f"user {i}", "in", START * SECOND + i, "") for i in range(60)]
-    others = [] if case == "alone" else [("somebody", "in", START * SECOND, "")]
-    results = yield of_stream(crowd_at(START + 11, crowd, others), made)
-    assert sorted(results.elements("rows")) == expected(made, others)
-
-
-@one_job("sets without an end", ["doors", "sessions, short"], runners=["prism"])
-def test_a_run_without_an_end(name):
-    made = transform(name, end=None)
-    events = random_events(name, random.Random(8), 100)
-    source = test_stream.TestStream()
-    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
-        source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
-    source = source.advance_watermark_to_infinity()
-    results = yield of_stream(source, made)
-    rows = sorted(results.elements("rows"))
-    windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
-    assert 42 <= windows <= 42 + 2 * 256
-    ends = transform(name, end=None)
-    ends.steps = replace(ends.steps, end=ends.steps.first + windows)
-    ends._noise = made._noise
-    assert rows == expected(ends, events)
 
 
 MOVES = st.lists(
@@ -270,19 +160,6 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
             assert np.count_nonzero(np.diff(difference, prepend=0) > 0) <= made.mechanism.visits_per_person
 
 
-def test_the_key_and_everything_public_decide_the_noise():
-    events = random_events("sessions", random.Random(1), 100)
-    rows = [r.estimate for r in expected(transform("sessions"), events)]
-    for change in (
-        {"noise": KeyedNoise(KEY + b"!")},
-        {"allowed_lateness": 1},
-        {"beta": 0.06},
-        {"timeout": 25.001},
-        {"leave_values": ("never said",)},
-    ):
-        assert [r.estimate for r in expected(transform("sessions", **change), events)] != rows
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -347,20 +224,6 @@ def test_sessions_need_no_item():
     events = [("a", "x", START * SECOND, ""), ("b", "y", (START + 100) * SECOND, "")]
     rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
     assert sorted(rows) == expected(made, events)
-
-
-@pytest.mark.slow
-def test_two_transforms_stand_side_by_side():
-    events = random_events("doors", random.Random(2), 100)
-    one, other = transform("doors"), transform("sessions")
-
-    def build(pipeline):
-        source = pipeline | beam.Create(as_rows(events))
-        return {"one": source | "One" >> one, "other": source | "Other" >> other}
-
-    results = runner_harness.run("fn_api", build)
-    assert sorted(results.elements("one")) == expected(one, events)
-    assert sorted(results.elements("other")) == expected(other, events)
 
 
 def test_guarantee_and_error():

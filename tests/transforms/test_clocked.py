@@ -1,15 +1,21 @@
-"""The public clock handles every step of every stream once, in order, on every runner, whatever the runner does."""
+"""The public clock: steps are numbered, each is handled once and in order, and arrival decides what counts."""
 
 import itertools
+import math
 import random
 
 import apache_beam as beam
+import numpy as np
+import pyarrow as pa
 import pytest
 from apache_beam.coders import BytesCoder
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from every_runner import Streamed, one_job
+from examples import example
+from hypothesis import given
+from hypothesis import strategies as st
 from privstream.mechanisms.checks import SnapshotError
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing import clocked, keyed_state
@@ -26,7 +32,8 @@ from privstream.transforms.timing.clocked import (
     stepped,
 )
 from privstream.transforms.timing.on_time import NO_TIME
-from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, Steps
+from runner_harness import run
 from tiny_runner import Stage
 
 STREAMS = ("", "b\x00\xff")
@@ -323,3 +330,187 @@ def test_walks_are_cut_into_chunks():
     stage.feed([(b"", SEED)])
     stage.advance(2**62)
     assert sorted(stage.take()) == expected(fn, [], [""])
+
+
+MILLIS = 1_000
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def any_steps(draw):
+    period = draw(st.integers(1, 50)) * MILLIS
+    size = period + draw(st.integers(0, 200)) * MILLIS
+    first = draw(st.none() | st.integers(0, 300))
+    end = draw(st.none() | st.integers(0, 300))
+    origin = draw(st.integers(0, period - 1))
+    lateness = draw(st.integers(0, 9)) * MILLIS
+    return Steps(size=size, period=period, origin=origin, first=first, end=end, allowed_lateness=lateness)
+
+
+def slow_assign(steps: Steps, times: list[int]) -> list[tuple[int, int]]:
+    found = []
+    for row, time in enumerate(times):
+        step = (time - steps.origin) // steps.period
+        while time < steps.origin + step * steps.period + steps.size:
+            in_run = (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end)
+            if step >= 0 and in_run and steps.decision_time(step, 10).micros <= END_OF_TIME:
+                found.append((row, step))
+            step -= 1
+    return sorted(found)
+
+
+@given(any_steps(), st.lists(st.integers(-100 * MILLIS, 20_000 * MILLIS) | INT64, max_size=20))
+def test_assign_gives_every_window_of_the_run_that_holds_the_event(steps, times):
+    rows, numbers = steps.assign(np.array(times, np.int64))
+    assert rows.dtype.kind == numbers.dtype.kind == "i"
+    assert sorted(zip(rows.tolist(), numbers.tolist(), strict=True)) == slow_assign(steps, times)
+
+
+@given(any_steps(), st.integers(0, 10**9), st.integers(0, 9))
+def test_bounds_and_decision_times_fit_together(steps, step, stage):
+    start, end = steps.bounds(step)
+    assert (start.micros - steps.origin, end.micros - start.micros) == (step * steps.period, steps.size)
+    assert steps.ending(end) == step
+    assert steps.last_moment(step).micros == end.micros - 1
+    decided = steps.decision_time(step, stage)
+    assert decided.micros == end.micros + steps.allowed_lateness + stage * MILLIS
+    assert steps.latest(decided.micros, stage) == step
+    assert steps.latest(decided.micros - 1, stage) == step - 1
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**3))
+def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, start, further):
+    window, period = max(window, period) / 1000, min(window, period) / 1000
+    begin = start / 1000
+    end = begin + window + further * period
+    steps = Steps.of(window=window, period=period, start=begin, end=end)
+    assert (steps.size, steps.period) == (round(window * MICROS), round(period * MICROS))
+    assert steps.bounds(steps.first)[0] == Timestamp(micros=round(begin * MICROS))
+    assert (steps.end - steps.first, steps.bounds(steps.end - 1)[1].micros) == (further + 1, round(end * MICROS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window": 0}, "window must be > 0"),
+        ({"window": -1}, "window must be > 0"),
+        ({"window": math.nan}, "window must be finite"),
+        ({"window": math.inf}, "window must be finite"),
+        ({"window": 0.0005}, "window must be > 0 and a whole number of milliseconds"),
+        ({"window": 10, "period": 0}, "period must be > 0"),
+        ({"window": 10, "period": 11}, "period must be <= window, got 11 > 10"),
+        ({"window": 10, "start": 5.0001}, "start must be >= 0 and a whole number of milliseconds, got 5.0001"),
+        ({"window": 10, "start": -10}, "start must be >= 0"),
+        ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
+        (
+            {"window": 86_400, "start": 3_600, "end": 3_600 + 27 * 86_400 + 23 * 3_600},
+            "end must be where a window ends: one ends 23 hours before it, the next one 1 hour after it",
+        ),
+        (
+            {"window": 10, "period": 4, "start": 2, "end": 15},
+            "one ends 3 seconds before it, the next one 1 second after",
+        ),
+        ({"window": 10, "end": 29}, "end must be where a window ends: one ends 9 seconds before it"),
+        ({"window": 10, "allowed_lateness": -1}, "allowed_lateness must be >= 0"),
+    ],
+)
+def test_bad_windows_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Steps.of(**arguments)
+
+
+def test_windows_must_be_numbers():
+    with pytest.raises(TypeError, match="window must be"):
+        Steps.of(window="10")
+
+
+WINDOW, LATENESS, PEOPLE = 10, 5, 400
+CLOCK = {"start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
+
+
+def batch(item: str) -> pa.RecordBatch:
+    users = [f"{item}{number}" for number in range(PEOPLE)]
+    return pa.RecordBatch.from_pydict({"user": users, "item": [item] * PEOPLE, "time": [5] * PEOPLE})
+
+
+def arriving(arrived: dict[str, Timestamp]):
+    def build(pipeline):
+        batches = (
+            pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(stamped).with_output_types(pa.RecordBatch)
+        )
+        published = batches | example("heavy hitters by clock", **CLOCK, epsilon=4.0).with_dead_letters()
+        return {"rows": published.rows | beam.Map(item_of), "letters": published.dead_letters | beam.Map(reason_of)}
+
+    return build
+
+
+def stamped(item: str, timestamp: Timestamp) -> TimestampedValue:
+    return TimestampedValue(batch(item), timestamp)
+
+
+def item_of(row) -> str:
+    return row.item
+
+
+def reason_of(letter) -> str:
+    return letter.reason
+
+
+@one_job("rules")
+def test_a_batch_counts_if_it_arrived_before_the_decision():
+    decision = Timestamp(WINDOW + LATENESS)
+    arrived = {"early": Timestamp(3), "last": decision - 0.001, "late": decision, "later": Timestamp(100)}
+    results = yield arriving(arrived)
+    assert set(results.elements("rows")) == {"early", "last"}
+    assert results.elements("letters")
+
+
+@pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP], ids=["first", "no", "last"])
+def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
+    results = run("fn_api", arriving({"item": timestamp}))
+    assert results.elements("rows") == ["item"]
+    assert not results.elements("letters")
+
+
+POINTS = {
+    "ranges": {"universe": 500, "standing": [(1, 500)]},
+    "predecessors": {"universe": 500, "standing": [450], "epsilon": 900.0},
+}
+BY_WINDOWS = ["counts", "top-k", "alerts", "cardinality", "histogram"]
+
+
+def points(first: int, arrived: Timestamp) -> TimestampedValue:
+    users = [str(point) for point in range(first, first + 100)]
+    columns = {"user": users, "item": ["1"] * 100, "time": [5] * 100}
+    return TimestampedValue(pa.RecordBatch.from_pydict(columns), arrived)
+
+
+@one_job("rules", POINTS, "ranges")
+def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(name):
+    yield from check_that_arrival_decides(example(name, **CLOCK, **POINTS[name]))
+
+
+@one_job("rules", BY_WINDOWS, "cardinality", "histogram", runners=["fn_api"])
+def test_all_that_goes_by_windows_is_decided_so(name):
+    yield from check_that_arrival_decides(example(name, **CLOCK))
+
+
+def check_that_arrival_decides(made: beam.PTransform):
+    decision = Timestamp(WINDOW + LATENESS)
+    early = {1: Timestamp(3), 101: decision - 0.001}
+    late = {201: decision + 0.001, 301: Timestamp(100)}
+    inputs = {"early": early, "with late": early | late, "all early": early | dict.fromkeys(late, Timestamp(3))}
+
+    def build(pipeline):
+        outputs = {}
+        for name, arrived in inputs.items():
+            stamps = pipeline | name >> beam.Create(list(arrived.items()))
+            batches = stamps | f"Stamp {name}" >> beam.MapTuple(points).with_output_types(pa.RecordBatch)
+            published = batches | f"Publish {name}" >> made.with_dead_letters()
+            outputs |= {name: published.rows, f"letters {name}": published.dead_letters}
+        return outputs
+
+    results = yield build
+    rows = {name: sorted(results.elements(name)) for name in inputs}
+    assert rows["with late"] == rows["early"] != rows["all early"]
+    assert results.elements("letters with late") and not results.elements("letters all early")

@@ -184,7 +184,6 @@ def test_a_list_that_is_longer_than_what_counts_in_a_window_can_be_cut_off():
 
 
 def counted(made: beam.PTransform, events: list[tuple[str, str, int, str]]) -> Counter[str]:
-    """Return the counters of a run."""
     results = run_bounded("fn_api", as_rows(events), made)
     return Counter({name.partition(":")[2]: number for name, number in results.counters.items()})
 

@@ -1,16 +1,35 @@
-"""What every transform must do: it refuses what gives no privacy, and it keeps the key at home."""
+"""What every transform must do: refuse what gives no privacy, and runners that break promises; keep the key at home."""
 
 import math
 import pickle
 import re
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
 import pytest
+import runner_harness
+from apache_beam.coders import BytesCoder
 from apache_beam.options.pipeline_options import PipelineOptions
-from examples import ASKED, EXAMPLES, ONE_OF_EACH, example, public_kinds
+from apache_beam.testing import test_stream
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from event_forms import run_bounded
+from examples import ASKED, EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_inputs
+from grids import some_quick
 from privstream.mechanisms.noise.prf import Prf
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import (
+    ContinualHistogram,
+    Domain,
+    KeyedCounts,
+    SetCardinality,
+    ShiftingHeavyHitters,
+    SparseVectorAlerts,
+)
+from privstream.transforms.alerts.rules import AlertRule
 
 every_transform = pytest.mark.parametrize("name", ONE_OF_EACH)
 
@@ -59,3 +78,202 @@ def test_no_pipeline_holds_the_key(name, noise_of_a_file, monkeypatch):
     with pytest.raises(AssertionError, match="about to leave"):
         pickle.dumps(KeyedNoise(b"given as bytes, so it has to travel"))
     pipeline.to_runner_api()
+
+
+RULE = "^runner must not be BundleBasedDirectRunner: .* name PrismRunner$"
+
+
+@every_transform
+def test_the_runner_is_refused_by_name(name):
+    made = example(name)
+    _, given = with_inputs(made, "--runner=BundleBasedDirectRunner")
+    with pytest.raises(ValueError, match=RULE):
+        _ = given | made
+
+
+@every_transform
+def test_a_switch_that_will_take_it_for_a_test_stream_is_refused(name):
+    made = example(name)
+    pipeline, given = with_inputs(made, "--runner=DirectRunner")
+    _ = given | "Before" >> made
+    _ = pipeline | "Elsewhere" >> test_stream.TestStream().advance_watermark_to_infinity()
+    with pytest.raises(ValueError, match=RULE):
+        _ = given | "After" >> made
+
+
+class WithClockOfTheDay(beam.DoFn):
+    """A step of somebody else, for which the switch takes the refused runner too."""
+
+    KEPT = BagStateSpec("kept", BytesCoder())
+    DUE = TimerSpec("due", TimeDomain.REAL_TIME)
+
+    def process(self, element, kept=beam.DoFn.StateParam(KEPT), due=beam.DoFn.TimerParam(DUE)):
+        kept.add(element[0])
+        due.set(0)
+
+    @on_timer(DUE)
+    def on_due(self):
+        """Do nothing."""
+
+
+PUBLISHED = []
+
+
+def publish(row) -> None:
+    PUBLISHED.append(row)
+
+
+@some_quick("name", ONE_OF_EACH, "heavy hitters", "queries")
+def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(name):
+    made = example(name)
+    pipeline, given = with_inputs(made, "--runner=DirectRunner")
+    _ = given | made | "Publish" >> beam.Map(publish)
+    keyed = pipeline | "Others" >> beam.Create([(b"key", b"value")])
+    _ = keyed | beam.ParDo(WithClockOfTheDay())
+    PUBLISHED.clear()
+    with pytest.raises(Exception, match="runner must not be BundleBasedDirectRunner"):
+        pipeline.run().wait_until_finish()
+    assert PUBLISHED == []
+
+
+def test_a_stream_that_is_added_later_is_refused_when_the_pipeline_runs():
+    made = example("heavy hitters by clock")
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=DirectRunner"]))
+    start = made.steps.first * made.steps.size / 1e6
+    crowd = [TimestampedValue((f"u{i}", "x"), start + 1) for i in range(60)]
+    _ = pipeline | beam.Create(crowd) | beam.Map(lambda each: each) | made | "Publish" >> beam.Map(publish)
+    _ = pipeline | "Elsewhere" >> test_stream.TestStream().advance_watermark_to_infinity()
+    PUBLISHED.clear()
+    with pytest.raises(Exception, match="runner must not be BundleBasedDirectRunner"):
+        pipeline.run().wait_until_finish()
+    assert PUBLISHED == []
+
+
+def test_other_runners_are_taken():
+    made = example("heavy hitters by clock")
+    start = made.steps.first * made.steps.size / 1e6
+
+    def build(pipeline):
+        crowd = [TimestampedValue((f"u{i}", "x"), start + 1) for i in range(60)]
+        return pipeline | beam.Create(crowd) | beam.Map(lambda each: each) | made
+
+    assert len(runner_harness.run("fn_api", build).elements()) == 1
+
+
+SECRET = "zaphod"
+WITH_STREAMS = [name for name in ONE_OF_EACH if name != "measurements"]  # which say of what stream they are
+
+
+class Visit(NamedTuple):
+    user: str
+    item: str
+    time: int
+    value: int = 5
+    stream: Any = SECRET
+
+
+def run(made, inputs):
+    """Return the results of one pipeline with the transform on each of several inputs."""
+
+    def build(pipeline):
+        outputs = {}
+        for name, events in inputs.items():
+            given = pipeline | name >> beam.Create(events, reshuffle=False)
+            if type(made) in ASKED:
+                queries = pipeline | f"Ask {name}" >> beam.Create([ASKED[type(made)]])
+                given = {"events": given, "queries": queries}
+            published = given | f"Publish {name}" >> made.with_dead_letters()
+            outputs |= {f"{name} rows": published.rows, f"{name} dead": published.dead_letters}
+        return outputs
+
+    return runner_harness.run("fn_api", build)
+
+
+@some_quick("name", WITH_STREAMS, "heavy hitters", "queries")
+def test_it_is_ignored(name):
+    people = [{"user": str(1 + i % 60), "item": "1", "time": START, "value": 5} for i in range(60)]
+    inputs: dict[str, list[Any]] = {"without": [pa.RecordBatch.from_pylist(people)]}
+    for stream in (SECRET, None, 1.5):
+        rows = [{**row, "stream": stream} for row in people]
+        inputs |= {
+            f"batch, {stream}": [pa.RecordBatch.from_pylist(rows)],
+            f"rows, {stream}": [Visit(**r) for r in rows],
+        }
+    results = run(example(name), inputs)
+    assert results.elements("without rows")
+    for each in inputs:
+        assert sorted(results.elements(f"{each} rows")) == sorted(results.elements("without rows"))
+        assert not results.elements(f"{each} dead")
+
+
+WEEK = 7 * 86_400
+MONDAY = 1_704_063_600  # 2024-01-01T00:00:00+01:00; windows that are counted from 1970 begin on a Thursday, UTC
+PEOPLE, WEEKS = 300, 3
+NOISE = KeyedNoise(b"a key for tests of windows that have a start")
+COMMON = {"epsilon": 50.0, "window": WEEK, "start": MONDAY, "noise": NOISE}
+END = {"end": MONDAY + WEEKS * WEEK}
+PRIVATE = {"delta": 1e-6, "max_hits": 9}
+RULES = [AlertRule(name="many", at_least=200)]
+DOMAIN = Domain(["first", "last"])
+TRANSFORMS = {
+    "counts": KeyedCounts(**COMMON, **END, delta=1e-6, max_contributions=6),
+    "counts since the start": KeyedCounts(**COMMON, **END, delta=1e-6, max_contributions=6, over="start"),
+    "counts of a list": KeyedCounts(**COMMON, **END, domain=DOMAIN, max_contributions=6),
+    "hitters by status": ShiftingHeavyHitters(
+        **COMMON, **PRIVATE, horizon=WEEKS, items_per_step=2, method="status", count_share=0.5
+    ),
+    "hitters by clock": ShiftingHeavyHitters(**COMMON, **PRIVATE, horizon=WEEKS, items_per_step=2, method="clock"),
+    "hitters in sliding windows": ShiftingHeavyHitters(
+        **COMMON, **PRIVATE, period=WEEK, horizon=WEEKS, items_per_step=2, method="counts"
+    ),
+    "histogram": ContinualHistogram(**COMMON, **END, domain=DOMAIN, queries=("histogram",)),
+    "people": SetCardinality(**COMMON, **END, timeout=86_400.0, max_updates=2 * PEOPLE),
+    "alerts": SparseVectorAlerts(**COMMON, **END, rules=RULES, min_alerts=5, method="sparse_vector"),
+}
+
+
+def events() -> list[beam.Row]:
+    """In each week one item in its first second, and another one in its last."""
+    found = []
+    for week in range(WEEKS):
+        for item, second in (("first", 0), ("last", WEEK - 1)):
+            time = Timestamp(MONDAY + week * WEEK + second)
+            found += [beam.Row(user=f"user {person}", item=item, time=time) for person in range(PEOPLE)]
+    return found
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_windows_begin_at_the_start_and_have_all_that_lies_in_them(name):
+    results = run_bounded("fn_api", events(), TRANSFORMS[name])
+    starts = [Timestamp(MONDAY + week * WEEK) for week in range(WEEKS)]
+    rows = results.elements("rows")
+    assert sorted({row.window_start for row in rows}) == starts
+    assert {row.window_end.micros - row.window_start.micros for row in rows} == {WEEK * 1_000_000}
+    assert results.elements("dead") == []
+    for row in rows:
+        if name.startswith(("counts", "hitters")) and row.count_stddev:
+            assert abs(row.count - PEOPLE) < 60
+        if name == "people":
+            assert abs(row.estimate - PEOPLE) < 60, "who came in the last second of a week is still there"
+
+
+def test_other_starts_have_other_noise():
+    """The same windows would be numbered alike, one second later."""
+    one, other = (
+        KeyedCounts(**COMMON | {"start": MONDAY + second}, horizon=WEEKS, delta=1e-6, max_contributions=6)
+        for second in (0, 1)
+    )
+    assert one.steps.first == other.steps.first
+    assert one.steps.label != other.steps.label
+
+
+def test_windows_of_whole_units_keep_their_noise():
+    aligned = KeyedCounts(**COMMON | {"start": 2817 * WEEK}, horizon=WEEKS, delta=1e-6, max_contributions=6)
+    assert aligned.steps.label == f"{WEEK * 1_000_000} 2817 {2817 + WEEKS} 0"
+
+
+def test_events_before_the_start_are_in_no_window():
+    early = [row for row in events() if row.item == "last"]
+    made = KeyedCounts(**COMMON | {"start": MONDAY + 2 * WEEK}, horizon=1, delta=1e-6, max_contributions=6)
+    rows = run_bounded("fn_api", early, made).elements("rows")
+    assert [row.window_start for row in rows] == [Timestamp(MONDAY + 2 * WEEK)]

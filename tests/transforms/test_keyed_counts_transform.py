@@ -1,20 +1,16 @@
 """Counts per key: the rows of the slow reference on every runner, whatever happens on the way."""
 
-import itertools
 import random
 from collections import Counter
 
 import apache_beam as beam
 import numpy as np
 import pytest
-import runner_harness
-from apache_beam.transforms.window import TimestampedValue
 from counts_chain import Chain, drive, drive_at_once, exact
 from counts_workloads import (
     CONFIGURATIONS,
     ITEMS,
     LISTED,
-    STREAMS,
     WINDOWS,
     answers,
     contributions,
@@ -22,18 +18,16 @@ from counts_workloads import (
     random_events,
     transform,
 )
-from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, stamped
-from every_runner import of_elements, of_stream, one_job
+from event_forms import as_arrow, as_rows, run_bounded
+from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.publishing import on_clock
 from privstream.transforms.timing import keyed_state
 from tiny_runner import END
-from workloads import KEY, SECOND, START
+from workloads import SECOND, START
 
 
 @one_job(
@@ -93,21 +87,6 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         assert large
 
 
-@some_quick(
-    "name",
-    ["window, streams", "found, streams", "trailing, people", "start, streams", "start, public"],
-    "start, streams",
-    "found, streams",
-)
-def test_order_batches_and_shards_change_nothing(name):
-    """Pipelines of another number of shards are among those above."""
-    events = random_events(name, random.Random(5))
-    rows = expected(transform(name), events)
-    random.Random(5).shuffle(events)
-    made = transform(name, shards=5)
-    assert sorted(run_bounded("fn_api", as_arrow(events, 300), made).elements("rows")) == rows
-
-
 @some_quick("seed", range(2), 0)
 @some_quick(
     "name",
@@ -165,53 +144,6 @@ def test_late_events_are_set_aside_and_change_nothing(name):
     assert [letter.record for letter in letters] == ["a"] * len(late)
     assert not any("late 1" in field for letter in letters for field in letter)
     assert chain.stages[0].counters["late"] == len(late)
-
-
-@one_job("late counts", ["window", "window, people", "trailing, people", "start, public"], runners=["prism"])
-def test_disorder_changes_nothing(name):
-    made = transform(name, allowed_lateness=5)
-    chance = random.Random(3)
-    events = [event for event in random_events(name, chance, 400) if event[2] >= START * SECOND]
-    stream = "" if made.streams is None else "s"
-    late = [(f"late {i}", "a", (START + 10) * SECOND + i, stream) for i in range(30)]
-    results = yield of_stream(disordered(events, late, START, chance), made)
-    assert sorted(results.elements("rows")) == expected(made, events)
-    assert [letter.record for letter in results.elements("dead")] == ["a"] * len(late)
-    assert results.counters["privstream:events_late"] == len(late)
-
-
-@one_job("late counts", itertools.product(["window", "start"], ["alone", "beside one"]), runners=["prism"])
-def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
-    made = transform(case[0])
-    crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
-    others = [] if case[1] == "alone" else [("somebody", "b", START * SECOND, "")]
-    results = yield of_stream(crowd_at(START + 11, crowd, others), made)
-    assert sorted(results.elements("rows")) == expected(made, others)
-    assert len(results.elements("dead")) == len(crowd)
-
-
-@one_job("counts", ["window", "start", "start, public"], "window", "start", "start, public")
-def test_without_any_event(name):
-    results = yield of_elements([], transform(name))
-    assert sorted(results.elements("rows")) == expected(transform(name), [])
-    assert bool(results.elements("rows")) == (name == "start, public")
-
-
-@one_job("counts")
-def test_bad_events_are_dead_letters_and_change_nothing():
-    made = transform("start")
-    good = [event for event in random_events("start", random.Random(5)) if event[2] >= 0]
-    nan = float("nan")
-    bad = [("", "a"), ("u", None), (None, "a"), (nan, "a"), ("u", nan), (1.5, "a"), ("u", True), ("u",), "u a", 7, None]
-
-    def build(pipeline):
-        elements = [stamped(event) for event in good] + [TimestampedValue(event, START) for event in bad]
-        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(lambda element: element)
-        return source | made.with_dead_letters()
-
-    results = yield build
-    assert sorted(results.elements("rows")) == expected(made, good)
-    assert len(results.elements("dead")) == len(bad)
 
 
 def test_events_outside_of_the_run_are_counted_and_left_out():
@@ -373,20 +305,6 @@ def test_late_counts_are_set_aside_by_item():
     assert publish.counters["late"] == 2
 
 
-def test_the_key_and_everything_public_decide_the_noise():
-    events = random_events("start, public", random.Random(1))
-    counts = [row.count for row in expected(transform("start, public"), events)]
-    for change in (
-        {"noise": KeyedNoise(KEY + b"!")},
-        {"allowed_lateness": 1},
-        {"epsilon": 20.001},
-        {"max_contributions": 5},
-        {"domain": Domain([*ITEMS[:5], "somebody's"])},
-        {"streams": (*STREAMS[:2], "never heard")},
-    ):
-        assert [row.count for row in expected(transform("start, public", **change), events)] != counts
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
@@ -479,18 +397,3 @@ def test_guarantee_names_limits_and_proof(check_proof):
         assert guarantee.proof.endswith(theorem)
         check_proof(guarantee.proof)
         assert "one person over the whole run" in guarantee.paragraph()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pair", list(itertools.pairwise(["window", "trailing", "start, public"])))
-def test_two_transforms_stand_side_by_side(pair):
-    events = random_events("window", random.Random(2))
-    one, other = map(transform, pair)
-
-    def build(pipeline):
-        source = pipeline | beam.Create(as_rows(events))
-        return {"one": source | "One" >> one, "other": source | "Other" >> other}
-
-    results = runner_harness.run("fn_api", build)
-    assert sorted(results.elements("one")) == expected(one, events)
-    assert sorted(results.elements("other")) == expected(other, events)

@@ -63,7 +63,6 @@ def events(periods: set[int], seed: int = 1) -> list[beam.Row]:
 
 
 def rows(made: beam.PTransform, given: list[beam.Row]) -> list:
-    """Return what a transform publishes."""
     return run_bounded("fn_api", given, made).elements("rows")
 
 

@@ -1,4 +1,4 @@
-"""State is written in proportion to the people charged, however long the run, and freed when a step is decided."""
+"""State is written in proportion to the people charged, freed when a step is decided, stops growing with periods."""
 
 import random
 
@@ -8,6 +8,7 @@ import tiny_runner
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal, seal_encoded
 from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.heavy_hitters.by_monitor import MonitorStream
@@ -185,3 +186,49 @@ def test_a_late_batch_leaves_nothing_behind():
     assert len(chain.dead_letters()) == 1
     assert not any(values for stage in chain.stages[:-1] for values in stage.cells.states.values())
     assert {name for (_, name), values in chain.stages[-1].cells.states.items() if values} == {"window_ends_progress"}
+
+
+SECOND, WINDOW, START = 1_000_000, 10, 1_700_000_003
+PERIODS, PERIOD_WINDOWS, PEOPLE = 20, 2, 150
+RENEWED_COMMON = {"epsilon": 30.0, "delta": 1e-2, "max_hits": 1, "window": WINDOW, "start": START, "shards": 2}
+CASES = {
+    "clock": {"method": "clock"},
+    "status": {"method": "status"},
+    "clock with a cap": {"method": "clock", "participation_cap": 1},
+    "counts with a cap": {"method": "counts", "participation_cap": 1, "forget": True},
+}
+
+
+def sizes(renew_every: int | None, **options) -> list[int]:
+    """Return the bytes of state in the middle of each period. Most people are new in it, others are always there."""
+    made = ShiftingHeavyHitters(
+        **RENEWED_COMMON, **options, noise=KeyedNoise(KEY), renew_every=renew_every, horizon=PERIODS * PERIOD_WINDOWS
+    )
+    chain, found = tiny_runner.Chain(made, random.Random(1)), []
+    for window in range(PERIODS * PERIOD_WINDOWS):
+        period, begin = window // PERIOD_WINDOWS, (START + window * WINDOW) * SECOND
+        people = [f"user {period} {number}" for number in range(PEOPLE)] + [f"regular {number}" for number in range(30)]
+        chain.arrive([(user, f"item {window % 2}", begin + SECOND, "") for user in people])
+        chain.advance(begin + (WINDOW + 1) * SECOND)
+        if window % PERIOD_WINDOWS == 0:
+            states = (stage.cells.states for stage in chain.stages)
+            found.append(sum(len(value) for state in states for values in state.values() for value in values))
+    assert len({row.window_start for row in chain.rows}) >= PERIODS
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "status" else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_state_stops_growing_over_twenty_periods(name):
+    renewed, lasting = (sizes(renewal, **CASES[name]) for renewal in (PERIOD_WINDOWS * WINDOW, None))
+    assert renewed[0] == lasting[0]
+    # A shard to which nothing has come in a period still has what it wrote in the one before.
+    assert max(renewed[1:]) <= renewed[0] + 600
+    assert lasting[-1] > 10 * renewed[-1]
+
+
+def test_state_of_items_that_stay_found_stops_growing_too():
+    """Each period has the items that the one before carries, and what came in its own windows."""
+    renewed = sizes(PERIOD_WINDOWS * WINDOW, method="counts")
+    assert len(set(renewed[1:])) == 1 and renewed[-1] <= renewed[0] + 600

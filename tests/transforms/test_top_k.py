@@ -1,15 +1,12 @@
 """Top-k by window: what plain dictionaries and the mechanism give, on every runner, whatever happens to the bundles."""
 
-import copy
 import random
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 
-import apache_beam as beam
 import numpy as np
 import pytest
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_rows, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
@@ -128,27 +125,6 @@ def test_rows_are_those_of_the_reference(name):
     assert results.counters["privstream:ranks_published"] == len(expected)
 
 
-@some_quick("name", ["plain", "capped", "some streams", "counts"], "some streams")
-def test_order_batches_and_shards_change_nothing(name):
-    made = transform(name)
-    events = random_events(made, random.Random(SEED))
-    expected = reference(made, events)
-    for shards in (1, 7):
-        other = copy.copy(made)
-        other.shards = shards
-        random.Random(shards).shuffle(events)
-        assert sorted(run_bounded("fn_api", as_rows(events), other).elements("rows")) == expected
-
-
-@one_job("ranking")
-def test_without_any_event_every_window_is_published():
-    made = transform("streams")
-    results = yield of_elements([], made)
-    rows = results.elements("rows")
-    assert sorted(rows) == reference(made, [])
-    assert len(rows) == 8 * 3 * 3
-
-
 @pytest.mark.slow
 def test_items_compete_that_nobody_holds():
     """The noise of a small budget brings them to the top, as often as others."""
@@ -157,33 +133,6 @@ def test_items_compete_that_nobody_holds():
     rows = run_bounded("fn_api", events, made)
     ranked = Counter(row.item for row in rows.elements("rows"))
     assert min(ranked[item] for item in ITEMS) > 40
-
-
-def as_it_is(element):
-    return element
-
-
-@one_job("late counts", ["plain", "capped, in streams"], runners=["prism"])
-def test_late_events_are_set_aside_and_change_nothing(name):
-    made = transform(name, allowed_lateness=3)
-    stream = "" if made.streams is None else "s"
-    events = [e for e in random_events(made, random.Random(SEED)) if e[2] >= START * SECOND]
-    source = test_stream.TestStream().advance_watermark_to(START)
-    for window in range(8):
-        begin = START + 10 * window
-        source = source.advance_watermark_to(begin + 2.9)  # the window before is still open
-        arriving = [e for e in events if begin + 5 <= e[2] / SECOND + 10 < begin + 10]
-        arriving += [e for e in events if begin <= e[2] / SECOND < begin + 5]
-        if arriving:
-            source = source.add_elements([stamped(e) for e in arriving])
-    late = [(f"late {i}", "c", START * SECOND + i, stream) for i in range(40)]
-    source = source.add_elements([stamped(e) for e in late]).advance_watermark_to_infinity()
-
-    results = yield of_stream(source, made)
-    assert sorted(results.elements("rows")) == reference(made, events)
-    letters = results.elements("dead")
-    assert [letter.record for letter in letters] == ["c"] * len(late)
-    assert not any("late 1" in field for letter in letters for field in letter)
 
 
 @one_job("late counts", runners=["prism"])
@@ -202,22 +151,6 @@ def test_an_endless_run_publishes_each_window_as_it_ends():
 def test_bounded_input_needs_an_end():
     with pytest.raises(ValueError, match="end must be given when the input is bounded"):
         run_bounded("fn_api", [], transform(end=None, participation_cap=2))
-
-
-@one_job("ranking")
-def test_bad_events_are_dead_letters_and_change_nothing():
-    made = transform()
-    good = random_events(made, random.Random(SEED))[:50]
-    bad = [("", "a"), ("u", None), (1.5, "a"), ("u", True), ("u",), "u a", ("u", "a", "b"), 7]
-
-    def build(pipeline):
-        elements = [stamped(event) for event in good] + [TimestampedValue(event, START) for event in bad]
-        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(as_it_is)
-        return source | made.with_dead_letters()
-
-    results = yield build
-    assert sorted(results.elements("rows")) == reference(made, good)
-    assert len(results.elements("dead")) == len(bad)
 
 
 @one_job("ranking")

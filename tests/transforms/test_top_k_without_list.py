@@ -186,45 +186,6 @@ def test_workloads_are_interesting(name):
     assert (None in {row.gap for row in rows}) or made.answer.top < 4
 
 
-@some_quick("name", ["plain", "capped", "some streams"], "some streams")
-def test_order_batches_and_shards_change_nothing(name):
-    made = transform(name)
-    events = random_events(made, random.Random(SEED))
-    expected = reference(made, events)
-    random.Random(7).shuffle(events)
-    rows = run_bounded("fn_api", as_arrow(events, 300), transform(name, shards=7)).elements("rows")
-    assert sorted(rows, key=place) == expected
-
-
-@one_job("found ranks")
-def test_without_any_event_there_are_no_rows():
-    results = yield of_elements([], transform("streams"))
-    assert results.elements("rows") == []
-
-
-@one_job("late counts", ["plain", "streams"], runners=["prism"])
-def test_late_events_are_set_aside_and_change_nothing(name):
-    made = transform(name, allowed_lateness=3)
-    stream = "" if made.streams is None else "s"
-    events = [e for e in random_events(made, random.Random(SEED)) if START * SECOND <= e[2] < (START + 80) * SECOND]
-    source = test_stream.TestStream().advance_watermark_to(START)
-    for window in range(WINDOWS):
-        begin = START + 10 * window
-        source = source.advance_watermark_to(begin + 2.9)  # the window before is still open
-        arriving = [e for e in events if begin - 5 <= e[2] / SECOND < begin]
-        arriving += [e for e in events if begin <= e[2] / SECOND < begin + 5]
-        if arriving:
-            source = source.add_elements([stamped(e) for e in arriving])
-    on_time = [e for e in events if e[2] / SECOND < START + 75]
-    late = [(f"late {i}", "c", START * SECOND + i, stream) for i in range(40)]
-    source = source.add_elements([stamped(e) for e in late]).advance_watermark_to_infinity()
-    results = yield of_stream(source, made)
-    assert sorted(results.elements("rows"), key=place) == reference(made, on_time)
-    letters = results.elements("dead")
-    assert [letter.record for letter in letters] == ["c"] * len(late)
-    assert not any("late 1" in field for letter in letters for field in letter)
-
-
 @one_job("late counts", runners=["prism"])
 def test_an_endless_run_publishes_each_window_as_it_ends():
     """Also in the period that follows: what was found stays so."""

@@ -318,11 +318,9 @@ class Chain:
         return self.transform.steps.decision_time(StepKey.from_bytes(key).step).micros
 
     def counters(self) -> dict[str, int]:
-        """Return all counters, by stage."""
         return {f"{type(s.fn).__name__}.{name}": n for s in self.stages for name, n in s.counters.items() if n}
 
     def dead_letters(self) -> list:
-        """Return the dead letters of all stages."""
         return [letter for stage in self.stages for letter in stage.dead]
 
 

@@ -9,9 +9,8 @@ import apache_beam as beam
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, Monotone
 from privstream.mechanisms.histograms.partition import PartitionState
-from privstream.mechanisms.histograms.query import Histogram, Monotone
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.histograms.categories import CountedSteps

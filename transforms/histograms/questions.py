@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, MaxSum, MinSum, Monotone, Quantile, TopK
+from privstream.mechanisms.histograms.histogram_queries import (
+    Histogram,
+    HistogramQuery,
+    MaxSum,
+    MinSum,
+    Monotone,
+    Quantile,
+    TopK,
+)
 
 _PLAIN: dict[str, HistogramQuery] = {
     "histogram": Histogram(),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import BudgetSpent, SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.papers.above_threshold import AboveThreshold
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold
 from privstream.mechanisms.sparse_vector.query_mechanism import Progress
 
 KEY = b"a key for tests only"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap, truncated_logistic
+from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, truncated_logistic
 from privstream.mechanisms.postprocess import gap_p_value
 from scipy import stats
 

@@ -1,0 +1,462 @@
+"""Guarantees and accuracy: what they say, how they add up, and that they are read as they were written."""
+
+import dataclasses
+import importlib
+import json
+import math
+import pkgutil
+
+import numpy as np
+import privstream.mechanisms
+import pytest
+from privstream.mechanisms import (
+    AboveThreshold,
+    AdaptiveSparseVector,
+    BinaryTreeCounter,
+    ColumnFlags,
+    CountedFlags,
+    DynamicPredecessor,
+    ExponentialMechanismWithGap,
+    FoundKeys,
+    HistogramQueries,
+    HybridNoisyTopK,
+    HybridSparseVector,
+    IncrementalPredecessor,
+    KaryTreeCounter,
+    KeyedCounts,
+    MeasuredTopK,
+    NoisyTopK,
+    NumericQuantiles,
+    NumericSparse,
+    OnlineMultiplicativeWeights,
+    PrivacyGuarantee,
+    RangeCounter,
+    RuleMonitor,
+    SetCardinality,
+    Sparse,
+    SparseVectorWithGap,
+    SquareRootToeplitzCounter,
+    StatusMonitor,
+    ThresholdMonitor,
+)
+from privstream.mechanisms.accuracy import EACH, TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
+from privstream.mechanisms.monitor import clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.privacy.accounting import (
+    ComposedCurve,
+    GaussianCurve,
+    PairCurve,
+    PointCurve,
+    PureDp,
+    SlackCurve,
+)
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+
+FIELDS = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"epsilon": -1.0}, ValueError, "epsilon must be finite and >= 0, got -1.0"),
+        ({"epsilon": math.inf}, ValueError, "epsilon must be finite and >= 0, got inf"),
+        ({"epsilon": True}, TypeError, "epsilon must be a number, got bool"),
+        ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\), got 1.0"),
+        ({"neighbouring": "swap"}, ValueError, "neighbouring must be one of add_remove, replace_one, got 'swap'"),
+        ({"horizon": 0}, ValueError, "horizon must be >= 1, got 0"),
+        ({"unit": "one event"}, TypeError, "unit must be a PrivacyUnit, got str"),
+    ],
+)
+def test_fields_are_checked(changes, error, message):
+    with pytest.raises(error, match=message):
+        PrivacyGuarantee(**{**FIELDS, **changes})
+
+
+def test_it_is_frozen_data_and_the_curve_does_not_count():
+    one = PrivacyGuarantee(**FIELDS, curve=clock.ClockCurve(eta=0.1, clocks=1))
+    assert one == PrivacyGuarantee(**FIELDS)
+    assert "curve" not in repr(one)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.epsilon = 2.0
+
+
+def test_steps_may_be_called_windows_in_sentences_alone():
+    one = PrivacyGuarantee(**FIELDS, horizon=7)
+    other = dataclasses.replace(one, step="window")
+    assert "at most 7 steps" in one.paragraph() and "at most 7 windows" in other.paragraph()
+    assert "The inputs of each window may depend" in other.paragraph()
+    assert one == other and other.to_dict()["adaptivity"] == one.adaptivity
+
+
+def test_json_holds_every_field_but_the_curve():
+    one = PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), proof="x.md", horizon=7)
+    found = json.loads(json.dumps(one.to_dict()))
+    assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve", "step"}
+    assert found["limits"] == ["Few."]
+    assert found["caveats"] == ["Perhaps."]
+    assert found["paragraph"].endswith(" Proof: x.md. Perhaps.")
+    assert (found["unit"], found["privacy_unit"]) == ("one event", {"what": "event"})
+    assert found["horizon"] == 7
+
+
+def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_and_adversary():
+    budget = MonitorBudget(
+        epsilon=1.0, delta=1e-6, max_hits=4, tests=100, beta=0.1, domain="unknown", tests_per_person=50
+    )
+    paragraph = clock.calibrate(budget).guarantee.paragraph()
+    for part in (
+        "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run",
+        "adding or removing",
+        "charged for at most 4 hits",
+        "at most 50 tests",
+        "one 64-bit number",
+        "cannot break these",
+        "Public: all parameters",
+        "adversary may choose",
+    ):
+        assert part in paragraph
+    assert "\n" not in paragraph
+
+
+MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
+MECHANISMS = [
+    AboveThreshold(epsilon=1.0, threshold=1000, integer=True),
+    Sparse(epsilon=1.0, max_hits=20, threshold=1000),
+    NumericSparse(epsilon=1.0, delta=1e-6, max_hits=20, threshold=1000, integer=True),
+    SparseVectorWithGap(epsilon=1.0, max_hits=20, threshold=1000, integer=True, monotone=True),
+    AdaptiveSparseVector(epsilon=1.0, min_hits=20, branches=3, threshold=1000, noise_law="laplace"),
+    OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2),
+    OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=6, records=5360, alpha=0.2),
+    *[
+        ThresholdMonitor(**MONITOR, calibration=calibration, neighbouring=neighbouring, count_share=share)
+        for calibration in ("clock", "target_charging", "paper")
+        for neighbouring in ("add_remove", "replace_one")
+        for share in (0.0, 0.5)
+    ],
+    ThresholdMonitor(**MONITOR, domain_size=50),
+    StatusMonitor(**MONITOR),
+    StatusMonitor(**MONITOR, domain_size=50, neighbouring="replace_one", count_share=0.0),
+    RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
+    BinaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
+    KaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
+    SquareRootToeplitzCounter(epsilon=1.0, columns=3, delta=1e-6, horizon=20),
+    HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
+    ColumnFlags(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000)),
+    CountedFlags(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),
+    SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"),
+    RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20),
+    RangeCounter(epsilon=1.0, universe=1 << 20),
+    DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6),
+    IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=3),
+    KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7),
+    KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7, max_value=4, neighbouring="replace_one"),
+    FoundKeys(epsilon=1.0, delta=1e-6, contributions=7, horizon=20, min_people=2),
+    KeyedCounts(epsilon=1.0, over="start", horizon=20, unit="event", public_keys=True),
+    NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, contributions=3),
+    MeasuredTopK(epsilon=1.0, top=3, releases=5),
+    MeasuredTopK(epsilon=1.0, delta=1e-6, top=3, releases=5),
+    NoisyTopK(epsilon=1.0, top=3),
+    HybridNoisyTopK(epsilon=1.0, top=3, threshold=5),
+    HybridSparseVector(epsilon=1.0, top=3, threshold=5),
+    ExponentialMechanismWithGap(epsilon=1.0),
+]
+EPSILONS = (0.0, 0.1, 0.5, 0.9, 1.0, 1.5, 4.0)
+
+
+def written_and_read(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
+    return read_guarantee(json.loads(json.dumps(guarantee_record(guarantee), allow_nan=False)))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: type(one).__name__)
+def test_a_guarantee_comes_back_with_its_curve(mechanism):
+    guarantee = mechanism.guarantee
+    found = written_and_read(guarantee)
+    assert found == guarantee
+    assert found.curve == guarantee.curve
+    assert guarantee.curve is not None
+    assert [found.curve.delta(epsilon) for epsilon in EPSILONS] == [guarantee.curve.delta(each) for each in EPSILONS]
+    assert found.curve.delta(found.epsilon) <= found.delta * (1 + 1e-6) + 1e-15
+
+
+def test_every_mechanism_with_a_guarantee_is_written():
+    exported = [getattr(privstream.mechanisms, name) for name in privstream.mechanisms.__all__]
+    promising = {
+        one for one in exported if isinstance(one, type) and isinstance(getattr(one, "guarantee", None), property)
+    }
+    missing = {one for one in promising if not any(isinstance(made, one) for made in MECHANISMS)}
+    assert {one.__name__ for one in missing} <= {
+        "BottomUpTreeCounter",
+        "BufferedToeplitzCounter",
+        "UnknownHorizonCounter",
+    }
+    for one in missing:  # their guarantee is that of the counters above
+        assert one.guarantee is BinaryTreeCounter.guarantee
+
+
+def test_every_kind_of_curve_can_be_written():
+    """All classes of the package that give privacy loss distributions, but those that others derive from."""
+    found = set()
+    for module in pkgutil.walk_packages(privstream.mechanisms.__path__, "privstream.mechanisms."):
+        for one in vars(importlib.import_module(module.name)).values():
+            if isinstance(one, type) and one.__module__.startswith("privstream.") and hasattr(one, "to_pld"):
+                found.add(one)
+    assert {one.__name__ for one in found} - {PairCurve.__name__, "PrivacyCurve"} == set(CURVES)
+
+
+def test_a_guarantee_without_a_curve_is_its_one_point():
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-6)
+    assert guarantee_record(one)["curve"] is None
+    found = written_and_read(one)
+    assert found == one
+    assert found.curve is None
+    with_curve = dataclasses.replace(one, curve=PointCurve(at_epsilon=0.5, at_delta=1e-6))
+    assert found.compose(found, delta=1e-5).epsilon == with_curve.compose(with_curve, delta=1e-5).epsilon
+
+
+def test_numbers_of_numpy_become_plain():
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(np.float64(0.5)))
+    assert written_and_read(one).curve == PureDp(0.5)
+
+
+def test_another_curve_is_refused():
+    class Mine(PointCurve):
+        pass
+
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=Mine(0.5))
+    with pytest.raises(TypeError, match=r"curve must be one of PointCurve, .*, got Mine"):
+        guarantee_record(one)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 3}, "version of a guarantee must be 1 or 2, got 3"),
+        ({"privacy_unit": None}, "privacy_unit must be a record of what, window, origin, bound, same_direction"),
+        ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
+        ({"privacy_unit": {"what": "device"}}, "what must be one of person, event"),
+        ({"version": 1, "unit": "one device"}, "unit must be one that version 1 of a guarantee has, got 'one device'"),
+        ({"version": 1, "unit": "one change that moves no query by more than 1e"}, "unit must be one that version 1"),
+        ({"epsilon": -1.0}, "epsilon must be finite and >= 0"),
+        ({"neighbouring": "both"}, "neighbouring must be one of"),
+        ({"curve": {"type": "list"}}, "curve must be a record with a type of"),
+        ({"curve": [1]}, "curve must be a record with a type of"),
+        ({"curve": {"type": "PureDp", "at_epsilon": 1.0}}, "curve must have all fields of PureDp"),
+        ({"curve": {"type": "PureDp", "at_epsilon": math.inf, "at_delta": 0.0}}, "at_epsilon must be finite"),
+        (
+            {"curve": {"type": "PureDp", "at_epsilon": 9.0, "at_delta": 0.0}},
+            "curve must promise delta 0 at epsilon 0.5",
+        ),
+        (
+            {"curve": {"type": "ComposedCurve", "curves": [], "interval": 1.0}},
+            "curves must be a tuple of privacy curves",
+        ),
+        ({"curve": {"type": "SlackCurve", "curve": 3, "slack": 0.1}}, "curve must be a privacy curve, got int"),
+        ({"limits": 5}, "limits must be a list of texts"),
+        ({"caveats": [None]}, "caveats must be a list of texts"),
+        ({"adaptivity": 7}, "adaptivity must be a text, got int"),
+        ({"version": True}, "version of a guarantee must be an integer, got bool"),
+        ({"privacy_unit": {"what": "person", "window": 10**400}}, "window must be <="),
+    ],
+)
+def test_what_was_not_written_so_is_refused(change, message):
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
+    with pytest.raises((ValueError, TypeError), match=message):
+        read_guarantee(guarantee_record(one) | change)
+
+
+def test_equal_curves_compose_as_one_by_one():
+    curve = SlackCurve(curve=PureDp(0.5), slack=1e-9)
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-9, curve=curve)
+    other = dataclasses.replace(one, epsilon=0.25, curve=SlackCurve(curve=PureDp(0.25), slack=1e-9))
+    many = one.compose(*[one] * 4, *[other] * 3, delta=1e-6).epsilon
+    step_by_step = one.compose(other, one, delta=1e-6).compose(*[one] * 3, *[other] * 2, delta=1e-6).epsilon
+    assert many == pytest.approx(step_by_step, rel=1e-3)
+
+
+def of_first_version(unit, **changes):
+    """Return a record as version 1 wrote it."""
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5))
+    record = guarantee_record(one) | {"version": 1, "unit": unit} | changes
+    return {name: value for name, value in record.items() if name not in ("privacy_unit", "proof")}
+
+
+@pytest.mark.parametrize(
+    ("words", "unit"),
+    [
+        ("one event", EVENT),
+        ("one row over the whole run", PrivacyUnit(what="row")),
+        ("one person over the whole run", PERSON),
+        ("one person over all releases", PERSON),
+        ("one update (insertion or deletion of one point) over the whole run", EVENT),
+        ("one update (insertion of one point) over the whole run", EVENT),
+        ("one person who makes at most 3 updates (insertion of one point each) over the whole run", PERSON),
+        ("one change of the data that moves no query by more than 1", PrivacyUnit(what="query")),
+        (
+            "one change of the data that moves no utility by more than 2.5e-07, and moves all of them in the same "
+            "direction",
+            PrivacyUnit(what="utility", bound=2.5e-7, same_direction=True),
+        ),
+        (
+            "one change that moves no measurement of the whole run by more than 1",
+            PrivacyUnit(what="measurement"),
+        ),
+    ],
+)
+def test_version_1_is_still_read(words, unit):
+    found = read_guarantee(of_first_version(words))
+    assert (found.unit, found.epsilon, found.curve, found.proof) == (unit, 0.5, PureDp(0.5), "")
+
+
+def test_windows_of_version_1_are_as_long_as_the_command_was_asked_for():
+    record = of_first_version("one person in one window")
+    assert read_guarantee(record, {"window": 0.5}).unit == PrivacyUnit(what="person", window=500_000)
+    for parameters in (None, {"window": "hour"}):
+        with pytest.raises(TypeError, match="window must be a number"):
+            read_guarantee(record, parameters)
+
+
+def test_a_file_that_is_no_guarantee_is_named(tmp_path):
+    path = tmp_path / "rows.guarantee.json"
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5))
+    path.write_text(json.dumps({"guarantee": guarantee_record(one), "parameters": {}}))
+    assert (read_guarantee_file(str(path)), read_guarantee_file(str(path)).curve) == (one, PureDp(0.5))
+    for content in ("[]", "{", "{}", json.dumps({"guarantee": {"version": 7}, "parameters": {}})):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"rows.guarantee.json must be a guarantee that a command has written"):
+            read_guarantee_file(str(path))
+
+
+def guarantee(epsilon=0.5, delta=0.0, **changes):
+    fields = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": epsilon, "delta": delta}
+    return PrivacyGuarantee(**{**fields, **changes})
+
+
+def test_a_point_says_what_randomised_response_says_elsewhere():
+    curve = PureDp(1.0)
+    response = math.e / (1 + math.e)
+    assert curve.delta(0.0) == pytest.approx(2 * response - 1)
+    assert curve.delta(0.5) == pytest.approx(response - math.exp(0.5) * (1 - response))
+    assert curve.delta(1.0) == curve.delta(5.0) == 0.0
+    assert PointCurve(1.0, 1e-6).delta(2.0) == 1e-6
+    assert PointCurve(1.0, 1e-6).epsilon(1e-6) == 1.0
+    assert PointCurve(1.0, 1e-6).epsilon(1e-7) == math.inf
+
+
+def test_epsilon_inverts_delta_from_above():
+    curve = ClockCurve(eta=0.0669, clocks=4)
+    for delta in (1e-3, 1e-6, 1e-9):
+        epsilon = curve.epsilon(delta)
+        assert curve.delta(epsilon) <= delta < curve.delta(epsilon * (1 - 1e-6))
+    assert curve.epsilon(0.9) == 0.0
+
+
+def test_slack_adds_to_delta():
+    curve = SlackCurve(curve=PureDp(1.0), slack=1e-5)
+    assert curve.delta(1.0) == 1e-5
+    assert curve.epsilon(2e-5) == pytest.approx(PureDp(1.0).epsilon(1e-5))
+    assert curve.epsilon(1e-6) == math.inf
+    assert curve.to_pld().get_delta_for_epsilon(1.001) == pytest.approx(1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("inner", [GaussianCurve(shift=1.0), ClockCurve(eta=0.5, clocks=4)], ids=repr)
+def test_no_delta_of_a_distribution_with_slack_is_below_its_curve(inner):
+    curve = SlackCurve(curve=inner, slack=0.1)
+    loss = curve.to_pld(1e-3)
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0):
+        assert loss.get_delta_for_epsilon(epsilon) >= curve.delta(epsilon) - 1e-9
+        assert loss.get_delta_for_epsilon(epsilon) <= inner.delta(epsilon) + 0.1 / (1 - inner.delta(0.0)) + 1e-3
+    with pytest.raises(ValueError, match=r"slack must be < 0\.6"):
+        SlackCurve(curve=GaussianCurve(shift=1.0), slack=0.7).to_pld(1e-3)
+
+
+def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
+    assert guarantee(0.5).compose(guarantee(0.25), delta=1e-9).epsilon == pytest.approx(0.75, abs=1e-3)
+    clocks = ClockCurve(eta=0.05, clocks=1)
+    both = ComposedCurve(curves=(clocks, clocks), interval=1e-3)
+    assert both.epsilon(1e-6) < 2 * clocks.epsilon(5e-7)
+    assert both.delta(0.8) == pytest.approx(ClockCurve(eta=0.05, clocks=2).delta(0.8), rel=0.01)
+    assert both.delta(0.8) >= ClockCurve(eta=0.05, clocks=2).delta(0.8) * (1 - 1e-6)
+
+
+def test_a_composed_guarantee_keeps_limits_and_the_shortest_horizon():
+    found = guarantee(limits=("a",), horizon=9).compose(guarantee(limits=("a", "b"), horizon=5), delta=1e-9)
+    assert found.limits == ("a", "b")
+    assert found.horizon == 5
+    assert found.curve.delta(found.epsilon) <= found.delta
+
+
+@pytest.mark.parametrize(
+    ("guarantees", "message"),
+    [
+        (
+            (guarantee(unit=PERSON), guarantee()),
+            r"unit must be protected by all guarantees: one for one event \(add_remove\) promises nothing to one "
+            r"person over the whole run \(add_remove\)",
+        ),
+        ((guarantee(0.5, 1e-3),), "delta must be > the sum of what the guarantees cannot do without, got 1e-09"),
+    ],
+)
+def test_what_cannot_be_composed_is_refused(guarantees, message):
+    with pytest.raises(ValueError, match=message):
+        guarantees[0].compose(*guarantees[1:], delta=1e-9)
+
+
+LASTING = Limit.at_most("max_contributions", 15, "contribution", "in the whole run", "first", lasting=True)
+WINDOW = Limit.at_most("", 1, "value", "in a window", "random")
+
+
+def test_a_limit_says_what_counts_and_what_is_missing():
+    counted = "each person counts with at most 15 contributions in the whole run (max_contributions), the first ones"
+    assert LASTING.text == f"{counted}; who has 30 counts with half of them"
+    assert (
+        WINDOW.text
+        == "each person counts with at most 1 value in a window, chosen at random; who has 2 counts with one of them"
+    )
+    several = Limit.at_most("categories_per_row", 2, "category", "", "last", unit="event")
+    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones; ")
+    assert several.text.endswith("an event that has 4 counts with half of them")
+    other = Limit.at_most("", 3, "item", "", "those that are liked")
+    assert (
+        other.text
+        == "each person counts with at most 3 items, those that are liked; who has 6 counts with half of them"
+    )
+
+
+def test_without_limits_nothing_is_said():
+    found = Coverage()
+    assert (found.leaves_out, found.scope, found.to_dict()["limits"]) == ("", TOGETHER, [])
+    assert Accuracy(error=1.0, failure_probability=0.1, claim="All is well.").sentence == "All is well."
+
+
+def test_limits_are_a_sentence_with_what_they_can_look_like():
+    coverage = Coverage(holds="the numbers that count,", scope=EACH, limits=(LASTING, WINDOW), more=", or not")
+    assert coverage.leaves_out == (
+        f"{LASTING.text}; {WINDOW.text}; the numbers of all people may be larger, most so in later windows, which can "
+        "look like a decline, or not. By how much is not published"
+    )
+    one = Coverage(limits=(WINDOW,), beyond="the quantiles of all values may be others")
+    assert one.leaves_out == f"{WINDOW.text}; the quantiles of all values may be others. By how much is not published"
+    made = Accuracy(error=math.inf, failure_probability=0.1, claim="Bounds hold.", coverage=coverage)
+    assert made.sentence == f"Bounds hold. This is about the numbers that count: {coverage.leaves_out}."
+    assert made.to_dict() == {
+        "failure_probability": 0.1,
+        "sentence": made.sentence,
+        "intervals": coverage.to_dict() | {"probability": 0.9},
+    }
+    assert coverage.to_dict()["limits"] == ["max_contributions"]
+
+
+def test_where_all_starts_afresh_limits_and_scopes_are_those_of_a_period():
+    found = Coverage(limits=(LASTING,)).of_period
+    assert "at most 15 contributions in one period (max_contributions)" in found.leaves_out
+    assert "later windows of each period, which can look like a decline in it and a rise after it" in found.leaves_out
+    assert found.scope == f"{TOGETHER}, in one period"
+    assert Coverage(scope=EACH).of_period.scope == EACH
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf])
+def test_an_error_is_a_number(wrong):
+    with pytest.raises(ValueError, match="error must be finite"):
+        Accuracy(error=wrong, failure_probability=0.1, claim="")

@@ -1,0 +1,417 @@
+"""Laws of noise, on integers and on numbers: exact masses, tails, draws, and what is refused."""
+
+import math
+import pickle
+from bisect import bisect_right
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.noise import discrete
+from privstream.mechanisms.noise.continuous import Exponential, Gaussian, Gumbel, Laplace, signs, uniforms
+from privstream.mechanisms.noise.discrete import Bernoulli, DiscreteGaussian, DiscreteLaplace, Geometric, IntegerLaw
+from privstream.mechanisms.noise.sources import KeyedNoise
+from scipy import special, stats
+
+NOISE = KeyedNoise(b"integer laws test key")
+DRAWS = 100_000
+FALSE_ALARM = 1e-10
+ONE = 1 << 128
+
+scales = st.floats(1e-3, 1e4) | st.floats(1e-3, 1e12)
+
+
+def p_value(sample, survival):
+    """Chi-square of integers against a law, in bins of 200 expected draws or more."""
+    edges = np.unique(np.quantile(np.append(sample, -sample), np.linspace(0, 1, 60)).astype(np.int64))
+    masses = -np.diff(np.concatenate([[1.0], survival(edges), [0.0]]))
+    counts = np.bincount(np.searchsorted(edges, sample), minlength=len(masses))
+    observed, expected, pending = [], [], [0, 0.0]
+    for count, mass in zip(counts, masses, strict=True):
+        pending = [pending[0] + count, pending[1] + mass * len(sample)]
+        if pending[1] >= 200:
+            observed.append(pending[0])
+            expected.append(pending[1])
+            pending = [0, 0.0]
+    observed[-1] += pending[0]
+    expected[-1] += pending[1]
+    return stats.chisquare(observed, expected).pvalue if len(observed) > 1 else float(observed[0] == len(sample))
+
+
+def geometric_survival(scale):
+    return lambda k: np.where(k < 0, 1.0, np.exp(-(k + 1) / scale))
+
+
+def laplace_survival(scale):
+    q = math.exp(-1 / scale)
+    return lambda k: np.where(k >= 0, np.exp(-(k + 1.0) / scale) / (1 + q), 1 - np.exp(k / scale) / (1 + q))
+
+
+def gaussian_survival(sigma):
+    if sigma > 100:  # midpoint rule, error of order 1 / (24 sigma^2)
+        return lambda k: special.ndtr(-(k + 0.5) / sigma)
+    support = np.arange(-math.ceil(40 * sigma) - 1, math.ceil(40 * sigma) + 2)
+    weights = np.exp(-0.5 * (support / sigma) ** 2)
+    above = np.append(np.cumsum(weights[::-1])[::-1] / weights.sum(), 0.0)
+    return lambda k: above[np.clip(k + 1 - support[0], 0, len(support))]
+
+
+LAWS = [
+    *((Geometric, scale, geometric_survival) for scale in (0.3, 4.0, 91.9, 92.1, 1000.0, 1e6, 1e12)),
+    *((DiscreteLaplace, scale, laplace_survival) for scale in (0.4, 7.0, 45.9, 46.1, 3000.0, 1e9, 1e12)),
+    *((DiscreteGaussian, sigma, gaussian_survival) for sigma in (0.6, 3.0, 250.0, 1000.0, 1000.5, 1e6)),
+]
+
+
+@pytest.mark.parametrize(("law", "scale", "survival"), LAWS)
+def test_the_law_is_accepted_and_one_30_percent_off_is_rejected(law, scale, survival):
+    sample = law(scale).draw(NOISE.derive(law.__name__, str(scale)), DRAWS)
+    assert sample.dtype == np.int64
+    assert p_value(sample, survival(scale)) > FALSE_ALARM
+    assert p_value(sample, survival(1.3 * scale)) < FALSE_ALARM
+
+
+@pytest.mark.parametrize(("law", "scale"), [(Geometric, 1e5), (DiscreteLaplace, 1e4), (DiscreteGaussian, 1500.0)])
+def test_low_digits_are_mixed(law, scale):
+    # For wide laws the residue modulo a small number is uniform up to e^-large: it sees each digit table.
+    sample = law(scale).draw(NOISE.derive("residue"), DRAWS)
+    for modulus in (2, 7, 256):
+        assert stats.chisquare(np.bincount(sample % modulus, minlength=modulus)).pvalue > FALSE_ALARM
+
+
+def exact_cumulative(table):
+    return [(int(high) << 64) + int(low) for high, low in zip(table.high, table.low, strict=True)]
+
+
+def assert_rounded(table, cdf):
+    """Check the 128-bit numbers of a table (of long tables about 1000) to be nearest multiples of 2^-128."""
+    cumulative = exact_cumulative(table)
+    with mpmath.workprec(400):
+        for j in range(0, len(cumulative), 1 + len(cumulative) // 1000):
+            got = cumulative[j]
+            assert abs(got - mpmath.ldexp(cdf(table.first + j), 128)) <= mpmath.mpf("0.5000001")
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.7, 5.3, 46.0])
+def test_laplace_table_is_exact(scale):
+    (table,) = discrete._geometric_tables(Fraction(scale), two_sided=True)
+
+    def cdf(k):
+        q = mpmath.exp(-1 / mpmath.mpf(scale))
+        return q**-k / (1 + q) if k < 0 else 1 - q ** (k + 1) / (1 + q)
+
+    assert_rounded(table, cdf)
+    # What is beyond the table has less than half a unit of mass on either side.
+    assert mpmath.ldexp(cdf(table.first - 1), 128) <= 0.5
+    assert mpmath.ldexp(1 - cdf(table.first + len(table.high)), 128) <= 0.5
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, 5000.0, 1e9, 1e12])
+@pytest.mark.slow
+def test_geometric_digits_are_exact(scale):
+    leading, *digits = discrete._geometric_tables(Fraction(scale), two_sided=False)
+    unit = 8192 ** len(digits)
+
+    def below(steps, unit):
+        return -mpmath.expm1(-mpmath.mpf(steps * unit) / mpmath.mpf(scale))
+
+    assert_rounded(leading, lambda k, u=unit: below(k + 1, u))
+    for table in digits:
+        unit //= 8192
+        assert (table.first, len(table)) == (0, 8192)
+        assert_rounded(table, lambda k, u=unit: below(k + 1, u) / below(8192, u))
+    assert unit == 1
+
+
+@given(scales, st.booleans(), st.floats(0, 30))
+@settings(max_examples=30)
+def test_digits_multiply_to_the_mass_function(scale, two_sided, times):
+    tables = discrete._geometric_tables(Fraction(scale), two_sided=two_sided)
+    k = int(times * scale)
+    for value in {k, -1 - k} if two_sided else {k}:
+        rest, expected = (value if value >= 0 else -1 - value), 1.0
+        for table in reversed(tables[1:]):
+            rest, digit = divmod(rest, 8192)
+            expected *= table.pmf(digit)
+        expected *= tables[0].pmf(rest if value >= 0 else -1 - rest)
+        law = DiscreteLaplace(scale) if two_sided else Geometric(scale)
+        assert expected == pytest.approx(float(law.pmf(value)), rel=1e-11)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.8, 6.5, 70.0])
+def test_gaussian_table_is_exact(sigma):
+    table = discrete._gaussian_table(Fraction(sigma))
+    with mpmath.workprec(400):
+        reach = math.ceil(20 * sigma) + 2
+        weights = [mpmath.exp(-(k**2) / (2 * mpmath.mpf(sigma) ** 2)) for k in range(-reach, reach + 1)]
+        sums = [mpmath.mpf(0)]
+        for weight in weights:
+            sums.append(sums[-1] + weight)
+    assert_rounded(table, lambda k: sums[k + reach + 1] / sums[-1])
+    assert table.variance == pytest.approx(DiscreteGaussian(sigma).variance, rel=1e-12)
+
+
+@pytest.mark.parametrize("law", [Geometric(6.0), DiscreteLaplace(6.0), DiscreteGaussian(6.0), DiscreteGaussian(0.3)])
+def test_mass_functions(law):
+    k = np.arange(-700, 701)
+    masses = law.pmf(k)
+    assert masses.sum() == pytest.approx(1, rel=1e-13)
+    mean = masses @ k
+    assert masses @ (k - mean) ** 2 == pytest.approx(law.variance, rel=1e-12)
+    np.testing.assert_allclose(np.exp(law.log_pmf(k)), masses)
+    if isinstance(law, Geometric):
+        assert mean == pytest.approx(law.mean, rel=1e-12)
+        np.testing.assert_allclose(masses[k >= 0], stats.geom(-math.expm1(-1 / 6)).pmf(k[k >= 0] + 1), rtol=1e-9)
+    if isinstance(law, DiscreteLaplace):
+        np.testing.assert_allclose(masses, stats.dlaplace(1 / 6).pmf(k), rtol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [1e-30, 1e-9, 0.01, 0.2, 0.4999, 0.5, 0.7, 0.999])
+@pytest.mark.parametrize("law", [*(law(scale) for law, scale, _ in LAWS if scale <= 1000)])
+def test_tail_quantile_is_the_least(law, beta):
+    z = law.tail_quantile(beta)
+    reach = 80 * (law.sigma if isinstance(law, DiscreteGaussian) else law.scale)
+    above = math.fsum(law.pmf(np.arange(z + 1, z + 5 + int(reach))))
+    assert above <= beta * (1 + 1e-9)
+    assert above + float(law.pmf(z)) > beta * (1 - 1e-9)
+
+
+def test_tail_quantile_of_wide_gaussian():
+    for beta in (1e-12, 0.01, 0.9):
+        assert DiscreteGaussian(1e6).tail_quantile(beta) == pytest.approx(stats.norm.isf(beta) * 1e6, abs=2)
+
+
+@pytest.mark.parametrize("x", [0, 1e-9, 0.5, 3.0, 50.0, 90.0, 1e6])
+def test_bernoulli_exp_minus_is_exact(x):
+    law = Bernoulli.exp_minus(x)
+    with mpmath.workprec(500):
+        exact = mpmath.exp(-mpmath.mpf(x))
+    table = discrete._bernoulli_table(law.probability)
+    ones = ONE - exact_cumulative(table)[0] if len(table) == 2 else ONE * table.first
+    assert abs(ones - mpmath.ldexp(exact, 128)) <= mpmath.mpf("0.5000001")
+    assert law.pmf(1) == pytest.approx(math.exp(-x), rel=1e-15, abs=1e-300)
+
+
+@pytest.mark.parametrize("probability", [0, Fraction(1, 3), 0.5, Fraction(999, 1000), 1])
+def test_bernoulli(probability):
+    law = Bernoulli(Fraction(probability))
+    ones = int(law.draw(NOISE, DRAWS).sum())
+    assert stats.binomtest(ones, DRAWS, float(probability)).pvalue > FALSE_ALARM
+    assert law.variance == float(probability * (1 - probability))
+    assert law.tail_quantile(0.4) == (1 if probability > 0.4 else 0)
+    if 0 < probability < 1:
+        assert stats.binomtest(ones, DRAWS, 0.7 * float(probability)).pvalue < FALSE_ALARM
+
+
+cumulative_lists = st.lists(st.integers(0, ONE - 1) | st.integers(ONE - 3, ONE - 1) | st.just(1 << 64), max_size=30)
+
+
+@given(cumulative_lists.map(sorted), st.integers(-(2**40), 2**40), st.lists(st.integers(0, ONE - 1), max_size=5))
+def test_quantile_is_bisection_on_128_bits(cumulative, first, others):
+    # At, just below and just above every boundary, and wherever only the low words differ.
+    points = {p for c in cumulative for d in (-1, 0, 1) if 0 <= (p := c + d) < ONE}.union(others, {0, ONE - 1})
+    points |= {p ^ 1 << bit for p in points for bit in (1, 40, 63, 64, 90)}
+    points = sorted(points)
+    words = np.array([(p >> 64, p & (2**64 - 1)) for p in points], dtype=np.uint64)
+    law = IntegerLaw.from_cumulative(first, cumulative)
+    assert law.quantile(words).tolist() == [first + bisect_right(cumulative, p) for p in points]
+    assert law.quantile(words[:, None, :]).shape == (len(points), 1)
+
+
+@given(cumulative_lists.map(sorted))
+def test_functions_of_a_table_against_fractions(cumulative):
+    law = IntegerLaw.from_cumulative(-3, cumulative)
+    exact = [Fraction(c, ONE) for c in [*cumulative, ONE]]
+    k = np.arange(-5, len(exact) - 2)
+    padded = [0, 0, *exact, 1]
+    steps = [b - a for a, b in zip([0, *padded[:-1]], padded, strict=True)]
+    np.testing.assert_allclose(law.cdf(k), [float(p) for p in padded], rtol=1e-15)
+    np.testing.assert_allclose(law.survival(k), [float(1 - p) for p in padded], rtol=1e-15)
+    np.testing.assert_allclose(law.pmf(k), [float(p) for p in steps], rtol=1e-15)
+    mean = sum(p * int(i) for p, i in zip(steps, k, strict=True))
+    assert law.mean == pytest.approx(float(mean), rel=1e-12, abs=1e-12)
+    assert law.variance == pytest.approx(float(sum(p * (int(i) - mean) ** 2 for p, i in zip(steps, k, strict=True))))
+    for beta in (1e-30, 0.25, 0.75):
+        z = law.tail_quantile(beta)
+        assert law.survival(z) <= beta < law.survival(z - 1)
+
+
+def test_from_survival():
+    law = IntegerLaw.from_survival(1, lambda k: mpmath.exp(-mpmath.mpf(k) / 10))
+    assert_rounded(law, lambda k: 1 - mpmath.exp(-mpmath.mpf(k) / 10))
+    assert law.tail_quantile(0.01) == 47
+    die = IntegerLaw.from_survival(1, lambda k: Fraction(max(6 - k, 0), 6))
+    assert len(die) == 6
+    assert repr(die) == "IntegerLaw(1..6)"
+    assert p_value(die.draw(NOISE, DRAWS), lambda k: np.clip(6 - k, 0, 6) / 6) > FALSE_ALARM
+    assert p_value(die.draw(NOISE, DRAWS), lambda k: np.clip(7 - k, 0, 7) / 7) < FALSE_ALARM
+
+
+def test_tables_are_checked_and_read_only(monkeypatch):
+    with pytest.raises(ValueError, match="cumulative must be nondecreasing"):
+        IntegerLaw.from_cumulative(0, [5, 4])
+    for cumulative in ([-1], [ONE + 1]):
+        with pytest.raises(ValueError, match=r"cumulative must be in \[0, 2\^128\]"):
+            IntegerLaw.from_cumulative(0, cumulative)
+    monkeypatch.setattr(discrete, "LARGEST_TABLE", 100)
+    with pytest.raises(ValueError, match="survival must vanish within 100 integers"):
+        IntegerLaw.from_survival(0, lambda k: Fraction(1, 2))
+    assert repr(IntegerLaw.from_cumulative(0, [5, ONE, ONE])) == "IntegerLaw(0..1)"
+    law = IntegerLaw.from_cumulative(0, [ONE // 2])
+    with pytest.raises(ValueError, match="read-only"):
+        law.high[0] = 0
+    twin = pickle.loads(pickle.dumps(law))
+    assert (twin.draw(NOISE, 50) == law.draw(NOISE, 50)).all()
+
+
+PARAMETERS = [Geometric(5.0), Geometric(1e7), DiscreteLaplace(5.0), DiscreteLaplace(1e7)]
+PARAMETERS += [DiscreteGaussian(5.0), DiscreteGaussian(2e4), Bernoulli.exp_minus(1.0), DiscreteGaussian(1000.0)]
+
+
+@pytest.mark.parametrize("law", PARAMETERS)
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=30), st.integers(0, 30))
+@settings(max_examples=30)
+def test_draws_do_not_depend_on_the_batch(law, labels, cut):
+    labels = np.array(labels, dtype=np.uint64)
+    whole = law.draw(NOISE, labels)
+    assert np.concatenate([law.draw(NOISE, labels[:cut]), law.draw(NOISE, labels[cut:])]).tolist() == whole.tolist()
+    assert law.draw(NOISE, labels[::-1])[::-1].tolist() == whole.tolist()
+    assert law.draw(NOISE, len(labels)).tolist() == law.draw(NOISE, np.arange(len(labels), dtype=np.uint64)).tolist()
+
+
+GOLDEN = [
+    [5, 11, 7, 10, 1, 1],
+    [8595731, 10030283, 4361292, 6741423, 17720586, 33603591],
+    [2, 8, 4, 7, -4, -4],
+    [8595731, 10030283, 4361292, 6741423, -17720587, -33603592],
+    [2, 6, 4, 6, -4, -4],
+    [21903, 4783, 5786, -17244, -5297, 21059],
+    [1, 1, 1, 1, 0, 0],
+    [415, 1268, 792, 1219, -740, -799],  # from the largest table
+]
+
+
+@pytest.mark.parametrize(("law", "expected"), list(zip(PARAMETERS, GOLDEN, strict=True)))
+def test_golden(law, expected):
+    assert law.draw(NOISE, 6).tolist() == expected
+
+
+@pytest.mark.parametrize("law", [Geometric, DiscreteLaplace, DiscreteGaussian])
+def test_arguments(law):
+    name, largest = ("sigma", "1e+06") if law is DiscreteGaussian else ("scale", "1e+12")
+    for value, shown in [(0, "0"), (-2.0, "-2.0"), (math.nan, "nan"), (math.inf, "inf")]:
+        with pytest.raises(ValueError, match=f"{name} must be finite and > 0, got {shown}"):
+            law(value)
+    with pytest.raises(ValueError, match=rf"{name} must be <= {largest.replace('+', '.')}, got 2"):
+        law(2e12)
+    with pytest.raises(TypeError, match=f"{name} must be a number, got str"):
+        law("3")
+    assert (law(1e-300).draw(NOISE, 20) == 0).all()
+    assert law(1e-300).tail_quantile(0.5) == 0
+    assert law(1e-300).variance == 0
+
+
+def test_bernoulli_arguments():
+    with pytest.raises(ValueError, match=r"probability must be in \[0, 1\], got 3/2"):
+        Bernoulli(Fraction(3, 2))
+    with pytest.raises(ValueError, match="probability must be finite, got nan"):
+        Bernoulli(math.nan)
+    with pytest.raises(ValueError, match="x must be finite and >= 0, got -1"):
+        Bernoulli.exp_minus(-1)
+
+
+CONTINUOUS_NOISE = KeyedNoise(b"continuous laws test key")
+CONTINUOUS_LAWS = {
+    Exponential: stats.expon,
+    Laplace: stats.laplace,
+    Gaussian: stats.norm,
+    Gumbel: stats.gumbel_r,
+}
+CONTINUOUS_GOLDEN = {
+    Exponential: [2.1410505751729083, 0.6727218062895723, 0.45056807525113735],
+    Laplace: [-2.1410505751729083, -0.6727218062895723, 0.45056807525113735],
+    Gaussian: [1.5652201317988403, 0.6583430829506578, -0.47152477225000783],
+    Gumbel: [2.0791858843492537, 0.3368744661690902, -0.013987308557142385],
+}
+
+laws = pytest.mark.parametrize("law", CONTINUOUS_LAWS)
+
+
+@laws
+@pytest.mark.parametrize("scale", [0.01, 1.0, 2.5e6])
+def test_a_continuous_law_is_accepted_and_one_30_percent_off_is_rejected(law, scale):
+    sample = law(scale).draw(CONTINUOUS_NOISE.derive(law.__name__), DRAWS)
+    assert stats.kstest(sample, CONTINUOUS_LAWS[law](scale=scale).cdf).pvalue > FALSE_ALARM
+    assert stats.kstest(sample, law(scale).cdf).pvalue > FALSE_ALARM
+    assert stats.kstest(sample, CONTINUOUS_LAWS[law](scale=1.3 * scale).cdf).pvalue < FALSE_ALARM
+
+
+@laws
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_closed_forms(law, scale):
+    peer = CONTINUOUS_LAWS[law](scale=scale)
+    x = np.linspace(-5, 20, 101)
+    np.testing.assert_allclose(law(scale).cdf(x), peer.cdf(x), rtol=1e-12, atol=1e-300)
+    assert law(scale).mean == pytest.approx(peer.mean(), rel=1e-12, abs=1e-12)
+    assert law(scale).variance == pytest.approx(peer.var(), rel=1e-12)
+    for beta in (1e-300, 1e-20, 1e-6, 0.3, 0.5, 0.9):
+        assert law(scale).tail_quantile(beta) == pytest.approx(peer.isf(beta), rel=1e-9, abs=1e-12)
+
+
+@laws
+def test_extreme_words_are_finite(law):
+    top = 2**64 - 1
+    words = np.array([[[0, 0]], [[0, 1]], [[top, 0]], [[top, top]]], dtype=np.uint64)
+
+    class Extreme:
+        def words(self, labels, lanes=1):
+            return words
+
+    sample = law(1.0).draw(Extreme(), 4)
+    assert np.isfinite(sample).all()
+    assert np.abs(sample).max() > 3.5
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), min_size=1))
+def test_uniforms_are_inside_the_open_interval(pairs):
+    words = np.array(pairs, dtype=np.uint64)
+    u = uniforms(words)
+    assert ((u > 0) & (u < 1)).all()
+    exact = np.array([(high + 0.5) / 2**64 for high, _ in pairs])
+    np.testing.assert_allclose(u, exact, rtol=2**-52)
+    assert signs(words).tolist() == [1 - 2 * (low % 2) for _, low in pairs]
+
+
+def test_uniforms_never_reach_zero_or_one():
+    u = uniforms(np.array([[0, 0], [2**64 - 1, 0]], dtype=np.uint64))
+    assert u.tolist() == [2.0**-65, 1 - 2.0**-53]
+
+
+@laws
+@given(st.integers(0, 30))
+def test_batches_do_not_matter(law, cut):
+    labels = np.arange(30, dtype=np.uint64)
+    whole = law(2.0).draw(CONTINUOUS_NOISE, labels)
+    parts = [law(2.0).draw(CONTINUOUS_NOISE, labels[:cut]), law(2.0).draw(CONTINUOUS_NOISE, labels[cut:])]
+    # Vector units may round the last digit of a logarithm differently at the end of an array.
+    np.testing.assert_array_max_ulp(np.concatenate(parts), whole, maxulp=4)
+
+
+@laws
+def test_golden_draws_of_continuous_laws(law):
+    np.testing.assert_allclose(law(1.0).draw(CONTINUOUS_NOISE, 3), CONTINUOUS_GOLDEN[law], rtol=1e-13)
+
+
+@laws
+def test_arguments_of_continuous_laws(law):
+    for scale, shown in [(0, "0"), (-1.0, "-1.0"), (math.nan, "nan"), (math.inf, "inf")]:
+        with pytest.raises(ValueError, match=f"scale must be finite and > 0, got {shown}"):
+            law(scale)
+    with pytest.raises(TypeError, match="scale must be a number, got bool"):
+        law(True)
+    with pytest.raises(ValueError, match=r"beta must be in \(0, 1\), got 0"):
+        law(1.0).tail_quantile(0)
+    assert pickle.loads(pickle.dumps(law(2.0))) == law(2.0)

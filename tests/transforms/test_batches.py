@@ -1,0 +1,415 @@
+"""Keys, names, lists of items and batches: their encoding, how they are cut and spread, and where they wait."""
+
+import errno
+import itertools
+import os
+import pickle
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+
+import mmh3
+import numpy as np
+import pyarrow as pa
+import pytest
+import tiny_runner
+from counts_workloads import CONFIGURATIONS, expected, random_events, transform
+from event_forms import as_rows, run_bounded
+from grids import some_quick
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import spill
+from privstream.transforms.batches import (
+    CountBatch,
+    EventBatch,
+    HolderBatch,
+    Names,
+    StepKey,
+    decode,
+    encode,
+    seal,
+    sealed_key,
+    string_buffers,
+    unseal,
+)
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, SplitEvents, people_key
+from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
+from privstream.transforms.timing.on_time import count_markers, digest, join_markers
+from privstream.transforms.timing.steps import Steps
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+KEYS = st.builds(StepKey, TEXT, st.integers(0, 2**62), st.integers(0, 2**32 - 1))
+TABLE = st.dictionaries(st.integers(0, 2**64 - 1), TEXT, max_size=8)
+
+
+def names_of(table: dict[int, str]) -> Names:
+    items = np.array(sorted(table), np.uint64)
+    return Names.of(items, pa.array([table[item] for item in items.tolist()], pa.string()))
+
+
+def table_of(names: Names) -> dict[int, str]:
+    return {item: names[item] for item in names.items.tolist()}
+
+
+@given(KEYS, KEYS)
+def test_keys_survive_and_differ(one, other):
+    assert StepKey.from_bytes(one.to_bytes()) == one
+    assert (one.to_bytes() == other.to_bytes()) == (one == other)
+
+
+@given(st.lists(TABLE, max_size=4), st.data())
+def test_names_are_joined_selected_and_looked_up(tables, data):
+    merged = {item: text for table in reversed(tables) for item, text in table.items()}
+    names = Names.union([names_of(table) for table in tables])
+    assert table_of(names) == merged
+    assert np.all(names.items[1:] > names.items[:-1])
+    some = sorted(data.draw(st.sets(st.sampled_from(sorted(merged))) if merged else st.just(set())))
+    assert table_of(names.select(np.array(some, np.uint64))) == {item: merged[item] for item in some}
+    for missing in {0, 5, 2**64 - 1} - set(merged):
+        with pytest.raises(LookupError, match="an item has no name"):
+            names[missing]
+
+
+@st.composite
+def batches(draw, kind):
+    table = draw(TABLE)
+    rows = draw(st.lists(st.sampled_from(sorted(table)), max_size=10)) if table else []
+    users = np.array([draw(st.integers(0, 2**64 - 1)) for _ in rows], np.uint64)
+    third = np.arange(len(rows), dtype=np.int64 if kind is EventBatch else np.uint16)
+    return kind(users, np.array(rows, np.uint64), third, names_of(table))
+
+
+def rows_of(batch):
+    third = batch.times if isinstance(batch, EventBatch) else batch.ranks
+    columns = batch.users.tolist(), [batch.names[item] for item in batch.items.tolist()], third.tolist()
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("kind", [EventBatch, HolderBatch])
+@given(data=st.data())
+def test_batches_survive_and_join(kind, data):
+    one, other = data.draw(batches(kind)), data.draw(batches(kind))
+    again = decode(kind, encode(one))
+    assert rows_of(again) == rows_of(one)
+    assert encode(again) == encode(one)
+    both = {**table_of(other.names), **table_of(one.names)}
+    joined = kind.join([one, other])
+    assert table_of(joined.names) == both
+    assert joined.items.tolist() == one.items.tolist() + other.items.tolist()
+    with pytest.raises(SnapshotError):
+        decode(EventBatch if kind is HolderBatch else HolderBatch, encode(one))
+
+
+@given(batches(HolderBatch), KEYS, st.data())
+def test_sealed_batches_know_their_key(batch, key, data):
+    record = seal(key, batch)
+    assert sealed_key(record) == key
+    assert rows_of(unseal(HolderBatch, record)) == rows_of(batch)
+    picked = data.draw(st.lists(st.integers(0, len(batch.users) - 1), unique=True)) if len(batch.users) else []
+    some = batch.take(np.array(picked, np.int64))
+    assert rows_of(some) == [rows_of(batch)[i] for i in picked]
+    assert set(some.names.items.tolist()) == set(some.items.tolist())
+
+
+@given(st.lists(TEXT, max_size=6), st.integers(0, 6), st.sampled_from([pa.string(), pa.large_string()]))
+def test_string_buffers_of_slices(texts, start, kind):
+    offsets, data = string_buffers(pa.array(texts, kind).slice(start))
+    found = [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets)]
+    assert found == texts[start:]
+    assert offsets[0] == 0
+
+
+@given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
+def test_markers_are_joined_and_counted(parts):
+    joined = [join_markers((b"key", map(digest, part)))[1][0] for part in parts]
+    assert count_markers(joined) == Counter(digest(data) for part in parts for data in part)
+
+
+NOISE = KeyedNoise(b"a key for tests, no secret")
+SCHEMA = EventFields().schema()
+
+
+def parts_of(events, sizes, **options) -> dict[StepKey, list]:
+    """Return the rows of each key, sorted, that come out when the events come in batches of these sizes."""
+    domain = options.get("domain")
+    split = SplitEvents(steps=Steps(size=8_000, period=3_000), noise=NOISE, shards=3, **options)
+    found: dict[StepKey, list] = {}
+    while events:
+        size = sizes[0] if sizes else len(events)
+        sizes, columns, events = sizes[1:], zip(*events[:size], strict=True), events[size:]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        keys = set()
+        for key, (_, data) in tiny_runner.call_all(split, [pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)]):
+            batch = decode(EventBatch, data)
+            texts = [
+                batch.names[i] if domain is None or not split.positions else domain[i] for i in batch.items.tolist()
+            ]
+            found.setdefault(StepKey.from_bytes(key), []).extend(
+                zip(batch.users.tolist(), texts, batch.times.tolist(), strict=True)
+            )
+            assert key not in keys
+            keys.add(key)
+    return {key: sorted(rows) for key, rows in found.items()}
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("uvwxyz"), st.sampled_from("abcd"), st.integers(-5_000, 40_000), st.sampled_from("rst")),
+    max_size=40,
+)
+
+
+@given(EVENTS, st.lists(st.integers(1, 10), max_size=10), st.booleans(), st.randoms())
+def test_boundaries_of_batches_do_not_matter(events, sizes, positions, chance):
+    options = {"domain": Domain(["a", "b", "d"]), "positions": positions, "streams": ("r", "s")}
+    shuffled = list(events)
+    chance.shuffle(shuffled)
+    for chosen in ({}, options):
+        assert parts_of(shuffled, sizes, **chosen) == parts_of(events, [], **chosen)
+
+
+@given(EVENTS)
+def test_every_event_goes_to_all_its_windows_and_one_shard_of_people(events):
+    found = parts_of(events, [])
+    hashed = {u: int(NOISE.derive("user hash").hash_bytes(*_arrow(u))[0]) for u in "uvwxyz"}
+    expected: dict[StepKey, list] = {}
+    for user, item, time, stream in events:
+        for step in range(15):
+            if step * 3_000 <= time < step * 3_000 + 8_000:
+                key = StepKey(stream, step, hashed[user] % 3)
+                expected.setdefault(key, []).append((hashed[user], item, time))
+    assert found == {key: sorted(rows) for key, rows in expected.items()}
+
+
+def _arrow(text):
+    return np.frombuffer(text.encode(), np.uint8), np.array([0, len(text)], np.int64)
+
+
+def test_empty_batches_give_nothing():
+    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+    for options in ({}, {"domain": Domain(["a"]), "positions": True}):
+        split = SplitEvents(steps=Steps(size=1000, period=1000), noise=NOISE, shards=1, **options)
+        assert tiny_runner.call_all(split, [empty]) == []
+
+
+@pytest.mark.slow
+def test_many_streams_and_windows_in_one_batch():
+    chance = random.Random(0)
+    events = [(f"u{i % 7}", "a", chance.randrange(2**53), f"s{chance.randrange(3000)}") for i in range(5000)]
+    found = parts_of(events, [])
+    assert sum(map(len, found.values())) == sum(
+        len([step for step in range(e[2] // 3000, (e[2] - 8000) // 3000, -1) if step >= 0]) for e in events
+    )
+
+
+GROUPS = 128  # of keys, in Flink's jobs of up to 85 slots
+
+
+def slot(key: bytes, slots: int) -> int:
+    """Return the slot that handles a key: Beam hashes its coded form, Flink that hash, and each slot has a range."""
+    coded = bytes([len(key)]) + key
+    return murmur_of_one_word(mmh3.hash64(coded, signed=False)[0] & 0xFFFFFFFF) % GROUPS * slots // GROUPS
+
+
+def murmur_of_one_word(word: int) -> int:
+    """Return Flink's `MathUtils.murmurHash`."""
+    word = rotated(word * 0xCC9E2D51, 15) * 0x1B873593
+    word = (rotated(word, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF ^ 4
+    word = (word ^ word >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    word = (word ^ word >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    word ^= word >> 16
+    return min(word, 2**32 - word)  # the absolute value of a word with a sign
+
+
+def rotated(word: int, bits: int) -> int:
+    word &= 0xFFFFFFFF
+    return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
+
+
+def test_the_hashes_are_those_of_a_cluster() -> None:
+    """On a cluster with two slots the keys 0 to 15 were handled like this, 5 and 11 of them."""
+    assert Counter(slot(number.to_bytes(4, "big"), 2) for number in range(16)) == {0: 5, 1: 11}
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 6, 8, 12, 16])
+@pytest.mark.parametrize("times", [2, 3, 8])
+def test_every_slot_has_its_share(slots: int, times: int) -> None:
+    """No slot has two shards more than its share; all have the same where both numbers are powers of two."""
+    shards = min(slots * times, len(EVENLY_SPREAD))
+    counted = Counter(slot(people_key(shard), slots) for shard in range(shards))
+    assert sorted(counted) == list(range(slots))
+    assert max(counted.values()) - shards / slots < (2 if shards & (shards - 1) or slots & (slots - 1) else 1e-9)
+
+
+def test_names_differ() -> None:
+    """No two shards are under one key."""
+    assert len({people_key(shard) for shard in range(MOST_SHARDS)}) == MOST_SHARDS
+
+
+LARGE = bytes(range(256)) * (SMALLEST // 128)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_large_batches_come_back_and_small_ones_stay():
+    with spilled():
+        references = [put_away(LARGE + bytes([i])) for i in range(5)]
+        assert all(len(reference) < 50 for reference in references)
+        assert [fetch(reference) for reference in reversed(references)] == [LARGE + bytes([i]) for i in (4, 3, 2, 1, 0)]
+        assert put_away(LARGE[: SMALLEST - 1]) == LARGE[: SMALLEST - 1]
+    assert put_away(LARGE) == LARGE
+
+
+def test_references_sort_by_content_whatever_came_first():
+    parts = [LARGE + bytes([i]) for i in range(20)]
+    orders = []
+    for seed in (1, 2):
+        random.Random(seed).shuffle(parts)
+        with spilled():
+            orders.append([fetch(reference) for reference in sorted(map(put_away, parts))])
+    assert orders[0] == orders[1]
+
+
+def test_the_file_has_no_name_and_other_users_cannot_open_it(folder):
+    with spilled():
+        put_away(LARGE)
+        assert list(folder.iterdir()) == []
+
+
+def test_runs_that_overlap_share_a_file_until_the_last_one_ends():
+    entered, leave = threading.Event(), threading.Event()
+
+    def other():
+        with spilled():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with spilled():
+        thread.start()
+        assert entered.wait(10)
+        reference = put_away(LARGE)
+        leave.set()
+        thread.join()
+        assert fetch(reference) == LARGE
+    with pytest.raises(SpillError, match="in the run that wrote them"):
+        fetch(reference)
+
+
+def test_a_full_disk_is_one_clear_line(monkeypatch, folder):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(spill.os, "pwrite", full)
+    with (
+        spilled(),
+        pytest.raises(SpillError, match=f"cannot write waiting events in {folder}: No space left on device"),
+    ):
+        put_away(LARGE)
+
+
+def test_writes_that_take_several_calls_are_whole(monkeypatch, folder):
+    write, read = os.pwrite, os.pread
+    monkeypatch.setattr(spill.os, "pwrite", lambda file, data, at: write(file, data[:100], at))
+    monkeypatch.setattr(spill.os, "pread", lambda file, length, at: read(file, min(length, 77), at))
+    file = SpillFile(folder)
+    references = [file.put(LARGE), file.put(LARGE[::-1])]
+    assert list(map(file.get, references)) == [LARGE, LARGE[::-1]]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/proc/nowhere")
+    with pytest.raises(SpillError, match="the folder for waiting events, /proc/nowhere, must be writable"), spilled():
+        pass
+
+
+def test_without_a_folder_named_it_is_one_on_disk(monkeypatch):
+    monkeypatch.delenv("TMPDIR")
+    assert spill._folder() == Path("/var/tmp")
+
+
+def test_encoded_batches_are_references():
+    batch = CountBatch(np.arange(1000, dtype=np.uint64), np.arange(1000), Names.none())
+    with spilled():
+        data = encode(batch)
+        assert len(data) < 50
+        assert decode(CountBatch, data).counts.tolist() == list(range(1000))
+    assert len(encode(batch)) > 16_000
+
+
+@some_quick("name", list(CONFIGURATIONS), "start")
+def test_rows_are_the_same(name, monkeypatch):
+    monkeypatch.setattr(spill, "SMALLEST", 1)
+    events = random_events(name, random.Random(3))
+    made = transform(name)
+    with spilled():
+        results = run_bounded("fn_api", as_rows(events), made)
+        assert spill._Shared.file.size > 10_000
+    assert sorted(results.elements("rows")) == expected(made, events)
+
+
+LINE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=6)
+
+
+def items_of(domain: Domain) -> list[str]:
+    return [domain[place] for place in range(len(domain))]
+
+
+@given(st.sets(LINE, min_size=1, max_size=8), st.lists(LINE, max_size=8))
+def test_positions_are_places_in_sorted_order(items, others):
+    domain = Domain(items)
+    assert items_of(domain) == sorted(items)
+    assert items_of(pickle.loads(pickle.dumps(domain))) == sorted(items)
+    texts = [*items, *others]
+    assert domain.contains(pa.array(texts)).to_pylist() == [text in items for text in texts]
+    assert [domain[place] for place in domain.positions(pa.array(sorted(items))).tolist()] == sorted(items)
+
+
+@given(st.sets(LINE, min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_files_hold_one_item_per_line(tmp_path_factory, items, newline, last):
+    path = tmp_path_factory.mktemp("domain") / "items.txt"
+    path.write_bytes((newline.join(items) + (newline if last else "")).encode())
+    domain = Domain.from_file(str(path))
+    assert items_of(domain) == sorted(items)
+    assert items_of(pickle.loads(pickle.dumps(domain))) == sorted(items)
+
+
+def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
+    path = tmp_path / "items.txt"
+    path.write_text("secret item\n")
+    sent = pickle.dumps(Domain.from_file(str(path)))
+    assert b"secret item" not in sent
+    path.write_text("another item\n")
+    with pytest.raises(ValueError, match="domain must be the same file on every worker as at launch"):
+        pickle.loads(sent)
+
+
+@pytest.mark.parametrize("items", [["a", "a"], ["", "a"]])
+def test_items_are_distinct_and_not_empty(items):
+    with pytest.raises(ValueError, match="domain must hold distinct items, none of them empty"):
+        Domain(items)
+
+
+def test_other_bad_domains(tmp_path):
+    with pytest.raises(ValueError, match="domain must name at least one item"):
+        Domain([])
+    with pytest.raises(TypeError, match="domain must hold texts, got int"):
+        Domain([1, 2])
+    with pytest.raises(TypeError, match="domain must hold texts, got int"):
+        Domain(["a", 2])
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ValueError, match="domain must be a file of UTF-8 text"):
+        Domain.from_file(str(tmp_path / "bytes"))
+    with pytest.raises(ValueError, match="domain must be a readable file"):
+        Domain.from_file(str(tmp_path / "missing"))
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(ValueError, match="domain must name at least one item"):
+        Domain.from_file(str(tmp_path / "empty"))

@@ -1,0 +1,384 @@
+"""What is kept of a person's events, by window, by run and of their values, depends on that person's events alone."""
+
+from collections import defaultdict
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.utils.timestamp import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
+from privstream.transforms.batches import (
+    CountBatch,
+    EventBatch,
+    HolderBatch,
+    InStreams,
+    Names,
+    StepKey,
+    decode,
+    encode,
+    group_of,
+)
+from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.counts.largest import LargestCounts
+from privstream.transforms.counts.pairs import Pairs
+from privstream.transforms.counts.stream_counts import joined, unsealed_counts
+from privstream.transforms.events.bounding import (
+    SELECTIONS,
+    BoundAcrossWindows,
+    Used,
+    added_up,
+    bound_items,
+    place_in_run,
+)
+from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.timing.steps import Steps
+
+NOISE = KeyedNoise(b"a key for tests, no secret")
+EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 8)), max_size=60)
+LIMITS = st.integers(1, 4)
+SELECTION = st.sampled_from(SELECTIONS)
+
+
+def keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
+    """Return user, item, time and rank of what is kept, sorted."""
+    users, items, times = np.array(events, np.int64).reshape(-1, 3).T
+    users, items = users.astype(np.uint64), items.astype(np.uint64)
+    rows, ranks, left_out = bound_items(users, items, times, limit=limit, selection=selection, noise=NOISE)
+    assert ranks.dtype == np.uint16
+    still = set(zip(users[rows].tolist(), items[rows].tolist(), strict=True))
+    assert left_out == len({(user, item) for user, item, _ in events} - still)
+    kept = zip(users[rows].tolist(), items[rows].tolist(), times[rows].tolist(), ranks.tolist(), strict=True)
+    return sorted(kept)
+
+
+def slow_keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
+    """Do the same with lists."""
+    return sorted(
+        row
+        for user in {user for user, _, _ in events}
+        for row in slow_keep_one(user, [event[1:] for event in events if event[0] == user], limit, selection)
+    )
+
+
+def slow_keep_one(user, events, limit, selection):
+    better = max if selection == "last" else min
+    times = {item: better(time for other, time in events if other == item) for item, _ in events}
+    lots = {item: int(NOISE.words(np.array([[user, item]], np.uint64))[0, 0, 0]) for item in times}
+    order = {
+        "last": lambda item: (-times[item], item),
+        "first": lambda item: (times[item], item),
+        "random": lambda item: lots[item],
+    }[selection]
+    kept = sorted(sorted(times, key=order)[:limit], key=lots.__getitem__)
+    return [(user, item, times[item], rank) for rank, item in enumerate(kept)]
+
+
+@given(EVENTS, LIMITS, SELECTION)
+def test_keeps_what_the_rule_says(events, limit, selection):
+    assert keep(events, limit, selection) == slow_keep(events, limit, selection)
+
+
+@given(EVENTS, LIMITS, SELECTION, st.randoms())
+def test_depends_on_nothing_but_the_persons_own_events(events, limit, selection, chance):
+    kept = keep(events, limit, selection)
+    shuffled = list(events)
+    chance.shuffle(shuffled)
+    assert keep(shuffled, limit, selection) == kept
+    assert keep(events + events, limit, selection) == kept
+    for user in {user for user, _, _ in events}:
+        alone = keep([event for event in events if event[0] == user], limit, selection)
+        assert alone == [row for row in kept if row[0] == user]
+
+
+@given(EVENTS, LIMITS, SELECTION)
+def test_ranks_number_the_items_of_each_person(events, limit, selection):
+    kept = keep(events, limit, selection)
+    for user in {user for user, _, _ in events}:
+        own = [row for row in kept if row[0] == user]
+        assert sorted(rank for _, _, _, rank in own) == list(range(len(own)))
+        assert len({item for _, item, _, _ in own}) == len(own) <= limit
+
+
+def test_random_items_are_not_always_the_same():
+    events = [(user, item, 0) for user in range(1, 200) for item in range(1, 5)]
+    kept = {item for _, item, _, _ in keep(events, 1, "random")}
+    assert kept == {1, 2, 3, 4}
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.randoms())
+def test_place_in_run_counts_within_each_person(users, chance):
+    order = list(range(len(users)))
+    chance.shuffle(order)
+    order.sort(key=users.__getitem__)
+    place = place_in_run(np.array(users, np.uint64), np.array(order, np.int64))
+    seen: dict[int, int] = {}
+    for row in order:
+        assert place[row] == seen.get(users[row], 0)
+        seen[users[row]] = seen.get(users[row], 0) + 1
+
+
+STEPS = Steps(size=1000, period=1000)
+TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.sampled_from("rst"), st.integers(1, 4)), max_size=40)
+LIMIT = st.none() | st.integers(1, 3)
+
+
+def admitted(taking_part, participations, streams, split=1, *, reload=False) -> set[tuple[int, str, int]]:
+    """Return who is let through: (step, stream, person)."""
+    limit = BoundAcrossWindows(
+        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, participations=participations, streams=streams
+    )
+    ledger, log, found = limit.decode(b"", []), [], set()
+    for step in sorted({step for step, _, _ in taking_part}):
+        batches = []
+        for stream in sorted({s for at, s, _ in taking_part if at == step}, reverse=bool(split % 2)):
+            people = np.array(sorted({p for at, s, p in taking_part if (at, s) == (step, stream)}), np.uint64)
+            for part in np.array_split(people, split):
+                holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
+                batches.append((StepKey(group_of(stream), step, 0), InStreams.of(stream, holdings)))
+        handled = limit.handle(b"", step, batches, ledger)
+        for key, data in handled.outputs:
+            step_key = StepKey.from_bytes(key)
+            for stream, held in InStreams.from_bytes(HolderBatch, data).each():
+                assert step_key.stream == group_of(stream)
+                found |= {(step_key.step, stream, p) for p in held.users.tolist()}
+        log += [] if handled.segment is None else [handled.segment]
+        ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
+        log = log if step % 2 else (limit.encode(handled.state) if reload else log)
+    return found
+
+
+def _names(people: np.ndarray) -> Names:
+    texts = [str(person).encode() for person in people.tolist()]
+    ends = np.cumsum([0, *map(len, texts)]).astype(np.int64)
+    return Names(people + np.uint64(7), ends, np.frombuffer(b"".join(texts), np.uint8))
+
+
+@given(TAKING_PART, LIMIT, LIMIT)
+def test_nobody_takes_part_too_often(taking_part, participations, streams):
+    found = admitted(taking_part, participations, streams)
+    assert found <= set(taking_part)
+    times, joined = defaultdict(int), defaultdict(set)
+    for _, stream, person in found:
+        times[person] += 1
+        joined[person].add(stream)
+    for _, _, person in taking_part:
+        assert participations is None or times[person] <= participations
+        assert streams is None or len(joined[person]) <= streams
+    if participations is None and streams is None:
+        assert found == set(taking_part)
+
+
+@given(TAKING_PART, LIMIT, LIMIT, st.integers(1, 3))
+def test_who_counts_in_a_run_depends_on_nothing_but_the_persons_own_events(taking_part, participations, streams, split):
+    found = admitted(taking_part, participations, streams)
+    assert admitted(taking_part, participations, streams, split) == found
+    assert admitted(taking_part, participations, streams, split, reload=True) == found
+    for person in {person for _, _, person in taking_part}:
+        own = [row for row in taking_part if row[2] == person]
+        assert admitted(own, participations, streams) == {row for row in found if row[2] == person}
+
+
+@given(TAKING_PART, st.integers(1, 3))
+@settings(max_examples=50)
+def test_the_first_steps_count(taking_part, participations):
+    found = admitted([row for row in taking_part if row[1] == "r"], participations, None)
+    for person in {person for _, _, person in taking_part}:
+        steps = sorted({step for step, stream, p in taking_part if (stream, p) == ("r", person)})
+        assert {step for step, _, p in found if p == person} == set(steps[:participations])
+
+
+def test_a_cap_above_16_bits_holds():
+    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=70_000)
+    people = np.array([12], np.uint64)
+    before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
+    ledger = Used(limit.decode(b"", []).counters | {"participations": before})
+    holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
+    for expected in (1, 0, 0):
+        handled = limit.handle(b"", 1, [(StepKey("", 1, 0), InStreams.of("", holdings))], ledger)
+        assert len(list(handled.outputs)) == expected
+        assert (handled.segment is None) == (expected == 0)
+        ledger = limit.decode(b"", limit.encode(handled.state))
+
+
+def test_counting_over_many_steps_does_not_wrap_around():
+    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=100_000)
+    _, charged = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), limit.decode(b"", []))
+    charges = charged["participations"]
+    counters = UserCounters()
+    for _ in range(17):
+        counters = counters.add(charges)
+        charges = counters.compact()
+    assert counters.charged(np.array([5], np.uint64)).tolist() == [2**16]
+
+
+LARGE = 1 << 40
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def hashes(*values: int) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+def test_values_of_one_person_and_item_are_added_up_exactly():
+    users, items = hashes(1, 2, 1, 1, 2), hashes(7, 7, 7, 8, 7)
+    values = np.array([LARGE, 5, -1, 3, -5], np.float64)
+    assert added_up(users, items, values).tolist() == [LARGE - 1, 0, LARGE - 1, 3, 0]
+    order = np.array([4, 2, 0, 3, 1])
+    assert added_up(users[order], items[order], values[order]).tolist() == [0, LARGE - 1, LARGE - 1, 3, 0]
+    assert added_up(users[:0], items[:0], values[:0]).tolist() == []
+
+
+def test_columns_that_are_not_there_leave_no_trace():
+    for batch in (
+        EventBatch(hashes(1), hashes(2), integers(3), Names.none()),
+        HolderBatch(hashes(1), hashes(2), np.array([0], np.uint16), Names.none()),
+        CountBatch(hashes(1), integers(2), Names.none()),
+    ):
+        assert not any(name in encode(batch) for name in (b"values", b"new", b"sums"))
+        found = decode(type(batch), encode(batch))
+        assert [getattr(found, name, None) for name in ("values", "new", "sums")] == [None] * 3
+    counted = CountBatch(hashes(1), integers(2), Names.none(), integers(1), integers(-9))
+    assert decode(CountBatch, encode(counted)).sums.tolist() == [-9]
+    events = EventBatch(hashes(1), hashes(2), integers(3), Names.none(), np.array([0.5]))
+    assert decode(EventBatch, encode(events)).values.tolist() == [0.5]
+
+
+def test_joined_counts_add_up_every_column():
+    one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
+    two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
+    both = joined([InStreams.of("s", one), InStreams.of("s", two)]).batch
+    assert both.items.tolist() == [1, 5, 9]
+    assert both.counts.tolist() == [2, 7, 1]
+    assert both.new.tolist() == [1, 4, 1]
+    assert both.sums.tolist() == [LARGE, -LARGE - 4, 7]
+    assert CountBatch.join([]).sums is None
+
+
+def split(users: list[str] | None, values: list[float] | None, **options: object) -> list[tuple[StepKey, EventBatch]]:
+    """Return what becomes of events of two items."""
+    stage = SplitEvents(steps=Steps.of(window=10), noise=NOISE, shards=2, **options)
+    stage.setup()
+    columns = {"item": ["tea", "cake", "tea"], "time": pa.array([1, 2, 3]), "stream": [""] * 3}
+    columns |= {} if users is None else {"user": users}
+    columns |= {} if values is None else {"value": pa.array(values, pa.float64())}
+    return [
+        (StepKey.from_bytes(key), decode(EventBatch, data))
+        for key, (_, data) in stage.process(pa.record_batch(columns))
+    ]
+
+
+def test_values_are_clipped():
+    found = split(["a", "a", "a"], [5.0, -7.0, 99.0], limits=(0, 50))
+    assert sorted(value for _, batch in found for value in batch.values.tolist()) == [0.0, 5.0, 50.0]
+    found = split(["a", "a", "a"], [0.25, -7.0, 99.0])
+    assert sorted(value for _, batch in found for value in batch.values.tolist()) == [-7.0, 0.25, 99.0]
+
+
+def test_without_users_events_go_by_item():
+    assert all(batch.values is None for _, batch in split(["a", "b", "c"], None))
+    for key, batch in split(None, [1.0, 2.0, 3.0]):
+        assert set((batch.items % np.uint64(2)).tolist()) == {key.shard}
+
+
+def counted(output: tuple[bytes, bytes]) -> CountBatch:
+    return unsealed_counts(output[1]).batch
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_who_is_new_to_an_item_is_counted_once(distinct):
+    stage = CountContributions(
+        steps=Steps.of(window=10), noise=NOISE, timer_offset=2, contributions=3, distinct=distinct, newcomers=True,
+        key_shards=1, limits=(0, 50),
+    )  # fmt: skip
+
+    def holders(*pairs: tuple[int, int]) -> InStreams[HolderBatch]:
+        users, items = zip(*pairs, strict=True)
+        values = integers(*(90 if item == 7 else 5 for item in items))
+        held = HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
+        return InStreams.of("", held)
+
+    first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], stage.decode(b"", []))
+    (one,) = map(counted, first.outputs)
+    assert [one.items.tolist(), one.counts.tolist(), one.new.tolist()] == [[7, 8], [2, 1], [2, 1]]
+    assert one.sums.tolist() == [100, 5]
+    restored = stage.decode(b"", [first.segment])
+    second = stage.handle(b"", 1, [(StepKey("", 1, 0), holders((1, 7), (3, 7), (2, 9)))], restored)
+    (two,) = map(counted, second.outputs)
+    again = 0 if distinct else 1
+    assert [two.items.tolist(), two.counts.tolist(), two.new.tolist()] == [[7, 9], [1 + again, 1], [1, 1]]
+    assert two.sums.tolist() == [50 * (1 + again), 5]
+    third = stage.handle(b"", 2, [(StepKey("", 2, 0), holders((2, 10)))], second.state)
+    assert list(third.outputs) == [], "a fourth contribution of person 2"
+
+
+def row(item: str, count: int, stream: str = "") -> KeyCount:
+    return KeyCount(
+        stream, Timestamp(0), Timestamp(10), item, count, 1.0, 5, count, count, None, None, None, Timestamp(10), False
+    )
+
+
+def test_the_largest_of_each_stream_and_ties_by_name():
+    rows = [row("d", 5), row("a", 5), row("c", 9), row("b", 5), row("z", 1, "other")]
+    assert [(one.stream, one.item) for one in LargestCounts(2)(rows)] == [("", "c"), ("", "a"), ("other", "z")]
+    assert LargestCounts(2)(rows[::-1]) == LargestCounts(2)(rows)
+    assert LargestCounts(9).among([]) == []
+
+
+RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}
+
+
+def test_rows_have_sums_only_where_they_are_asked_for():
+    assert KeyedCounts(**RUN, max_contributions=1).row_type is KeyCount
+    assert KeyedCounts(**RUN, max_contributions=1, max_value=5).row_type is KeySum
+    assert KeySum._fields[: len(KeyCount._fields)] == KeyCount._fields
+    assert "value" not in KeyedCounts(**RUN, max_contributions=1).event_fields.required
+    assert "user" not in KeyedCounts(**RUN, unit="event", max_value=5).event_fields.required
+
+
+@pytest.mark.parametrize(
+    ("over", "delta", "windows", "refused"),
+    [("start", 0.0, 1000, True), ("start", 0.0, 4, False), ("start", 1e-6, 1000, False), (20, 0.0, 4, False)],
+)
+def test_noise_that_is_not_bound_to_the_data_is_refused_without_an_end(over, delta, windows, refused):
+    """Noise in a tree, which is the smallest where there are many windows."""
+    made = KeyedCounts(**RUN | {"end": 10 * windows}, unit="event", over=over, delta=delta)
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=PrismRunner", "--streaming"]))
+    events = pipeline | test_stream.TestStream().advance_watermark_to_infinity()
+    assert not events.is_bounded
+    if refused:
+        with pytest.raises(
+            ValueError, match="delta must be > 0 when the input is unbounded and counts are since the start"
+        ):
+            _ = events | made
+    else:
+        _ = events | made
+
+
+KEYS = st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 7, 2**63, 2**64 - 1]))
+
+
+def columns(pairs):
+    return np.array([code for code, _ in pairs], np.int64), np.array([key for _, key in pairs], np.uint64)
+
+
+@given(st.lists(st.sets(KEYS, max_size=12), max_size=6), st.sets(KEYS))
+def test_pairs_keep_their_numbers(steps, asked):
+    pairs, known = Pairs(*columns([])), {}
+    for step in [*steps, asked]:
+        several = sorted(step)
+        numbers = pairs.numbers(*columns(several))
+        assert numbers.tolist() == [known.get(pair, -1) for pair in several]
+        new = [pair for pair in several if pair not in known]
+        pairs = pairs.with_more(*columns(new))
+        known |= {pair: len(known) + i for i, pair in enumerate(new)}
+        assert Pairs(pairs.codes, pairs.keys).numbers(*columns(several)).tolist() == [known[pair] for pair in several]

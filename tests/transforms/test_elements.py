@@ -1,0 +1,373 @@
+"""Elements of a pipeline: which types are refused, numbers beside items, and that a hostile one costs itself alone."""
+
+import datetime
+import random
+from collections import namedtuple
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+import runner_harness
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from examples import ASKED, ONE_OF_EACH, START, example, with_inputs
+from grids import some_quick
+from privstream.transforms import LinearQuery, Measurement, PredecessorQuery, RangeQuery
+from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.element_types import check_events, check_rows
+from privstream.transforms.events.event_columns import read_batch
+from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, EventFields
+from privstream.transforms.events.single_events import read_event
+
+FORMS = "event must be a pair (user, item), a row or an Arrow record batch, got"
+FIELDS = "needed are user, item, time, got"
+
+
+class Click(NamedTuple):
+    user: str
+    item: int | None
+    time: Timestamp
+
+
+class Named(NamedTuple):
+    who: str
+    item: str
+    time: Timestamp
+
+
+class Unsure(NamedTuple):
+    user: "Somebody"  # noqa: F821
+    item: str
+    time: Any
+
+
+@dataclass
+class Visit:
+    user: str
+    item: str
+    when: float
+
+
+def of(elements, hint=None):
+    """Return a collection of elements, of a type that is given or found."""
+    found = beam.Pipeline() | beam.Create(elements)
+    return found if hint is None else found | beam.Map(lambda each: each).with_output_types(hint)
+
+
+@pytest.mark.parametrize(
+    ("elements", "hint", "reason"),
+    [
+        ([{"user": "u"}], None, f"{FORMS} Dict[str, str]"),
+        (["text"], None, f"{FORMS} str"),
+        ([b"text"], None, f"{FORMS} bytes"),
+        ([5], None, f"{FORMS} int"),
+        ([None], None, f"{FORMS} NoneType"),
+        (["text", 5], None, f"{FORMS} "),
+        ([("u", "i", 5)], None, f"{FORMS} Tuple[str, str, int]"),
+        ([("u",)], None, f"{FORMS} Tuple[str]"),
+        ([{"u"}], None, f"{FORMS} Set[str]"),
+        ([("u", None)], None, "item must be text or an integer, got NoneType"),
+        ([("u", 1.5)], None, "item must be text or an integer, got float"),
+        ([("u", ["i"])], None, "item must be text or an integer, got List[str]"),
+        ([], tuple[str, beam.typehints.Iterable[str]], "item must be text or an integer, got Iterable[str]"),
+        ([Named("w", "i", Timestamp(1))], Named, f"row must have a field user; {FIELDS} who, item, time"),
+        ([Visit("u", "i", 1.0)], Visit, f"row must have a field time; {FIELDS} user, item, when"),
+        ([beam.Row(user="u", item="i")], None, f"row must have a field time; {FIELDS} user, item"),
+        (
+            [beam.Row(user="u", item="i", time="2024-01-01")],
+            None,
+            "time must be a timestamp or a number of seconds since 1970, got str",
+        ),
+        ([beam.Row(user=1.5, item="i", time=1)], None, "user must be text or an integer, got float"),
+    ],
+)
+def test_types_that_cannot_work_are_refused(elements, hint, reason):
+    with pytest.raises(TypeError) as refused:
+        check_events(of(elements, hint), EventFields())
+    assert str(refused.value).startswith(f"events cannot be used: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("elements", "hint"),
+    [
+        ([("u", "i")], None),
+        ([("u", 5), {"other": "u"}], None),
+        ([["u", "i"]], None),
+        ([], tuple[str, ...]),
+        ([], Any),
+        ([], object),
+        ([], tuple[Any, Any]),
+        ([Click("u", 1, Timestamp(1))], Click),
+        ([], Unsure),
+        ([pa.record_batch({"user": ["u"]})], None),
+        *[
+            ([beam.Row(user="u", item="i", time=t)], None)
+            for t in (1, 1.5, Timestamp(1), datetime.datetime(2024, 1, 1))
+        ],
+    ],
+)
+def test_types_that_may_work_are_taken(elements, hint):
+    check_events(of(elements, hint), EventFields())
+
+
+def test_what_is_asked_for_decides():
+    pairs, rows = of([("u", ["i"])]), of([beam.Row(item="i", time=1)])
+    check_events(pairs, EventFields(lists=True))
+    check_events(rows, EventFields(user=UNREAD))
+    with pytest.raises(TypeError, match="row must have a field user"):
+        check_events(rows, EventFields())
+    streams = EventFields(streams=True)
+    with pytest.raises(TypeError, match="with a field stream: streams are asked for"):
+        check_events(of([("u", "i")]), streams)
+    with pytest.raises(TypeError, match="row must have a field stream; needed are user, item, time, stream"):
+        check_events(of([Click("u", 1, Timestamp(1))], Click), streams)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_every_transform_refuses_them(name):
+    made = example(name)
+    pipeline, given = with_inputs(made)
+    for number, element in enumerate(["text", {"user": "u"}, ("a", "b", "c"), beam.Row(somebody="u")]):
+        wrong = pipeline | f"Wrong {number}" >> beam.Create([element])
+        for place in given if isinstance(given, dict) else [None]:
+            inputs = wrong if place is None else given | {place: wrong}
+            with pytest.raises(TypeError, match=r"^(events|queries|measurements) cannot be used: "):
+                _ = inputs | f"{place} {number}" >> made
+
+
+@pytest.mark.parametrize("kind", [LinearQuery, RangeQuery, PredecessorQuery, Measurement])
+def test_rows_of_queries_need_their_fields(kind):
+    required = kind._fields[: kind._fields.index("time") + 1]
+    check_rows("queries", of([], kind), required)
+    check_rows("queries", of([], Any), required)
+    with pytest.raises(TypeError, match=r"^queries cannot be used: row must have a field"):
+        check_rows("queries", of([], Click), required if kind is not Measurement else ("rule",))
+    with pytest.raises(TypeError, match=r"they must be rows with fields .*, got str$"):
+        check_rows("queries", of(["text"]), required)
+
+
+SECRET = "zaphod"
+
+
+class HostileVisit(NamedTuple):
+    user: Any
+    item: Any
+    time: Any
+    stream: Any = None
+    value: Any = 5
+
+
+USERS = [None, "", True, 1.5, b"u", "\ud800", "x" * (2**20 + 1), 1 << 40_000, ["u"], {"u": 1}, np.bool_(1), object]
+TIMES = [None, True, "2024-01-01", b"1", float("nan"), float("inf"), -1, 2**63, 10**400, np.float32("nan"),
+         np.datetime64("2024-01-01"), np.timedelta64(5, "s"), datetime.date(2024, 1, 1), Timestamp(2**40),
+         MIN_TIMESTAMP, MAX_TIMESTAMP,
+         START * 10**6]  # fmt: skip
+VALUES = [None, True, "five", "", b"5", float("nan"), float("inf"), 10**400, np.timedelta64(5, "s"), [5], object]
+KINDS = [pa.array([1.5]), pa.array([b"u"]), pa.array([{"a": 1}]), pa.array([True]), pa.array([[1.5]]), pa.nulls(1)]
+
+
+def hostile_events(made: Any, chance: random.Random) -> list[Any]:
+    """Return elements that cannot be events of a transform, of every form."""
+    fields = made.event_fields
+    found: list[Any] = [None, 5, SECRET, b"x", {"user": SECRET}, (), ("u",), (1, 2, 3), [], set(), object, object()]
+    found += [beam.Row(somebody=SECRET), pa.table({"user": ["u"]}), pa.array(["u"]), (SECRET, None), (SECRET, 1.5)]
+    columns = {"user": pa.array(["1"]), "item": pa.array(["1"]), "time": pa.array([START]), "value": pa.array([5])}
+    texts = [v for v in USERS if not isinstance(v, list)]
+    for name in fields.required:
+        bad = {"user": USERS, "item": texts, "time": TIMES, "value": VALUES}[name]
+        found += [HostileVisit(**{"user": "1", "item": "1", "time": START, name: value}) for value in bad]
+        found.append(pa.record_batch({key: column for key, column in columns.items() if key != name}))
+        found += [pa.record_batch(columns | {name: values}) for values in KINDS[name in ("time", "value") :]]
+        codes = pa.DictionaryArray.from_arrays(pa.array([7], pa.int8()), pa.array(["a"]), safe=False)
+        found.append(pa.record_batch(columns | {name: codes}))
+    chance.shuffle(found)
+    return found
+
+
+@some_quick("name", ONE_OF_EACH, "heavy hitters", "flags", "ranges")
+def test_elements_of_any_form_decide_about_themselves_alone(name):
+    made = example(name)
+    people = [HostileVisit(str(1 + i % 60), "1", START + i / 1000) for i in range(60)]
+    good: list[Any] = [*people[:50], pa.RecordBatch.from_pylist([visit._asdict() for visit in people[50:]])]
+    bad = hostile_events(made, random.Random(1))
+    if name == "measurements":
+        good = [Measurement("crowd", Timestamp(START), 5.0)]
+    empty = [pa.record_batch({"user": pa.array([], pa.float64())}), pa.RecordBatch.from_arrays([], names=[])]
+    query = ASKED.get(type(made))
+
+    def build(pipeline, hostile):
+        given = pipeline | beam.Create([(each,) for each in [*good, *hostile]], reshuffle=False)
+        given |= "Unpack" >> beam.Map(first_of).with_output_types(Any)
+        if query is not None:
+            both = [(each,) for each in [query, *hostile]]
+            queries = pipeline | "Ask" >> beam.Create(both, reshuffle=False)
+            given = {"events": given, "queries": queries | "Asked" >> beam.Map(first_of).with_output_types(Any)}
+        return given | made.with_dead_letters()
+
+    without = runner_harness.run("fn_api", lambda pipeline: build(pipeline, []))
+    hostile = runner_harness.run(
+        "fn_api", lambda pipeline: build(pipeline, bad if name == "measurements" else bad + empty)
+    )
+    assert without.elements("dead") == [] and (without.elements("rows") or name == "measurements")
+    assert sorted(hostile.elements("rows")) == sorted(without.elements("rows"))
+    letters = [letter for letter in hostile.elements("dead") if letter.source in ("event", "measurement")]
+    assert len(letters) == len(bad)
+    assert not any(SECRET in letter.reason for letter in hostile.elements("dead"))
+
+
+def first_of(pair: tuple[Any]) -> Any:
+    return pair[0]
+
+
+PAIRS = [name for name in ONE_OF_EACH if name not in ("measurements", "quantiles", "queries")]
+
+
+@some_quick("name", PAIRS, "heavy hitters", "cardinality")
+def test_pairs_without_a_time_are_set_aside(name):
+    made = example(name)
+    pairs = [(str(1 + i % 60), "1") for i in range(60)]
+
+    def build(pipeline):
+        timed = pipeline | "Timed" >> beam.Create(pairs) | beam.Map(at_start)
+        return (timed, pipeline | "Without" >> beam.Create(pairs)) | beam.Flatten() | made.with_dead_letters()
+
+    results = runner_harness.run("fn_api", build)
+    reasons = {letter.reason for letter in results.elements("dead")}
+    assert reasons == {"event must have a timestamp: that of a pair (user, item) is its time"}
+    assert results.counters["privstream:events_malformed_time_missing"] == len(results.elements("dead")) == 60
+    assert results.counters["privstream:events"] == 60
+
+
+def at_start(pair: tuple[str, str]) -> TimestampedValue:
+    return TimestampedValue(pair, START)
+
+
+SOLD_START = 1_700_000_000
+Sale = namedtuple("Sale", "user item time value")
+NUMBERS = EventFields(value=NUMBER)
+WHOLES = EventFields(value=WHOLE)
+GOOD = [(5, 5.0), (-7, -7.0), (2**70, 2.0**70), (12.5, 12.5), ("12.5", 12.5), ("-3", -3.0), ("+4", 4.0), (".5", 0.5),
+        ("1e3", 1000.0), ("5.", 5.0), (np.float32(0.5), 0.5), (np.int8(-1), -1.0), (Decimal("12.50"), 12.5),
+        (Fraction(1, 4), 0.25)]  # fmt: skip
+BAD = {
+    "missing": [None, ""],
+    "type": [True, np.bool_(1), b"5", "five", "1_000", "0x10", " 5", "nan", "inf", "\u0661", "1" * 500, [5], {},
+             object(), np.timedelta64(5, "s"), Timestamp(5), 5j],
+    "finite": [float("nan"), float("inf"), 10**400, "1e999", Decimal("NaN"), np.float32("inf")],
+}  # fmt: skip
+COLUMNS = [
+    pa.array([5, None, 7], pa.int8()),
+    pa.array([5, None, 7], pa.uint64()),
+    pa.array([5.0, None, 7.0], pa.float32()),
+    pa.array([Decimal("5.00"), None, Decimal("7.00")], pa.decimal128(9, 2)),
+    pa.array(["5", None, "7.0"]),
+    pa.array(["+5", None, "7e0"], pa.large_string()),
+    pa.array(["5", None, "7"], pa.string_view()),
+    pa.array(["5", None, "7"]).dictionary_encode(),
+    pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int8()), pa.array([5, None, 7])),
+]
+
+
+def code_of(value: Any, fields: EventFields = NUMBERS) -> str:
+    with pytest.raises(BrokenRuleError) as raised:
+        read_event(Sale("u", "i", SOLD_START, value), Timestamp(0), fields)
+    return raised.value.code
+
+
+def batch(values: pa.Array) -> pa.RecordBatch:
+    columns = {"user": pa.array(["u"] * len(values)), "item": pa.array(["i"] * len(values))}
+    return pa.record_batch(columns | {"time": pa.array([SOLD_START] * len(values)), "value": values})
+
+
+@pytest.mark.parametrize(("value", "number"), GOOD, ids=str)
+def test_a_number_is_read_in_any_usual_form(value, number):
+    assert read_event(Sale("u", "i", SOLD_START, value), Timestamp(0), NUMBERS).value == number
+
+
+@pytest.mark.parametrize(("rule", "value"), [(rule, value) for rule, values in BAD.items() for value in values])
+def test_what_is_no_number_breaks_a_rule(rule, value):
+    assert code_of(value) == code_of(value, WHOLES) == f"value_{rule}"
+
+
+@pytest.mark.parametrize("value", [12.5, "12.5", 1e-9, Decimal("0.1")])
+def test_a_whole_number_may_be_asked_for(value):
+    assert code_of(value, WHOLES) == "value_whole"
+    assert read_event(Sale("u", "i", SOLD_START, "5.0"), Timestamp(0), WHOLES).value == 5.0
+
+
+def test_a_value_that_is_not_read_may_be_anything_or_missing():
+    assert read_event(Sale("u", "i", SOLD_START, "five"), Timestamp(0), EventFields()).value == 0.0
+    assert "value" not in read_batch(batch(pa.array(["five"])), EventFields())[0].schema.names
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
+def test_columns_of_numbers(column):
+    clean, broken = read_batch(batch(column), WHOLES)
+    assert clean["value"].type == pa.float64()
+    assert clean["value"].to_pylist() == [5.0, 7.0]
+    assert {row: rule.code for row, rule in broken.items()} == {1: "value_missing"}
+
+
+def test_each_row_of_a_column_breaks_its_own_rule():
+    texts = ["5", "five", "", "1e999", "nan", "0.5", "1" * 500]
+    _, broken = read_batch(batch(pa.array(texts)), WHOLES)
+    codes = {1: "type", 2: "missing", 3: "finite", 4: "type", 5: "whole", 6: "type"}
+    assert {row: rule.code for row, rule in broken.items()} == {row: f"value_{code}" for row, code in codes.items()}
+    _, broken = read_batch(batch(pa.array([1.0, np.nan, np.inf, 0.5])), NUMBERS)
+    assert {row: rule.code for row, rule in broken.items()} == {1: "value_finite", 2: "value_finite"}
+
+
+@pytest.mark.parametrize("column", [pa.array([True]), pa.array([b"5"]), pa.array([[5]]), pa.array([{"a": 5}])])
+def test_a_column_of_another_type_is_refused(column):
+    with pytest.raises(BrokenRuleError, match=r"^value must be a number, got "):
+        read_batch(batch(column), NUMBERS)
+
+
+def test_a_column_must_be_there():
+    with pytest.raises(BrokenRuleError, match="events must have a column value"):
+        read_batch(batch(pa.array([5])).drop_columns(["value"]), NUMBERS)
+
+
+class Priced(NamedTuple):
+    user: str
+    item: str
+    time: float
+    value: float
+
+
+class Flagged(NamedTuple):
+    user: str
+    item: str
+    time: float
+    value: bool
+
+
+class Plain(NamedTuple):
+    user: str
+    item: str
+    time: float
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        (Priced, None),
+        (Flagged, "value must be a number, got bool"),
+        (Plain, "row must have a field value"),
+        (tuple[str, str], "with a field value: values are asked for"),
+    ],
+)
+def test_types_without_a_number_are_refused_when_the_pipeline_is_built(kind, rule):
+    events = beam.Pipeline() | beam.Create([], reshuffle=False).with_output_types(kind)
+    if rule is None:
+        check_events(events, NUMBERS)
+        return
+    with pytest.raises(TypeError, match=rule):
+        check_events(events, NUMBERS)
+    if kind is not Plain:
+        check_events(events, EventFields())

@@ -1,0 +1,330 @@
+"""What the dataflows of questions with windows have in common: rows of the slow reference, whatever happens on the way.
+
+A question has one entry in `DATAFLOWS`. What it alone does is tested in a file of its own.
+"""
+
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import apache_beam as beam
+import cardinality_workloads as sets
+import counts_workloads as counts
+import histogram_workloads as histograms
+import pytest
+import runner_harness
+import slow_histogram
+import test_top_k as ranks
+import test_top_k_without_list as found_ranks
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
+from grids import some_quick
+from privstream.mechanisms.counters.trees import BinaryTreeCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import Domain
+from window_chain import drive
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """A question with workloads.
+
+    Attributes:
+        transform: the transform of a configuration, with changes.
+        events: random events for a configuration.
+        expected: the rows that a transform must give of events, in `order`.
+        start: where the run starts, in seconds.
+        items: items that count; in sets, with which people enter and leave.
+        order: by what rows are sorted, where not by all that they have.
+    """
+
+    transform: Callable[..., Any]
+    events: Callable[..., list]
+    expected: Callable[..., list]
+    start: int
+    items: tuple[str, str]
+    order: Callable[[Any], Any] | None = None
+
+    def check(self, results, made, events):
+        """Check that the rows of a run are those of the reference, and return them."""
+        rows = sorted(results.elements("rows"), key=self.order)
+        assert rows == self.expected(made, events)
+        return rows
+
+
+def of_histogram(made, events):
+    return (slow_histogram.histogram if hasattr(made, "questions") else slow_histogram.flags)(made, events)
+
+
+def events_of(module, name, chance, n=None):
+    """Return random events of questions whose events need the transform."""
+    return module.random_events(module.transform(name), chance)[:n]
+
+
+DATAFLOWS = {
+    "sets": Dataflow(sets.transform, sets.random_events, sets.expected, sets.START, ("in", "out")),
+    "histograms": Dataflow(
+        histograms.transform, histograms.random_events, of_histogram, histograms.START, ("dog", "eel")
+    ),
+    "counts": Dataflow(counts.transform, counts.random_events, counts.expected, counts.START, ("a", "b")),
+    "ranks": Dataflow(ranks.transform, functools.partial(events_of, ranks), ranks.reference, ranks.START, ("c", "b")),
+    "found ranks": Dataflow(
+        found_ranks.transform,
+        functools.partial(events_of, found_ranks),
+        found_ranks.reference,
+        found_ranks.START,
+        ("c", "b"),
+        found_ranks.place,
+    ),
+}
+
+
+def cases(**names):
+    """Return pairs of a question and one of its configurations."""
+    return [(question.replace("_", " "), name) for question, some in names.items() for name in some]
+
+
+def stream_of(made):
+    """Return the first stream that counts."""
+    for holder in (made, getattr(made, "rules", None), getattr(made, "categories", None)):
+        if hasattr(holder, "streams"):
+            return (holder.streams or ("",))[0]
+    raise AssertionError(made)
+
+
+SILENT = cases(
+    sets=["doors", "sessions", "events in streams"],
+    histograms=["plain", "people", "flags"],
+    counts=["window", "start", "start, public"],
+    ranks=["streams"],
+    found_ranks=["streams"],
+)
+
+
+@one_job("sets", SILENT, *SILENT)
+def test_windows_without_events(case):
+    flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
+    results = yield of_elements([], made)
+    rows = flow.check(results, made, [])
+    assert bool(rows) == (case not in [("counts", "window"), ("counts", "start"), ("found ranks", "streams")])
+
+
+@some_quick(
+    "case",
+    cases(
+        sets=["visits in streams"],
+        histograms=["people, streams"],
+        counts=["window, streams", "found, streams", "trailing, people", "start, streams", "start, public"],
+        ranks=["plain", "capped", "some streams", "counts"],
+        found_ranks=["plain", "capped", "some streams"],
+    ),
+    ("counts", "found, streams"),
+    ("ranks", "some streams"),
+    ("found ranks", "some streams"),
+)
+def test_order_batches_and_shards_change_nothing(case):
+    question, name = case
+    flow = DATAFLOWS[question]
+    events = flow.events(name, random.Random(5))
+    wanted = flow.expected(flow.transform(name), events)
+    for shards in (1, 7):
+        random.Random(shards).shuffle(events)
+        results = run_bounded("fn_api", as_arrow(events, 400), flow.transform(name, shards=shards))
+        assert sorted(results.elements("rows"), key=flow.order) == wanted
+
+
+@some_quick("seed", range(2), 0)
+@pytest.mark.parametrize(
+    "case", cases(sets=sets.CONFIGURATIONS, histograms=[*histograms.CONFIGURATIONS, *histograms.FLAGS]), ids=", ".join
+)
+def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
+    flow, chance = DATAFLOWS[case[0]], random.Random(seed)
+    events = flow.events(case[1], chance, 200)
+    made = flow.transform(case[1])
+    stages = drive(made, events, chance, crashes=0.2)
+    assert sorted(stages[-1].outputs) == flow.expected(made, events)
+    assert [stage.dead for stage in stages if stage.dead] == []
+    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
+    assert left <= {
+        *("publish_cardinality_progress", "track_members_progress", "track_members_log"),
+        *("publish_histogram_progress", "raise_flags_progress", "limit_rows_progress", "limit_rows_log"),
+    }
+    assert not any(stage.cells.timers for stage in stages)
+
+
+@one_job(
+    "late events",
+    cases(
+        sets=["doors", "sessions with ends", "visits in streams"],
+        histograms=["several categories", "people", "flags", "published flags"],
+        counts=["window", "window, people", "trailing, people", "start, public"],
+    ),
+    runners=["prism"],
+)
+def test_disorder_changes_nothing_and_late_events_are_set_aside(case):
+    question, name = case
+    flow, chance = DATAFLOWS[question], random.Random(3)
+    changes = {"delta": 1e-6} if question == "histograms" else {}
+    made = flow.transform(name, allowed_lateness=5, **changes, **({"epsilon": 2.9} if "flags" in name else {}))
+    start, stream = flow.start, stream_of(made)
+    events = [event for event in flow.events(name, chance, 300) if event[2] >= start * SECOND]
+    one, other = flow.items
+    late = [(f"late {i}", one, (start + 10) * SECOND + i, stream) for i in range(30)]
+    late += [
+        (f"late {i}", other, (start + (75 if question != "counts" else 11)) * SECOND + i, stream) for i in range(12)
+    ]
+    results = yield of_stream(disordered(events, late, start, chance), made)
+    assert flow.check(results, made, events)
+    letters = results.elements("dead")
+    assert not any("late " in letter.record for letter in letters)
+    assert results.counters["privstream:events_late"] == len(late)
+    told = {letter.record.partition(" ")[0] for letter in letters}
+    if question == "sets":
+        assert told == ({"enter"} if made.rules.leave is None else {"enter", "leave"})
+    else:
+        assert told == {one, other}
+
+
+@one_job(
+    "late events",
+    itertools.product(
+        cases(sets=["doors"], histograms=["people", "approximate"], counts=["window", "start"]),
+        ["alone", "beside one"],
+    ),
+    runners=["prism"],
+)
+def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
+    (question, name), beside = case
+    flow = DATAFLOWS[question]
+    made = flow.transform(name, **({"delta": 1e-6} if question == "histograms" else {}))
+    crowd = [(f"user {i}", flow.items[0], flow.start * SECOND + i, "") for i in range(60)]
+    others = [] if beside == "alone" else [("somebody", flow.items[0], flow.start * SECOND, "")]
+    results = yield of_stream(crowd_at(flow.start + 11, crowd, others), made)
+    flow.check(results, made, others)
+    assert question != "counts" or len(results.elements("dead")) == len(crowd)
+
+
+@one_job(
+    "late counts",
+    cases(ranks=["plain", "capped, in streams"], found_ranks=["plain", "streams"]),
+    runners=["prism"],
+)
+def test_windows_stay_open_as_long_as_is_allowed(case):
+    """Events from before a window come while the window before is open; those of the first one come at the end."""
+    flow, start = DATAFLOWS[case[0]], DATAFLOWS[case[0]].start
+    made = flow.transform(case[1], allowed_lateness=3)
+    events = [event for event in flow.events(case[1], random.Random(5)) if event[2] >= start * SECOND]
+    source = test_stream.TestStream().advance_watermark_to(start)
+    for begin in range(start, start + 80, 10):
+        source = source.advance_watermark_to(begin + 2.9)
+        arriving = [event for event in events if begin - 5 <= event[2] / SECOND < begin]
+        arriving += [event for event in events if begin <= event[2] / SECOND < begin + 5]
+        if arriving:
+            source = source.add_elements([stamped(event) for event in arriving])
+    late = [(f"late {i}", "c", start * SECOND + i, stream_of(made)) for i in range(40)]
+    source = source.add_elements([stamped(event) for event in late]).advance_watermark_to_infinity()
+    results = yield of_stream(source, made)
+    flow.check(results, made, [event for event in events if event[2] / SECOND < start + 75])
+    letters = results.elements("dead")
+    assert [letter.record for letter in letters] == ["c"] * len(late)
+    assert not any("late 1" in field for letter in letters for field in letter)
+
+
+@one_job(
+    "sets without an end",
+    cases(
+        sets=["doors", "sessions, short"],
+        histograms=["approximate", "plain", "anchored", "flags", "people, streams"],
+    ),
+    runners=["prism"],
+)
+def test_a_run_without_an_end(case):
+    flow, name = DATAFLOWS[case[0]], case[1]
+    made, ends = flow.transform(name, end=None), flow.transform(name, end=None)
+    events = flow.events(name, random.Random(8), 100)
+    source = test_stream.TestStream()
+    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
+        source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
+    results = yield of_stream(source.advance_watermark_to_infinity(), made)
+    windows = max((row.window_end.micros // SECOND - flow.start) // 10 for row in results.elements("rows"))
+    assert 42 <= windows <= 42 + 2 * 256
+    if name in ("plain", "anchored"):
+        counter = made.mechanism.counter
+        assert isinstance(counter, UnknownHorizonCounter)
+        assert all(isinstance(counter.epoch(number), BinaryTreeCounter) for number in range(3))
+    ends.steps = replace(ends.steps, end=ends.steps.first + windows)
+    ends._noise = made._noise
+    flow.check(results, ends, events)
+
+
+@one_job("counts", cases(counts=["start"], ranks=["plain"]))
+def test_bad_events_are_dead_letters_and_change_nothing(case):
+    flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
+    good = [event for event in flow.events(case[1], random.Random(5)) if event[2] >= 0]
+    nan = float("nan")
+    bad = [("", "a"), ("u", None), (None, "a"), (nan, "a"), ("u", nan), (1.5, "a"), ("u", True), ("u",)]
+    bad += ["u a", ("u", "a", "b"), 7, None]
+
+    def build(pipeline):
+        elements = [stamped(event) for event in good] + [TimestampedValue(event, flow.start) for event in bad]
+        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(lambda element: element)
+        return source | made.with_dead_letters()
+
+    results = yield build
+    flow.check(results, made, good)
+    assert len(results.elements("dead")) == len(bad)
+
+
+KEY = {"noise": KeyedNoise(b"another key for tests")}
+PUBLIC = {
+    ("sets", "sessions"): [{"beta": 0.06}, {"timeout": 25.001}, {"leave_values": ("never said",)}],
+    ("histograms", "plain"): [{"separator": "+"}, {"beta": 0.06}],
+    ("counts", "start, public"): [
+        {"epsilon": 20.001},
+        {"max_contributions": 5},
+        {"domain": Domain([*counts.ITEMS[:5], "somebody's"])},
+        {"streams": (*counts.STREAMS[:2], "never heard")},
+    ],
+}
+
+
+@pytest.mark.parametrize(("question", "name"), PUBLIC)
+def test_the_key_and_everything_public_decide_the_noise(question, name):
+    flow = DATAFLOWS[question]
+    events = flow.events(name, random.Random(1))
+
+    def numbers(**changes):
+        rows = flow.expected(flow.transform(name, **changes), events)
+        return [row.count if question == "counts" else row.estimate for row in rows]
+
+    for changes in (KEY, {"allowed_lateness": 1}, *PUBLIC[question, name]):
+        assert numbers(**changes) != numbers()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("question", "pair"),
+    [
+        ("sets", ("doors", "sessions")),
+        ("counts", ("window", "trailing")),
+        ("counts", ("trailing", "start, public")),
+    ],
+)
+def test_two_transforms_stand_side_by_side(question, pair):
+    flow = DATAFLOWS[question]
+    events = flow.events(pair[0], random.Random(2), 200)
+    one, other = map(flow.transform, pair)
+
+    def build(pipeline):
+        source = pipeline | beam.Create(as_rows(events))
+        return {"one": source | "One" >> one, "other": source | "Other" >> other}
+
+    results = runner_harness.run("fn_api", build)
+    assert sorted(results.elements("one")) == flow.expected(one, events)
+    assert sorted(results.elements("other")) == flow.expected(other, events)
