@@ -92,7 +92,10 @@ def reference(made, events):
                 np.empty(0, np.uint64)
             ] * 3
             given = Holdings(
-                step=made.steps.alike(step), users=columns[0], items=columns[1], ranks=columns[2].astype(np.uint16)
+                step=made.steps.in_first_period(step),
+                users=columns[0],
+                items=columns[1],
+                ranks=columns[2].astype(np.uint16),
             )
             noise = made.steps.renewed(made.noise, step).derive("stream", stream)
             state, found = made.counted.monitor.step(state, given, noise)

@@ -47,14 +47,14 @@ class CountedAlerts:
 
     def margin(self, tests: int, windows: int = 1) -> float:
         """Return by how much means over so many windows are off at most in all tests, but with the plan's beta."""
-        return self._exceeded(self.plan.beta / (2 * tests), windows) / windows
+        return self._tail_bound(self.plan.beta / (2 * tests), windows) / windows
 
     def distance(self, duration: int, tests: int) -> float:
         """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
 
         At the threshold itself noise gives an alert in half of all windows, however long a number lasts.
         """
-        return float(self._exceeded(self.plan.beta / tests, 1) + 1)
+        return float(self._tail_bound(self.plan.beta / tests, 1) + 1)
 
     def stddev(self, windows: int = 1) -> float:
         """Return the standard deviation of the noise on a mean over so many windows."""
@@ -72,7 +72,7 @@ class CountedAlerts:
 
     def enough(self, tail: float, windows: int) -> int:
         """Return the least threshold that a mean of noise over so many windows meets with such a probability."""
-        return -(-(self._exceeded(tail, windows) + 1) // windows)
+        return -(-(self._tail_bound(tail, windows) + 1) // windows)
 
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
@@ -102,9 +102,9 @@ class CountedAlerts:
 
     def lower_bound(self, windows: int) -> int:
         """Return by how much, with the plan's beta in one test, noise makes a gap summed over them too large."""
-        return self._exceeded(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
+        return self._tail_bound(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
 
-    def _exceeded(self, tail: float, windows: int) -> int:
+    def _tail_bound(self, tail: float, windows: int) -> int:
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows).exceeded(windows, tail)

@@ -169,7 +169,7 @@ class SparseVectorAlerts(AlertTransform):
             the number of rules if that is larger.
         beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.

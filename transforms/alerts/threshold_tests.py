@@ -65,8 +65,8 @@ class MeetRules(BoundEvents, state="meet_rules"):
         rows, rules = self.meet(events.people(), events.batch.items)
         if not len(rows):
             return
-        met = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
-        held = InStreams.sort(events.streams, events.codes[rows], met).with_rows()
+        holders = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
+        held = InStreams.sort(events.streams, events.codes[rows], holders).with_rows()
         if self.by_people:
             yield to_people(key, held.to_bytes())
         else:
@@ -99,14 +99,14 @@ class CountMeeting(beam.DoFn):
 
     @override
     def process(self, element: Keyed) -> Iterator[Keyed]:
-        step, met = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
-        cells = met.codes * self.rules + met.batch.items.astype(np.int64)
-        counts = np.bincount(cells, minlength=len(met.streams) * self.rules).reshape(-1, self.rules)
+        step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
+        cells = held.codes * self.rules + held.batch.items.astype(np.int64)
+        counts = np.bincount(cells, minlength=len(held.streams) * self.rules).reshape(-1, self.rules)
         if self.by_stream:
-            each = zip(met.streams, counts, strict=True)
+            each = zip(held.streams, counts, strict=True)
             yield from on_clocks((stream, step, encode_counts((stream,), row)) for stream, row in each)
         else:
-            yield ONE_RUN, stepped(step, encode_counts(met.streams, counts))
+            yield ONE_RUN, stepped(step, encode_counts(held.streams, counts))
 
 
 def encode_counts(streams: tuple[str, ...], counts: np.ndarray) -> bytes:

@@ -332,7 +332,9 @@ class TrackMembers(OrderedSteps, state="track_members"):
         """Return by how much each stream's size changes, at this step and at later ones."""
         now = np.full(len(streams), step)
         parts = [(now, -1, present), (before, 1, present), (now, 1, stays), (until, -1, stays)]
-        chosen = [np.flatnonzero(rows & (at <= min(self._last, self.steps.last_alike(step)))) for at, _, rows in parts]
+        chosen = [
+            np.flatnonzero(rows & (at <= min(self._last, self.steps.last_of_period(step)))) for at, _, rows in parts
+        ]
         ats = np.concatenate([at[rows] for (at, _, _), rows in zip(parts, chosen, strict=True)])
         signs = np.concatenate([np.full(len(rows), sign) for (_, sign, _), rows in zip(parts, chosen, strict=True)])
         names = np.concatenate([streams[rows] for rows in chosen])

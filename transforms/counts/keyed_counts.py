@@ -113,7 +113,7 @@ class KeyedCounts(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of

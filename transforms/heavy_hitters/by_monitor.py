@@ -135,9 +135,9 @@ class EmitEmptySteps(beam.DoFn):
             raise ValueError("start, and end or horizon, must be given to test a domain in every window")
         step = self.steps.first
         while step < self.steps.end:
-            end = min(self.steps.end, self.steps.last_alike(step) + 1)
+            end = min(self.steps.end, self.steps.last_of_period(step) + 1)
             noise = self.steps.renewed(self.noise, step).derive("stream", stream)
-            later = step - self.steps.alike(step)  # than the steps of the mechanism
+            later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
             found = self.monitor.next_absent_hit(step - later, end - later, noise)
             if found is not None:
                 yield found + later
@@ -191,7 +191,9 @@ class PruneItems(StepBatches, state="prune_items"):
     def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
         held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
         found = ItemCounts.of(held)
-        near = found.could_exceed(self.monitor, self.steps.alike(key.step), self.steps.renewed(self.noise, key.step))
+        near = found.could_exceed(
+            self.monitor, self.steps.in_first_period(key.step), self.steps.renewed(self.noise, key.step)
+        )
         self.tested.inc(len(near))
         self.kept.inc(int(near.sum()))
         for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *found.having(near).each()):
@@ -208,7 +210,7 @@ class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         held = HolderBatch.join([batch for _, batch in batches])
-        alike, source = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        alike, source = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
         holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         self.count_charged(step, holdings.active(state, self.monitor.max_hits))

@@ -86,7 +86,7 @@ class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
 
     def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn, list[str]]:
         """Return which items may be up before or after a step, what follows, and in which streams that must be kept."""
-        alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        alike, noise = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
         listed = self.monitor.domain_size is not None
         kept = np.zeros(len(found.items), bool) if listed else found.could_exceed(self.monitor, alike, noise)
         following: MayBeUpIn = {}
@@ -226,7 +226,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
         held = HolderBatch.join([batch for _, batch in batches])
-        holdings = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
+        holdings = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
         self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
@@ -240,7 +240,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     def _rows(self, stream: str, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the items that are up or end; a count that nobody was charged for is none."""
         start, end = self.steps.bounds(step)
-        later = step - self.steps.alike(step)  # than the steps of the mechanism
+        later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
         counts = found.counts.tolist() or [None] * len(found.items)
         columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
         for item, count, since, status in zip(*columns, strict=True):

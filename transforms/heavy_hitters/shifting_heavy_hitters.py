@@ -128,7 +128,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
             noise is on counts.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of

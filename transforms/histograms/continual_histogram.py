@@ -90,7 +90,7 @@ class ContinualHistogram(CategoryTransform):
             three times as large.
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.

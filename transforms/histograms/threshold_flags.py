@@ -53,7 +53,7 @@ class ThresholdFlags(CategoryTransform):
         domain, start, end, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
         max_per_window, categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
         neighbouring, restartable, beta, noise, shards: see `histograms.continual_histogram.ContinualHistogram`.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.

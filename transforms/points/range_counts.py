@@ -69,7 +69,7 @@ class RangeCounts(PointTransform):
         neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.

@@ -178,7 +178,7 @@ class NumericQuantiles(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which some interval of a stream may not contain its quantile.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of

@@ -171,7 +171,7 @@ States = dict[bytes, Any]
 
 CHUNK = 4096  # steps handled before their outputs are passed on
 BLOCKS = (1, 16, 256, 4096, 65_536)
-ENDLESS_BLOCKS = BLOCKS[:3]
+UNBOUNDED_BLOCKS = BLOCKS[:3]
 OVER = "over"
 SEGMENT_BYTES = 1 << 20  # of a log of streams that share a clock, and at least one stream
 
@@ -189,8 +189,8 @@ class ClockedSteps(beam.DoFn, ABC):
     blocks of steps let one call handle many of them; runners may fire them in any order. Outputs have the last moment
     of their window as timestamp, at which the timer of the next step holds the watermark until the step is handled.
 
-    When the input of an endless clock ends, it stops at the end of a block: at most two blocks of `ENDLESS_BLOCKS` more
-    are handled, as many as the position of the clock says.
+    When the input of an unbounded clock ends, it stops at the end of a block: at most two blocks of `UNBOUNDED_BLOCKS`
+    more are handled, as many as the position of the clock says.
 
     What a key remembers from step to step is the state of `mechanism`, which a subclass sets; or it says itself what
     the first state is, and how one is encoded. A stage is a subclass with `state`, see `declare_states`.
@@ -219,7 +219,7 @@ class ClockedSteps(beam.DoFn, ABC):
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._before = steps.first - 1
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
-        self._blocks: tuple[int, ...] = ENDLESS_BLOCKS if steps.end is None else BLOCKS
+        self._blocks: tuple[int, ...] = UNBOUNDED_BLOCKS if steps.end is None else BLOCKS
 
     def initial(self, key: bytes) -> Any:
         """Return the state before the first step."""
@@ -376,7 +376,7 @@ class ClockedSteps(beam.DoFn, ABC):
     def _chunks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Return the steps to handle, in runs that are short, and in which nothing starts afresh."""
         while first <= last:
-            until = min(first + self.chunk - 1, last, self.steps.last_alike(first))
+            until = min(first + self.chunk - 1, last, self.steps.last_of_period(first))
             yield first, until
             first = until + 1
 
@@ -401,7 +401,7 @@ class ClockedSteps(beam.DoFn, ABC):
         self._set_timers(cells.due, self._before, None)
 
     def _end(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
-        """Say at which step an endless clock stops, now that its input has ended."""
+        """Say at which step an unbounded clock stops, now that its input has ended."""
         last = self._block_end(len(self._blocks) - 1, decoded.progress.handled)
         decoded.progress = replace(decoded.progress, last=last)
         self.keys.close(key, decoded, cells)

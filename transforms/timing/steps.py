@@ -136,24 +136,24 @@ class Steps:
             return step * 0
         return ((step - self.first) * self.period + self.size - 1) // (self.renewal * self.period)
 
-    def first_alike(self, step: int) -> int:
+    def first_of_period(self, step: int) -> int:
         """Return the first step since everything started afresh."""
         if self.renewal is None or self.first is None:
             return self.first or 0
         begun = int(self.renewals(step)) * self.renewal * self.period
         return self.first + max(0, -(-(begun - self.size + 1) // self.period))
 
-    def last_alike(self, step: int) -> int:
+    def last_of_period(self, step: int) -> int:
         """Return the last step before everything starts afresh."""
         if self.renewal is None or self.first is None:
             return END_OF_TIME
-        return self.first_alike(step + self.renewal) - 1
+        return self.first_of_period(step + self.renewal) - 1
 
     def number(self, step: int) -> int:
         """Return 1, 2, .. for the steps since everything started afresh."""
-        return step + 1 - self.first_alike(step)
+        return step + 1 - self.first_of_period(step)
 
-    def alike(self, step: int) -> int:
+    def in_first_period(self, step: int) -> int:
         """Return the step that has the same number before anything starts afresh."""
         return (self.first or 0) + self.number(step) - 1
 

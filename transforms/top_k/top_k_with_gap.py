@@ -110,7 +110,7 @@ class TopKWithGap(PrivateTransform):
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `transforms.timing.steps.WindowOptions`.
+        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
