@@ -47,7 +47,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, simulate_heavy_hitters
 from privstream.transforms import KeyedCounts
 from privstream.transforms.batches import Keyed, sealed_key
-from privstream.transforms.counts.stream_counts import unsealed_counts
+from privstream.transforms.counts.contributions import unsealed_counts
 from pyarrow import csv
 
 HOUR, DAY = 3_600, 86_400

@@ -25,8 +25,8 @@ from _report import parser, results_folder
 from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from privstream.pipelines.simulate.histogram import category_counts, category_names, simulate_trips
-from privstream.pipelines.simulate.simulation import write_simulation
+from privstream.pipelines.simulate.histogram import category_names, simulate_trips
+from privstream.pipelines.simulate.simulation import rows_of_truth, write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS
 
 SHARE = 20  # one event in so many, for plain Beam
@@ -68,7 +68,7 @@ def write_events(folder: Path, options: argparse.Namespace) -> Files:
             users=options.users, windows=options.windows, seed=1, categories=options.categories, trips=trips
         )
         path = str(folder / f"events-{share}.parquet")
-        made[name] = (path, write_simulation(path, windows, truth_of=category_counts).events)
+        made[name] = (path, write_simulation(path, windows, truth_of=rows_of_truth).events)
     return made
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from privstream.pipelines.terminal import one_line
+from typing_extensions import override
 
 
 class CommandError(Exception):
@@ -75,14 +76,16 @@ class HelpPage(argparse.HelpFormatter):
         width = max(NARROW, min(WIDE, shutil.get_terminal_size().columns - 2))
         super().__init__(prog, **({"width": width, "max_help_position": LONGEST_NAME} | given))
 
+    @override
     def add_argument(self, action: argparse.Action) -> None:
-        """Add an option, or the commands, whose names are set in a step deeper than argparse reckons."""
+        # The names of commands are set in a step deeper than argparse reckons.
         super().add_argument(action)
         if isinstance(action, argparse._SubParsersAction):
             self._action_max_length += self._indent_increment
 
+    @override
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap paragraphs; explanations in a list keep to the right of what they explain."""
+        # Paragraphs are wrapped; explanations in a list keep to the right of what they explain.
         lines: list[str] = []
         for line in text.splitlines():
             if lines and (line.startswith(CONTINUES) or _goes_on(lines[-1], line)):
@@ -91,8 +94,8 @@ class HelpPage(argparse.HelpFormatter):
                 lines.append(line)
         return "\n".join(_wrap(line, width, indent) for line in lines)
 
+    @override
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        """Return N for whole numbers, X for numbers, NAME for words."""
         return METAVARS.get(action.type, "NAME") if action.nargs is None else ""  # type: ignore[call-overload]
 
 
@@ -158,14 +161,14 @@ class Parser(argparse.ArgumentParser):
         for number in NUMBERS:
             self.register("type", number, _read_by(number))
 
+    @override
     def format_help(self) -> str:
-        """Return the help, with the options that must be given as usage."""
         if self.usage is None:
             self.usage = self._shortest()
         return super().format_help()
 
+    @override
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, in one line, and where to read more."""
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
     def _shortest(self) -> str | None:

@@ -10,6 +10,8 @@ import sys
 import textwrap
 from typing import Any
 
+from typing_extensions import override
+
 WARNING = "WARNING: "
 """How a line begins that warns."""
 
@@ -59,8 +61,8 @@ def json_text(value: Any, indent: int | None = None) -> str:
 class PrintableFormatter(logging.Formatter):
     """Formats logs of libraries, which may quote paths and options."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record."""
         return printable(super().format(record))
 
 

@@ -51,7 +51,7 @@ class QuestionExample:
 
 EXAMPLES = {
     "heavy-hitters": QuestionExample(
-        options="--window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5 --method clock",
+        options="--window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --participation_cap 5 --method clock",
         plan="--epsilon 1 --delta 1e-6 --max_hits 2",
         refused={
             "--max_hits 0": "max_hits must be >= 1, got 0",
@@ -59,6 +59,7 @@ EXAMPLES = {
             "--max_hits 99999999999999999999": "max_hits must be between -2**40 and 2**40, got 99999999999999999999",
             "--horizon never": "--horizon: must be a whole number, got 'never'",
             "--horizon 0": "horizon must be >= 1, got 0",
+            "--windows 5": "start must be given with windows",
             "--period 7200": "period must be <= window, got 7200.0 > 3600.0",
             "--epsilon 1e-9": "epsilon must be large enough for thresholds",
             "--delta 0": "delta must be in (0, 1), got 0.0",
@@ -82,12 +83,16 @@ EXAMPLES = {
             "--delta 0": "--delta must be in (0, 1), got 0.0",
             "--max_hits 0": "--max_hits must be >= 1, got 0",
             "--windows 0": "--windows must be >= 1, got 0",
-            "--horizon 0": "--horizon must be >= 1, got 0",
+            "--horizon 0": "--windows must be >= 1, got 0",
             "--items 0": "--items must be >= 1, got 0",
             "--items_per_step 0 --horizon 3": "--items_per_step must be >= 1, got 0",
             "--count_share 1": "--count_share must be in [0, 1), got 1.0",
         },
-        values={"renew_every": "1h --start 2024-01-01", "forget": "--method counts"},
+        values={
+            "renew_every": "1h --start 2024-01-01",
+            "forget": "--method counts",
+            "windows": "9 --start 2024-01-01",
+        },
     ),
     "counts": QuestionExample(
         options="--window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
@@ -97,10 +102,11 @@ EXAMPLES = {
             "--over days": "--over: must be a number of seconds, or a number with its unit, such as 500ms",
             "--over start": "start must be given with a domain, and where counts are about more than one window",
             "--over 90m": "over must be a multiple of window, got 90 minutes with windows of 1 hour",
-            "--over 2h --start 0": "--end, --horizon or --renew_every must be given where counts are about more",
-            "--horizon 5": "start must be given with horizon",
-            "--horizon 0 --start 0": "horizon must be >= 1, got 0",
-            "--horizon 5 --start 0 --end 7200": "horizon must not be given with end",
+            "--over 2h --start 0": "--end or --renew_every must be given where counts are about more",
+            "--windows 5": "start must be given with windows",
+            "--windows 5 --start 0 --horizon 5": "horizon must not be given with windows, whose deprecated name",
+            "--horizon 0 --start 0": "windows must be >= 1, got 0",
+            "--windows 5 --start 0 --end 7200": "windows must not be given with end",
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
             "--delta 0.5": "delta must be <= 0.1 unless the list of items is public, got 0.5",
             "--unit event": "max_contributions must not be given when the unit is an event",
@@ -122,7 +128,7 @@ EXAMPLES = {
         refused_plans={
             "--over 7d": "window must be given where over is a duration",
             "--over 7d --window 5d": "over must be a multiple of window",
-            "--over start": "--windows, --horizon or --renew_every must be given",
+            "--over start": "--windows or --renew_every must be given",
             "--over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
         },
@@ -135,6 +141,7 @@ EXAMPLES = {
             "unit": "person",
             "max_contributions": "3",
             "horizon": "9 --start 2024-01-01 --over start",
+            "windows": "9 --start 2024-01-01 --over start",
             "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
             "value_field": "cents --max_value 9",
             "value_share": "0.4 --max_value 9",

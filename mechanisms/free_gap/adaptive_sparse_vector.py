@@ -26,7 +26,6 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
-    HiddenThreshold,
     QueryRun,
     query_labels,
 )
@@ -262,9 +261,8 @@ class ThresholdMechanism(QueryRun[GapProgress, GapAnswers]):
         self, state: GapProgress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[GapProgress, GapAnswers]:
         queries = self._vector(values)
-        bars: NDArray[Any] = np.asarray(self.threshold if thresholds is None else thresholds)
-        HiddenThreshold(scale=1.0, max_hits=1, integer=self.integer).gaps(queries, bars)  # checks them
-        return self.tests.test(state, queries, self._vector(np.broadcast_to(bars, queries.shape)), noise)
+        bars: NDArray[Any] = np.broadcast_to(self._bars(thresholds, len(queries)), queries.shape)
+        return self.tests.test(state, queries, bars, noise)
 
     def halted(self, state: GapProgress) -> bool:
         """Return whether the run answers no more."""

@@ -11,12 +11,8 @@ from privstream.mechanisms.noise.continuous import Exponential
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.gaps import GapLaw, IntegersOrReals, make_law, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.sparse_vector.query_mechanism import (
-    ONE_RELEASE,
-    ONE_SELECTION,
-    PUBLIC_ORDER,
-    QueryMechanism,
-)
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, QuerySelection, Selected
+from typing_extensions import override
 
 Indices = NDArray[np.int64]
 
@@ -45,12 +41,10 @@ def gaps_between(noisy: IntegersOrReals, order: Indices) -> IntegersOrReals:
     return gaps
 
 
-class TopKMechanism(QueryMechanism):
+class TopKMechanism(QuerySelection[Selected]):
     """A selection of the `top` largest queries, all of them with noise of one law."""
 
     top: int
-    public = PUBLIC_ORDER
-    adaptivity = ONE_RELEASE
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -95,7 +89,7 @@ class TopSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyTopK(TopKMechanism):
+class NoisyTopK(TopKMechanism[TopSelection]):
     """Selects the `top` queries whose noisy values are largest, with the gaps between them; `top` = 1 is noisy max.
 
     Gap i is the noisy value of the i-th selected query minus that of the next one; the last gap is to the best query
@@ -140,22 +134,8 @@ class NoisyTopK(TopKMechanism):
         """Return the alpha of the class docstring for so many queries."""
         return spread(self.law, checks.integer("queries", queries, minimum=1), beta)
 
+    @override
     def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
-        """Select the largest queries.
-
-        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
-        data does not repeat the noise.
-
-        Args:
-            values: true values of the queries, shape (n,), n > `top`; private.
-            noise: the noise of this selection; give every selection a source of its own.
-
-        Returns:
-            The indices, largest noisy value first, shape (top,); the gaps, int64 or float64 (top,); what it cost.
-
-        Raises:
-            ValueError: there are not more than `top` queries.
-        """
         queries = self._vector(values)
         if len(queries) <= self.top:
             raise ValueError(f"values must contain more than {self.top} queries, got {len(queries)}")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import (
     MOST_LISTED,
@@ -26,10 +25,9 @@ from privstream.mechanisms.keyed_counts.discovery import (
 )
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS
+from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.smoothing import LEAST_STDDEV, MOST_RISING, MOST_SUMMED, LevelState, LocalLevel, Rises
 from scipy import special
@@ -43,9 +41,13 @@ MOST_KEPT = 1024
 LASTING = (1, 4, 16, 64, 256)
 """Windows for which it is said how many people are needed."""
 
+LARGEST_SUMMED = 1 << 29
+"""Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
+
 NOT_FOUND = -1
 CARRIED = 0
 
+_SIMULATED = 64  # items, and windows, of which smoothed errors are told
 _STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
 _TOGETHER = 1 << 20  # numbers that are drawn in one call
 _FEW = 16  # a table is not gone through for so many times fewer contributions
@@ -175,6 +177,10 @@ class FoundKeys(KeyedCounts):
         if self.public_keys is True:
             raise ValueError("public_keys must be false: keys that are public need not be found")
         super().__post_init__()
+        if self.windows > 1 and (self.max_value or 0) > (largest := LARGEST_SUMMED // self.windows):
+            raise ValueError(
+                f"max_value must be at most {largest:,} for sums over {self.windows:,} windows, got {self.max_value}"
+            )
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -257,7 +263,7 @@ class FoundKeys(KeyedCounts):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
-        limits = sentences.limits(self.bounds, self.unit, lasting=True)
+        limits = limits_told(self.bounds, self.unit, lasting=True)
         return replace(
             super().guarantee, limits=limits, proof=f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
         )
@@ -268,7 +274,33 @@ class FoundKeys(KeyedCounts):
         found = super().accuracy
         listed = {f"listed_in_{step}": number for step, number in self.listed_people.items()}
         numbers = {**found.numbers, **self.needed, **listed}
-        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers=numbers)
+        claim = f"{found.claim} {self.found_claim}"
+        if self.windows == 1:
+            numbers |= {f"smoothed_error_{how}": round(error, 3) for how, error in self.smoothed_errors.items()}
+            over_files, in_stream = (numbers[f"smoothed_error_{how}"] for how in ("file", "stream"))
+            claim += (
+                f" Where an item hardly changes, smoothed counts are off by {over_files:.3g} over files and by "
+                f"{in_stream:.3g} as a stream has them (root mean square, simulated), and where it jumps by as much as "
+                "counts."
+            )
+        return replace(found, claim=claim, numbers=numbers)
+
+    @cached_property
+    def smoothed_errors(self) -> dict[str, float]:
+        """The error, a root mean square, of smoothed counts of an item that has as many people in each window as it
+        needs: over files, and in a stream in its last window. A simulation with noise that is nobody's secret.
+        """
+        windows = min(self.horizon or _SIMULATED, _SIMULATED)
+        people, stddev = round(self.people_needed(windows)), self.stddev(1)
+        labels = np.stack(np.divmod(np.arange(windows * _SIMULATED, dtype=np.uint64), np.uint64(windows)), axis=1)
+        drawn = ((SeededNoise(0).words(labels)[:, 0] >> np.uint64(11)) + 0.5) / 2.0**53  # two uniform numbers for each
+        noise = np.sqrt(-2 * np.log(drawn[:, 0])) * np.cos(2 * math.pi * drawn[:, 1])
+        counts = people + np.rint(stddev * noise.reshape(_SIMULATED, windows).T)
+        ends = self._level.smooth(counts).estimates, self._level.read(self._level.join(self._level.start(), counts))
+        off = ends[0] - people, ends[1].estimates - people
+        return {
+            how: float(np.sqrt(np.mean(np.square(each)))) for how, each in zip(("file", "stream"), off, strict=True)
+        }
 
     @property
     def needed(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,20 +13,19 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
-from privstream.mechanisms.keyed_counts.means import means_with_bounds
-from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS, ShardSteps
+from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
-Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
+ANSWERS = ("count", "sum")
+NO_KEYS = np.zeros(0, np.uint64)
 LARGEST_CONTRIBUTIONS = 1 << 30
 LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
@@ -194,7 +193,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=sentences.limits(self.bounds, self.unit),
+            limits=limits_told(self.bounds, self.unit),
             public=("all parameters", "the number of windows", *(("the list of items",) if self.public_keys else ())),
             proof=f"docs/proofs/keyed_counts.md, Theorem {1 if self.public_keys else 2}",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
@@ -240,7 +239,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
-            claim=sentences.accuracy(
+            claim=accuracy_told(
                 self.unit,
                 self.beta,
                 self.bounded_keys,
@@ -379,3 +378,218 @@ class KeyedCounts(Mechanism[KeyedState]):
         if checks.integer("step", step, minimum=1) > (self.horizon or step):
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
         return int(step)
+
+
+@dataclass(frozen=True)
+class ShardSteps:
+    """Steps of one shard. A key waits, without noise, until enough people have it; then it is counted for good.
+
+    The noise of a counted key is that of all steps since the start: what it would remember of the steps before is drawn
+    when the key starts to be counted, bound to totals of zero.
+    """
+
+    law: KeyLaw
+
+    def start(self, keys: Words, step: int = 0) -> KeyedState:
+        """Return a state after `step` in which nothing was contributed yet, with these keys counted."""
+        windows, answers = self.law.bounds.span or 0, len(self.law.noises)
+        waiting = KeyTable.empty(NO_KEYS, answers, windows, 0)
+        return KeyedState(step, waiting, KeyTable.empty(keys, answers, windows, self._rows))
+
+    def step(
+        self, state: KeyedState, given: KeyedStep, values: Integers, source: NoiseSource
+    ) -> tuple[KeyedState, Words, Integers]:
+        """Return the next state, and the keys that are published with their noisy answers, (answers, keys).
+
+        Args:
+            state: before.
+            given: what came.
+            values: counts and perhaps sums of it, (answers, n).
+            source: noise of this run.
+        """
+        waiting, counted = state.waiting.copy(), state.counted.copy()
+        for step in range(state.step + 1, given.step if self._rows else 0):
+            _forget_oldest(counted, step - 1, step)
+            self._noises(counted, step, source)
+        for table in (waiting, counted):
+            _forget_oldest(table, state.step, given.step)
+        waiting, counted = self._added(waiting, counted, given, values, source)
+        answers = self._noises(counted, given.step, source)
+        answers += counted.answers
+        chosen = self._chosen(counted, answers[0], given.step)
+        counted.published[:] |= chosen
+        following = self.start(NO_KEYS, given.step) if self._windows_alone else KeyedState(given.step, waiting, counted)
+        return following, counted.keys[chosen], answers[:, chosen]
+
+    @property
+    def _rows(self) -> int:
+        return sum(noise.rows for noise in self.law.noises)
+
+    @property
+    def _windows_alone(self) -> bool:
+        """Whether nothing outlives a step."""
+        return self.law.bounds.span == 1 and not self._public
+
+    @property
+    def _public(self) -> bool:
+        return self.law.bounds.min_people is None
+
+    def _added(
+        self, waiting: KeyTable, counted: KeyTable, given: KeyedStep, values: Integers, source: NoiseSource
+    ) -> tuple[KeyTable, KeyTable]:
+        """Return the tables with what came: first to counted keys, then to those that wait, of which some are ready."""
+        slot = given.step % max(1, len(counted.recent))
+        people = given.counts if given.people is None else given.people
+        index, here = counted.positions(given.keys)
+        counted.add(index[here], people[here], values[:, here], slot)
+        rest = np.flatnonzero(~here) if self._public else np.flatnonzero(~here & (given.counts > 0))
+        if not len(rest):
+            return waiting, counted
+        if self._public:
+            raise ValueError("keys must be on the public list that the state was made with")
+        _, here = waiting.positions(given.keys[rest])
+        unseen = np.sort(given.keys[rest[~here]])
+        waiting = waiting.joined(KeyTable.empty(unseen, len(values), len(counted.recent), 0))
+        index, _ = waiting.positions(given.keys[rest])
+        waiting.add(index, people[rest], values[:, rest], slot)
+        ready = waiting.people >= (self.law.bounds.min_people or 1)
+        counted = counted.joined(self._remembering(waiting.take(ready), given.step, source))
+        return waiting.take(~ready), counted
+
+    def _remembering(self, table: KeyTable, step: int, source: NoiseSource) -> KeyTable:
+        """Return keys that start to be counted at `step`, with the memory of the noise of all steps before."""
+        memory, first = np.zeros((self._rows, len(table.keys))), 0
+        for answer, noise in enumerate(self.law.noises):
+            noise.remember(memory[first : first + noise.rows], step, table.keys, source.derive(ANSWERS[answer]))
+            first += noise.rows
+        return replace(table, memory=memory)
+
+    def _noises(self, table: KeyTable, step: int, source: NoiseSource) -> Integers:
+        """Return the noise of one step, int64 (answers, keys); the table's memory is brought up to date in place."""
+        noises = np.empty(table.totals.shape, np.int64)
+        first = 0
+        for answer, noise in enumerate(self.law.noises):
+            memory = table.memory[first : first + noise.rows]
+            own = source.derive(ANSWERS[answer])
+            facts = [table.answers[answer], *([table.totals[answer]] if len(table.recent) > 1 else [])]
+            noises[answer] = noise.advance(memory, step, table.keys, facts, own)
+            first += noise.rows
+        return noises
+
+    def _chosen(self, table: KeyTable, counts: Integers, step: int) -> NDArray[np.bool_]:
+        """Return which keys are published: since the start, for good."""
+        threshold = self.law.threshold(step)
+        if threshold is None:
+            return np.ones(len(table.keys), np.bool_)
+        found = counts >= threshold
+        return found | table.published if self.law.bounds.span is None else found
+
+
+def _forget_oldest(table: KeyTable, before: int, now: int) -> None:
+    """Empty the places of the ring that the steps after `before`, up to `now`, take."""
+    windows = len(table.recent)
+    for step in range(max(before + 1, now - windows + 1), now + 1):
+        table.recent[step % windows] = 0
+
+
+def means_with_bounds(
+    sums: Integers,
+    counts: Integers,
+    *,
+    sum_bound: float | Integers,
+    count_bound: float | Integers,
+    low: float,
+    high: float,
+) -> tuple[Floats, Floats]:
+    """Return means, and how far each is from the true one at most, both float64 (n,).
+
+    Privacy: post-processing.
+
+    Accuracy: if a true sum S and a true count N >= 1 are within the bounds of what is given, and the values were within
+    [low, high], then S / N lies between the least and the largest quotient that these allow. The mean is the quotient
+    of what is given, moved into that interval; its bound reaches to the farther end.
+
+    Args:
+        sums: noisy sums, shape (n,).
+        counts: noisy counts, shape (n,).
+        sum_bound: most by which a sum is off, one for all or one for each.
+        count_bound: the same of counts.
+        low: least value.
+        high: largest value.
+
+    Example:
+        >>> means, bounds = means_with_bounds(
+        ...     np.array([500, 30]), np.array([100, 2]), sum_bound=50, count_bound=10, low=0, high=10
+        ... )
+        >>> means.tolist(), [round(bound, 2) for bound in bounds.tolist()]
+        ([5.0, 10.0], [1.11, 10.0])
+    """
+    counted = counts.astype(np.float64)
+    fewest, most = np.maximum(counted - count_bound, 1.0), np.maximum(counted + count_bound, 1.0)
+    least, largest = sums - sum_bound, sums + sum_bound
+    lower = np.clip(np.where(least >= 0, least / most, least / fewest), low, high)
+    upper = np.clip(np.where(largest >= 0, largest / fewest, largest / most), low, high)
+    means = np.clip(sums / np.maximum(counted, 1.0), lower, upper)
+    return means, np.maximum(upper - means, means - lower)
+
+
+def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
+    """Return sentences that say what a unit is limited to, and which items are considered; `lasting`: stay found."""
+    if unit == "event":
+        found = ["An event counts for one item in one window."]
+    else:
+        times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
+        found = [
+            f"A person counts at most {times} in the whole run, and at most once for an item in a window of a stream."
+        ]
+        if bounds.span != 1 and bounds.per_key < bounds.contributions:
+            found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
+    if bounds.listed:
+        found.append(
+            f"On the list of different people a person counts for at most {bounds.listed:,} items in the whole run, "
+            "once for each."
+        )
+    if bounds.largest is not None:
+        low = -bounds.largest if bounds.signed else 0
+        found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")
+    if bounds.min_people is not None and bounds.min_people > 1:
+        where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
+        if bounds.listed:
+            where += ", or in all windows up to a test of the list of people,"
+        what = "found" if lasting else "published"
+        found.append(f"Items with fewer than {bounds.min_people:,} {_plural(unit)} {where} are never {what}.")
+    return tuple(found)
+
+
+def accuracy_told(
+    unit: str,
+    beta: float,
+    items: int,
+    horizon: int | None,
+    numbers: Mapping[str, float | None],
+    *,
+    steady: bool,
+    windows: int | None = None,
+) -> str:
+    """Return what holds, as sentences: of so many items, with the numbers of `KeyedCounts.accuracy`.
+
+    `steady`: they are the same in every window. `windows`: counts are sums over so many, and items are found by others.
+    """
+    last, there = ("", " in a window") if steady else (" in the last window",) * 2
+    several = "" if windows is None else f" over {windows:,} windows"
+    text = f"Counts{several} have a standard deviation of {numbers['stddev']:.3g}{last}"
+    if "sum_stddev" in numbers:
+        text += f", and sums one of {numbers['sum_stddev']:.4g}"
+    together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"
+    text += (
+        f". With probability {1 - beta:g}, all error bounds of {items:,} items {together} hold; those of counts are at "
+        f"most {numbers['error_bound']:,}"
+    )
+    if (found := numbers["detection_threshold"]) is not None:
+        text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
+        text += f"{_plural(unit)} have{there}"
+    return f"{text}."
+
+
+def _plural(unit: str) -> str:
+    return "events" if unit == "event" else "people"

@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.continuous import Gumbel, uniforms
 from privstream.mechanisms.noise.gaps import IntegersOrReals, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.sparse_vector.query_mechanism import ONE_RELEASE, ONE_SELECTION, PUBLIC_ORDER, QueryMechanism
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, PUBLIC_ORDER, QuerySelection
 from scipy import special
 from typing_extensions import override
 
@@ -32,7 +32,7 @@ class HybridSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridNoisyTopK(TopKMechanism):
+class HybridNoisyTopK(TopKMechanism[HybridSelection]):
     """Selects the up to `top` largest queries above a threshold, with gaps: `NoisyTopK` with the threshold as a query.
 
     Privacy:
@@ -82,22 +82,8 @@ class HybridNoisyTopK(TopKMechanism):
         """Return the alpha of the class docstring for so many queries."""
         return spread(self.law, checks.integer("queries", queries, minimum=1) + 1, beta)
 
+    @override
     def select(self, values: ArrayLike, noise: NoiseSource) -> HybridSelection:
-        """Select the largest queries above the threshold.
-
-        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
-        data does not repeat the noise.
-
-        Args:
-            values: true values of the queries, shape (n,), n >= `top`; private.
-            noise: the noise of this selection; give every selection a source of its own.
-
-        Returns:
-            The indices of m <= `top` queries, their gaps, the threshold's gap if it was reached, and what it cost.
-
-        Raises:
-            ValueError: there are fewer than `top` queries.
-        """
         queries = self._vector(values)
         if len(queries) < self.top:
             raise ValueError(f"values must contain at least {self.top} queries, got {len(queries)}")
@@ -133,7 +119,7 @@ class CandidateSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialMechanismWithGap(QueryMechanism):
+class ExponentialMechanismWithGap(QuerySelection[CandidateSelection]):
     """Selects a candidate with probability proportional to e^(utility / `utility_scale`), and publishes a noisy gap.
 
     The gap is logistic with location theta, given that it is positive; theta is the utility of the selected candidate
@@ -178,7 +164,6 @@ class ExponentialMechanismWithGap(QueryMechanism):
     proof = "docs/proofs/free_gap.md, section 4"
     limits = (ONE_SELECTION,)
     public = ("all parameters", "the number of candidates and their order")
-    adaptivity = ONE_RELEASE
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -212,22 +197,9 @@ class ExponentialMechanismWithGap(QueryMechanism):
             raise ValueError(f"index must be < {len(scaled)}, got {index}")
         return float(scaled[index] - special.logsumexp(np.delete(scaled, index)))
 
+    @override
     def select(self, utilities: ArrayLike, noise: NoiseSource) -> CandidateSelection:
-        """Select a candidate by Gumbel noise (Algorithm 7).
-
-        The noise of a candidate depends on its index and its utility: a replay repeats the answer, a replay with other
-        data does not repeat the noise.
-
-        Args:
-            utilities: finite numbers, shape (n,), n >= 2; private.
-            noise: the noise of this selection; give every selection a source of its own.
-
-        Returns:
-            The index, the gap and what it cost.
-
-        Raises:
-            ValueError: there are not two candidates.
-        """
+        # Gumbel noise (Algorithm 7).
         scaled = self._scaled(utilities)
         totals = noisy(scaled, Gumbel(1.0), len(scaled), noise.derive("exponential mechanism", packed_parameters(self)))
         order = leaders(totals, 2)

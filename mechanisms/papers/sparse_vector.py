@@ -14,13 +14,12 @@ from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import mean, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sparse_vector.query_mechanism import (
-    ONE_RELEASE,
     ONE_SELECTION,
     PUBLIC_ORDER,
     WHOLE_RUN,
     HiddenThreshold,
     HitMechanism,
-    QueryMechanism,
+    QuerySelection,
 )
 from typing_extensions import override
 
@@ -148,7 +147,7 @@ class ThresholdSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridSparseVector(QueryMechanism):
+class HybridSparseVector(QuerySelection[ThresholdSelection]):
     """Selects the up to `top` largest queries above a threshold, with gaps to it: sparse vector in noisy order.
 
     Finds larger queries than `SparseVectorWithGap`, which takes the first ones, but needs all queries at once. Always
@@ -193,7 +192,6 @@ class HybridSparseVector(QueryMechanism):
     neighbouring: str = "add_remove"
     proof = "docs/proofs/free_gap.md, section 3"
     public = (*PUBLIC_ORDER, "the threshold")
-    adaptivity = ONE_RELEASE
 
     def __post_init__(self) -> None:
         checks.integer("top", self.top, minimum=1)
@@ -235,22 +233,8 @@ class HybridSparseVector(QueryMechanism):
         """Return the alpha of the class docstring for so many queries."""
         return max(self.tests.accuracy(queries, beta / 2), spread(self.tests.query_law(0), queries, beta / 2))
 
+    @override
     def select(self, values: ArrayLike, noise: NoiseSource) -> ThresholdSelection:
-        """Select the largest queries above the threshold.
-
-        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
-        data does not repeat the noise.
-
-        Args:
-            values: true values of the queries, shape (n,), n >= 1; private.
-            noise: the noise of this selection; give every selection a source of its own.
-
-        Returns:
-            The indices of m <= `top` queries, their gaps, shape (m,), and what it cost.
-
-        Raises:
-            ValueError: there is no query.
-        """
         queries = self._vector(values)
         if not len(queries):
             raise ValueError("values must contain at least one query, got none")

@@ -28,6 +28,7 @@ from typing_extensions import override
 
 State = TypeVar("State")
 Answered = TypeVar("Answered")
+Selected = TypeVar("Selected")
 
 LARGEST = 2**60  # of integer values and thresholds: their sums with noise stay within 64 bits
 _CHUNK = 2**16  # queries whose noise is drawn at once
@@ -94,24 +95,6 @@ class HiddenThreshold:
     def _law(self, scale: float) -> Laplace | DiscreteLaplace:
         """Return the noise law of this kind of data."""
         return DiscreteLaplace(scale) if self.integer else Laplace(scale)
-
-    def gaps(self, values: ArrayLike, thresholds: ArrayLike) -> IntegersOrReals:
-        """Return values - thresholds as a fresh array. Error messages never quote a value."""
-        queries, bars = self.vector(values), np.asarray(thresholds)
-        if bars.shape not in {(), queries.shape}:
-            raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
-        gaps: IntegersOrReals = np.subtract(queries, self._numbers("thresholds", bars))
-        return gaps
-
-    def vector(self, values: ArrayLike) -> IntegersOrReals:
-        """Return the values of queries as a fresh array of numbers of this kind."""
-        queries: NDArray[Any] = np.asarray(values)
-        if queries.ndim != 1:
-            raise ValueError(f"values must be one-dimensional, got {queries.ndim} dimensions")
-        return self._numbers("values", queries if len(queries) else np.zeros(0, dtype=np.int64))
-
-    def _numbers(self, name: str, array: NDArray[Any]) -> IntegersOrReals:
-        return _integers(name, array) if self.integer else _reals(name, array)
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return alpha = 4 scale (ln k + ln(2 c / beta)): every answer is right up to alpha with probability 1 - beta.
@@ -237,8 +220,21 @@ class QueryMechanism(ABC):
             raise ValueError("monotone must be False for replace_one: one count may grow while another one shrinks")
 
     def _vector(self, values: ArrayLike) -> IntegersOrReals:
-        """Return the values of queries as a fresh array of integers or real numbers."""
-        return HiddenThreshold(scale=1.0, max_hits=1, integer=self.integer).vector(values)
+        """Return the values of queries as a fresh array of integers or real numbers. Messages never quote a value."""
+        queries: NDArray[Any] = np.asarray(values)
+        if queries.ndim != 1:
+            raise ValueError(f"values must be one-dimensional, got {queries.ndim} dimensions")
+        return self._numbers("values", queries if len(queries) else np.zeros(0, dtype=np.int64))
+
+    def _bars(self, thresholds: ArrayLike | None, queries: int) -> IntegersOrReals:
+        """Return the thresholds of so many queries, one for all or one for each: those given, or `threshold`."""
+        bars: NDArray[Any] = np.asarray(self.threshold if thresholds is None else thresholds)
+        if bars.shape not in {(), (queries,)}:
+            raise ValueError(f"thresholds must be one number or {queries} numbers, got shape {bars.shape}")
+        return self._numbers("thresholds", bars)
+
+    def _numbers(self, name: str, array: NDArray[Any]) -> IntegersOrReals:
+        return _integers(name, array) if self.integer else _reals(name, array)
 
 
 class Answers(NamedTuple):
@@ -250,6 +246,31 @@ class Answers(NamedTuple):
     def answered(self) -> int:
         """Number of queries answered."""
         return len(self.hits)
+
+
+class QuerySelection(QueryMechanism, Generic[Selected]):
+    """A mechanism that looks at all queries at once, and selects some of them."""
+
+    public = PUBLIC_ORDER
+    adaptivity = ONE_RELEASE
+
+    @abstractmethod
+    def select(self, values: ArrayLike, noise: NoiseSource) -> Selected:
+        """Select queries.
+
+        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
+        data does not repeat the noise.
+
+        Args:
+            values: true values of the queries, shape (n,); private.
+            noise: the noise of this selection; give every selection a source of its own.
+
+        Returns:
+            The indices of what was selected, the largest first, their gaps, and what it cost.
+
+        Raises:
+            ValueError: there are too few queries to select from.
+        """
 
 
 class QueryRun(QueryMechanism, Mechanism[State], Generic[State, Answered]):
@@ -299,6 +320,7 @@ class HitMechanism(QueryRun[Progress, Answers]):
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[Progress, Answers]:
-        gaps = self.tests.gaps(values, self.threshold if thresholds is None else thresholds)
+        queries = self._vector(values)
+        gaps: IntegersOrReals = np.subtract(queries, self._bars(thresholds, len(queries)))
         state, hits = self.tests.test(state, gaps, self._source(noise))
         return state, Answers(hits)

@@ -281,11 +281,12 @@ class NumericSparse(QueryRun[Progress, NumericAnswers]):
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[Progress, NumericAnswers]:
-        gaps = self.choice.tests.gaps(values, self.threshold if thresholds is None else thresholds)
+        queries = self._vector(values)
+        gaps: IntegersOrReals = np.subtract(queries, self._bars(thresholds, len(queries)))
         source = self._source(noise)
         after, hits = self.choice.tests.test(state, gaps, source)
         chosen = np.flatnonzero(hits)
-        truths = self.choice.tests.vector(values)[chosen]
+        truths = queries[chosen]
         # Adding 0 makes one zero of the two floating-point ones.
         bound = source.derive("value").bind(query_labels(state.asked, len(gaps))[chosen], (truths + 0).view(np.int64))
         return after, NumericAnswers(hits, truths + self._value_law.draw(source.derive("value noise"), bound))

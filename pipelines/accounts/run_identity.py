@@ -27,6 +27,9 @@ DIGEST_BYTES = 16
 VIEWS = ("rising", "at_least")
 """Options that say what is shown of the same published counts."""
 
+FORMER = {"windows": "horizon"}
+"""Options that had another name once, under which they identify a run."""
+
 NOT_SHAPING: Mapping[str, str] = {
     "command": "it enters by itself, beside the options",
     "run_id": "it takes the place of the fingerprint",
@@ -104,7 +107,7 @@ def identify(
         InputFileError: a file cannot be read.
     """
     parameters = {name: value for name, value in vars(arguments).items() if name not in NOT_SHAPING}
-    parameters = {name: value for name, value in parameters.items() if value is not None}
+    parameters = {FORMER.get(name, name): value for name, value in parameters.items() if value is not None}
     for name in named_files:
         if isinstance(value := parameters.get(name), str):
             parameters[name] = _place(value) if name == watched else _named(value)

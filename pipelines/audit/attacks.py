@@ -129,6 +129,8 @@ EPSILON = 2.0
 DELTA = 0.05
 FEW_WINDOWS = 2
 HITTER_WINDOWS = 8
+FOUND_BY = 30
+THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
 
@@ -204,6 +206,17 @@ HEAVY_HITTERS = (
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
+    ),
+    Attack(
+        name="counts of all windows",
+        text=f"{FOUND_BY} people have {len(THREE)} items in each of {HITTER_WINDOWS} windows: these are found. With "
+        "D, one person more has them in all windows. The adversary adds up all counts.",
+        options={"epsilon": EPSILON, "delta": DELTA, "method": "counts", "items_per_step": len(THREE)},
+        control={"epsilon": 3 * EPSILON},
+        others=all_windows(*(sent for item in THREE for sent in crowd(FOUND_BY, item))),
+        suspect=all_windows(*(Sent(SUSPECT, item) for item in THREE)),
+        score=total("count"),
+        windows=HITTER_WINDOWS,
     ),
 )
 

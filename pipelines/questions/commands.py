@@ -11,7 +11,18 @@ from privstream.pipelines.questions.spec import Option, Part, QuestionSpec, load
 
 TRIALS = 4000
 BEAM = "Any option of Apache Beam may be added, such as --runner."
-UNPLANNED = ("epsilon", "method", "window", "period", "start", "end", "allowed_lateness", "selection", "shards")
+UNPLANNED = (
+    "epsilon",
+    "method",
+    "window",
+    "period",
+    "start",
+    "end",
+    "windows",
+    "allowed_lateness",
+    "selection",
+    "shards",
+)
 """Options of runs that say nothing about accuracy, or that plans have in another form."""
 
 

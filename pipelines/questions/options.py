@@ -79,7 +79,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     kind, text = OPTION_TYPES[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
     default = ",".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
     if not any(default is without for without in (REQUIRED, None, False)):
-        text += f" (default: {default:{'' if isinstance(default, str) else 'g'}})"
+        text += f" (default: {default:{'g' if isinstance(default, float) else ''}})"
     if option.name in BARE:
         text += f" (without a number: {BARE[option.name]})"
     if kind.metavar is None:

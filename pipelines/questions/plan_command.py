@@ -79,7 +79,7 @@ class PlanCommand:
             elif number is not None:
                 stand_in = loaded(OPTION_TYPES[types[name]].stand_in)
                 known[name] = stand_in(checks.integer(size.name, number, minimum=1))
-        made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in known, known=known)
+        made = arguments_of(spec, {**given, "epsilon": epsilon, "windows": None}, streams=STREAMS in known, known=known)
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
             length = made.get("window", 1)

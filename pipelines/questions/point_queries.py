@@ -21,6 +21,7 @@ from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.times import read_micros
 from privstream.transforms.points.point_transform import MOST_STANDING
+from typing_extensions import override
 
 Row = type[RangeQuery] | type[PredecessorQuery]
 
@@ -51,8 +52,8 @@ class GiveQueries(beam.PTransform[Any, Any]):
         super().__init__()
         self.queries, self.row_type = list(queries), row_type
 
+    @override
     def expand(self, pbegin: Any) -> QueriesGiven:
-        """Make them from memory: whoever asks has read the file."""
         given = pbegin | "Queries" >> beam.Create(self.queries).with_output_types(self.row_type)
         none = pbegin | "No dead letters" >> beam.Create([]).with_output_types(DeadLetter)
         return QueriesGiven(given, none)

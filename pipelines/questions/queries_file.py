@@ -26,6 +26,7 @@ from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFi
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
 from privstream.transforms.events.times import read_micros
+from typing_extensions import override
 
 FIELDS = ("name", "items", "weights", "time")
 QUERIES = "queries"
@@ -59,8 +60,8 @@ class ReadQueries(beam.PTransform[Any, Any]):
         except InputFileError as error:
             raise ValueError(f"--queries must be a readable file: {error}") from None
 
+    @override
     def expand(self, pbegin: Any) -> QueriesRead:
-        """Read the file on one worker."""
         read = beam.ParDo(ReadLines()).with_output_types(LinearQuery, **{DEAD_LETTERS: DeadLetter})
         outputs = (
             pbegin
@@ -76,8 +77,8 @@ class ReadLines(beam.DoFn):
     def __init__(self) -> None:
         self.malformed = Metrics.counter("privstream", "queries_malformed")
 
+    @override
     def process(self, element: EventFile) -> Iterator[Any]:
-        """Read all lines of a file that is as it was found, and stays so."""
         check_unchanged(element)
         yield from self.read(element.path, 0)
         check_unchanged(element)
@@ -167,8 +168,8 @@ class WatchQueries(beam.PTransform[Any, Any]):
         check_watched(pattern, "--queries")
         self.pattern = pattern
 
+    @override
     def expand(self, pbegin: Any) -> QueriesRead:
-        """Poll the folder, and read them where they are found."""
         folder = PollFolder(self.pattern, "jsonl", self.seconds, self.watermark, BEHIND)
         read = beam.ParDo(ReadQueriesFile(timed=self.watermark == MARKS))
         outputs = poll_parts(pbegin, [FOLDER], folder, EventFile) | "Read lines" >> read.with_output_types(
@@ -176,8 +177,8 @@ class WatchQueries(beam.PTransform[Any, Any]):
         ).with_outputs(DEAD_LETTERS, main=QUERIES)
         return QueriesRead(outputs[QUERIES], outputs[DEAD_LETTERS])
 
+    @override
     def display_data(self) -> dict[str, Any]:
-        """Show where queries come from."""
         return {"pattern": self.pattern, "seconds": self.seconds, "watermark": self.watermark}
 
 
@@ -189,8 +190,8 @@ class ReadQueriesFile(TakeFile):
         self.timed = timed
         self.lines = ReadLines()
 
+    @override
     def take(self, file: EventFile) -> Iterable[Any]:
-        """Read all lines."""
         check_as_found(file.path, file.size)
         return self.lines.read(file.path, None if self.timed else file.came)
 

@@ -55,7 +55,7 @@ AFTER_READING = "point_type"
 MALFORMED = "events_malformed_"
 
 
-CHOOSE = ("start", "end", "horizon", "streams", "domain")
+CHOOSE = ("start", "end", "windows", "streams", "domain")
 """Options that say which events are asked for."""
 
 MOST = 0.5

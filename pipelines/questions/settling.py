@@ -23,7 +23,7 @@ def check_span(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def settle_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     """Say of a run that could remember items whether it forgets them: it was once another run, with other noise."""
-    until = any(given.get(name) is not None for name in ("end", "horizon", "renew_every"))
+    until = any(given.get(name) is not None for name in ("end", "windows", "horizon", "renew_every"))
     if given.get("domain") is not None or given.get("over") == "start" or given.get("start") is None or not until:
         return {}
     return {"forget": bool(given.get("forget"))}
@@ -31,11 +31,11 @@ def settle_counts(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def settle_heavy_hitters(given: Mapping[str, Any]) -> dict[str, Any]:
     """Say of a run by counts that could remember items whether it forgets them: it was once another run."""
-    until = any(given.get(name) is not None for name in ("end", "horizon", "renew_every"))
+    until = any(given.get(name) is not None for name in ("end", "windows", "horizon", "renew_every"))
     alone = given.get("period") is None and given.get("method") in (None, "auto", "counts")
     if not alone or given.get("start") is None or not until:
         return {}
-    if given.get("domain") is not None and any(given.get(name) is not None for name in ("end", "horizon")):
+    if given.get("domain") is not None and any(given.get(name) is not None for name in ("end", "windows", "horizon")):
         return {}
     return {"forget": bool(given.get("forget"))}
 

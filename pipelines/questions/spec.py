@@ -89,7 +89,7 @@ WINDOWS = Excess(
     "holdings_over_limit",
     "holdings_before_limit",
     "times an item of a person was left out, who has taken part as often as the limits of windows and streams allow",
-    ("participation_cap", "horizon", STREAMS_PER_PERSON),
+    ("participation_cap", "windows", STREAMS_PER_PERSON),
     lasting=True,
 )
 """Of the windows and streams of a person, for `Excess`."""

@@ -23,6 +23,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 from privstream.pipelines.command import UsageError
+from typing_extensions import override
 
 CHECKPOINT_TIMEOUT_MILLIS = 120_000
 """A checkpoint that hangs restarts the job after so long; Flink's own default is ten minutes."""
@@ -40,8 +41,8 @@ class FlinkJobOptions(PipelineOptions):
     """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
 
     @classmethod
+    @override
     def _add_argparse_args(cls, parser: Any) -> None:
-        """Add the options, under the names that the job server gives them."""
         parser.add_argument(
             "--checkpointing_interval", type=int, help="milliseconds between two checkpoints; needs --streaming"
         )

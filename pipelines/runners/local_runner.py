@@ -27,6 +27,7 @@ from apache_beam.runners.worker import worker_pool_main
 from apache_beam.utils import thread_pool_executor
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
+from typing_extensions import override
 
 
 def moves_watermarks(pipeline: beam.Pipeline) -> bool:
@@ -47,6 +48,7 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
     """Beam's pool of workers for environment type LOOPBACK, which by itself listens on every interface."""
 
     @classmethod
+    @override
     def start(
         cls,
         use_process: bool = False,
@@ -55,7 +57,6 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
         data_buffer_time_limit_ms: int = -1,
         container_executable: str | None = None,
     ) -> tuple[str, grpc.Server]:
-        """Start to listen, on loopback; return the address and the server."""
         server = grpc.server(thread_pool_executor.shared_unbounded_instance(), options=PINGS)
         bound = server.add_insecure_port(f"{HOST}:{port}")
         pool = cls(use_process, container_executable, state_cache_size, data_buffer_time_limit_ms)

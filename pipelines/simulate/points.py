@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +12,10 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
-from privstream.pipelines.command import Command
 from privstream.pipelines.questions.point_queries import write_point_queries
-from privstream.pipelines.simulate.simulation import add_simulation, write_files
-from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
+from privstream.pipelines.questions.spec import Option
+from privstream.pipelines.simulate.simulation import simulation
+from privstream.pipelines.simulate.streams import START_MICROS, TrueWindow, start_simulation
 
 ACTIONS = np.array(["leave", "park"])
 DAY_SECONDS = 86_400.0
@@ -35,16 +34,6 @@ class PointsInRange(NamedTuple):
     points: int
 
 
-@dataclass(frozen=True, eq=False)
-class ParkWindow:
-    """One window: `events`, and at its end the slots that are taken, in order."""
-
-    start: int
-    end: int
-    events: pa.RecordBatch
-    taken: np.ndarray
-
-
 def parts(slots: int) -> list[tuple[int, int]]:
     """Return the ranges that are asked for: equal parts of all slots, and all of them."""
     edges = np.unique(np.linspace(0, slots, PARTS + 1).astype(np.int64)).tolist()
@@ -54,7 +43,7 @@ def parts(slots: int) -> list[tuple[int, int]]:
 
 def simulate_park(
     *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, slots: int = 4096
-) -> Iterator[ParkWindow]:
+) -> Iterator[TrueWindow]:
     """Simulate a car park that fills from slot 1 on: full by day, nearly empty by night.
 
     Args:
@@ -67,11 +56,8 @@ def simulate_park(
     Returns:
         The windows, made one at a time.
     """
-    checks.integer("users", users, minimum=1)
-    checks.integer("windows", windows, minimum=1)
-    checks.integer("slots", slots, minimum=1)
-    rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window", window_seconds) * 1_000_000)
+    rng, length = start_simulation(users, windows, seed, window_seconds)
+    ranges = parts(checks.integer("slots", slots, minimum=1))
     taken = np.zeros(slots, np.bool_)
     for number in range(windows):
         start = START_MICROS + number * length
@@ -90,14 +76,10 @@ def simulate_park(
         slot = np.concatenate([leaving, parking]) + 1
         kinds = np.repeat([0, 1], [len(leaving), len(parking)])
         order = np.argsort(times, kind="stable")
-        columns = [
-            pa.array(slot[order]).cast(pa.string()),
-            pa.array(ACTIONS[kinds[order]], pa.string()),
-            pa.array(times[order]),
-        ]
-        arrays = [column.cast(field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
-        events = pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
-        yield ParkWindow(start, start + length, events, np.flatnonzero(taken) + 1)
+        full = np.flatnonzero(taken) + 1
+        inside = [int(np.count_nonzero((full >= low) & (full <= high))) for low, high in ranges]
+        columns = slot[order], ACTIONS[kinds[order]], times[order]
+        yield TrueWindow.of(start, length, columns, PointsInRange, *zip(*ranges, strict=True), inside)
 
 
 def _near(slots: int) -> np.ndarray:
@@ -106,41 +88,20 @@ def _near(slots: int) -> np.ndarray:
     return np.asarray(weights / weights.sum())
 
 
-def points_in_ranges(window: ParkWindow, ranges: list[tuple[int, int]]) -> Iterator[PointsInRange]:
-    """Return the truth about one window."""
-    start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
-    for low, high in ranges:
-        inside = np.searchsorted(window.taken, high, "right") - np.searchsorted(window.taken, low, "left")
-        yield PointsInRange("", start, end, low, high, int(inside))
-
-
-def add_park(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_simulation(parser, truth="how many cars stand in each part at the end of each window")
-    parser.add_argument("--slots", type=int, default=4096, metavar="U", help="slots of the car park (default: 4096)")
-    parser.add_argument("--queries", metavar="PATH", help="queries about the parts, as `ranges` reads them")
-
-
-def run_park(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Write the files."""
-    ranges = parts(max(1, arguments.slots))
-    write_files(
-        arguments,
-        simulate_park,
-        truth_type=PointsInRange,
-        truth_of=lambda window: points_in_ranges(window, ranges),
-        windows=arguments.windows,
-        slots=arguments.slots,
-    )
+def _write_ranges(arguments: argparse.Namespace) -> None:
     if arguments.queries is not None:
-        write_point_queries(arguments.queries, ({"low": low, "high": high} for low, high in ranges))
+        write_point_queries(arguments.queries, ({"low": low, "high": high} for low, high in parts(arguments.slots)))
 
 
-RANGES = Command(
-    description="Writes simulated events of a car park: the user field is the slot, the item is `park` or `leave`. "
-    "Nothing in them is private.",
-    add_arguments=add_park,
-    run=run_park,
+RANGES = simulation(
+    "Writes simulated events of a car park: the user field is the slot, the item is `park` or `leave`. Nothing in them "
+    "is private.",
+    simulate_park,
+    PointsInRange,
+    "how many cars stand in each part at the end of each window",
+    Option("slots", "int", "slots of the car park", 4096),
+    Option("queries", "Path", "queries about the parts, as `ranges` reads them"),
+    more=_write_ranges,
 )
 
 
@@ -158,16 +119,6 @@ class NearestTrue(NamedTuple):
     successor: int
 
 
-@dataclass(frozen=True, eq=False)
-class TradeWindow:
-    """One window: `events`, and the levels that have been traded at so far, in order."""
-
-    start: int
-    end: int
-    events: pa.RecordBatch
-    levels: np.ndarray
-
-
 def asked(universe: int) -> list[int]:
     """Return the levels that are asked for, evenly spread."""
     return [int(level) for level in np.unique(np.linspace(1, universe, QUERIES + 2).astype(np.int64)[1:-1])]
@@ -175,7 +126,7 @@ def asked(universe: int) -> list[int]:
 
 def simulate_trades(
     *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, universe: int = 1 << 20
-) -> Iterator[TradeWindow]:
+) -> Iterator[TrueWindow]:
     """Simulate trades whose prices spread from one level over all of them, and leave a gap in the middle.
 
     Args:
@@ -188,12 +139,10 @@ def simulate_trades(
     Returns:
         The windows, made one at a time.
     """
-    checks.integer("users", users, minimum=1)
-    checks.integer("windows", windows, minimum=1)
+    rng, length = start_simulation(users, windows, seed, window_seconds)
     if checks.integer("universe", universe, minimum=4) > LARGEST_UNIVERSE:
         raise ValueError(f"universe must be <= 2**60, got {universe}")
-    rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window", window_seconds) * 1_000_000)
+    queries = asked(universe)
     levels = np.empty(0, np.int64)
     for number in range(windows):
         start = START_MICROS + number * length
@@ -201,46 +150,27 @@ def simulate_trades(
         traded = np.rint(rng.normal(universe / 4, width / 2, users)).astype(np.int64)
         traded = traded[(traded >= 1) & (traded <= universe) & (abs(traded - universe // 2) > universe // 16)]
         times = np.sort(start + rng.integers(0, length, len(traded)))
-        columns = [pa.array(traded).cast(pa.string()), pa.repeat("trade", len(traded)), pa.array(times)]
-        arrays = [column.cast(field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
         levels = np.union1d(levels, traded)
-        yield TradeWindow(start, start + length, pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA), levels)
+        near = [(levels[levels <= query], levels[levels >= query]) for query in queries]
+        below = [int(side[-1]) if len(side) else 0 for side, _ in near]
+        above = [int(side[0]) if len(side) else 0 for _, side in near]
+        columns = traded, pa.repeat("trade", len(traded)), times
+        yield TrueWindow.of(start, length, columns, NearestTrue, queries, below, above)
 
 
-def nearest_true(window: TradeWindow, queries: list[int]) -> Iterator[NearestTrue]:
-    """Return the truth about one window."""
-    start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
-    for query in queries:
-        below, above = window.levels[window.levels <= query], window.levels[window.levels >= query]
-        predecessor, successor = (int(below[-1]) if len(below) else 0), (int(above[0]) if len(above) else 0)
-        yield NearestTrue("", start, end, query, predecessor, successor)
-
-
-def add_trades(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_simulation(parser, users="trades in each window", truth="the nearest levels with trades at each window's end")
-    parser.add_argument("--universe", type=int, default=1 << 20, metavar="U", help="levels are 1 .. U (default: 2^20)")
-    parser.add_argument("--queries", metavar="PATH", help="queries about levels, as `predecessor` reads them")
-
-
-def run_trades(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Write the files."""
-    queries = asked(min(max(4, arguments.universe), LARGEST_UNIVERSE))
-    write_files(
-        arguments,
-        simulate_trades,
-        truth_type=NearestTrue,
-        truth_of=lambda window: nearest_true(window, queries),
-        windows=arguments.windows,
-        universe=arguments.universe,
-    )
+def _write_points(arguments: argparse.Namespace) -> None:
     if arguments.queries is not None:
-        write_point_queries(arguments.queries, ({"point": point} for point in queries))
+        write_point_queries(arguments.queries, ({"point": point} for point in asked(arguments.universe)))
 
 
-PREDECESSOR = Command(
-    description="Writes simulated trades, in each window as many as there are users: the user field is the price "
-    "level, the item is `trade`. Nothing in them is private.",
-    add_arguments=add_trades,
-    run=run_trades,
+PREDECESSOR = simulation(
+    "Writes simulated trades, in each window as many as there are users: the user field is the price level, the item "
+    "is `trade`. Nothing in them is private.",
+    simulate_trades,
+    NearestTrue,
+    "the nearest levels with trades at each window's end",
+    Option("universe", "int", "levels are 1 to so many", 1 << 20),
+    Option("queries", "Path", "queries about levels, as `predecessor` reads them"),
+    users="trades in each window",
+    more=_write_points,
 )

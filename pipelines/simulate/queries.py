@@ -15,7 +15,7 @@ from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
 from privstream.pipelines.questions.queries_file import write_queries
 from privstream.pipelines.simulate.simulation import add_simulation, write_files, write_lines
-from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
+from privstream.pipelines.simulate.streams import START_MICROS, event_batch
 from privstream.transforms import LinearQuery
 
 REGIONS = ("north", "east", "south", "west", "coast", "hills", "city", "islands")
@@ -73,11 +73,10 @@ def simulate_country(*, users: int, number: int, seed: int, window_seconds: floa
     law = (sizes[:, None] * ages / ages.sum(axis=1, keepdims=True)).ravel()
     what = rng.choice(len(DOMAIN), size=users, p=law)
     times = START_MICROS + np.sort(rng.integers(0, length, users))
-    columns = [np.array([f"u{i:07}" for i in range(users)]), np.array(DOMAIN)[what], times]
-    arrays = [pa.array(column).cast(f.type) for column, f in zip(columns, EVENT_SCHEMA, strict=True)]
+    columns = np.array([f"u{i:07}" for i in range(users)]), np.array(DOMAIN)[what], times
     counts = dict(zip(DOMAIN, np.bincount(what, minlength=len(DOMAIN)).tolist(), strict=True))
     people = {query.name: sum(counts[item] for item in query.items) for query in queries}
-    yield Country(pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA), people)
+    yield Country(event_batch(columns), people)
 
 
 def query_truth(country: Country) -> Iterator[QueryTruth]:

@@ -15,9 +15,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import SECOND, in_words
-from privstream.pipelines.command import RunError, UsageError, parsed
+from privstream.pipelines.command import Command, RunError, UsageError, parsed
 from privstream.pipelines.questions.option_types import seconds
-from privstream.pipelines.simulate.streams import EVENT_SCHEMA
+from privstream.pipelines.questions.options import add_option
+from privstream.pipelines.questions.spec import Option
+from privstream.pipelines.simulate.streams import EVENT_SCHEMA, TrueWindow
 from privstream.pipelines.sinks.row_files import check_destination, output_format, whole_file, write_row_file
 from privstream.pipelines.terminal import say
 from rich.console import Console
@@ -208,12 +210,18 @@ def add_simulation(
         parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
 
 
+def rows_of_truth(window: Any) -> Iterable[Any]:
+    """Return the truth about a window that has it."""
+    rows: Iterable[Any] = window.truth
+    return rows
+
+
 def write_files(
     arguments: argparse.Namespace,
     simulate: Callable[..., Iterator[Window]],
     *,
     truth_type: type,
-    truth_of: Callable[[Window], Iterable[Any]],
+    truth_of: Callable[[Window], Iterable[Any]] = rows_of_truth,
     **further: Any,
 ) -> None:
     """Simulate and write events and truth, with a progress bar.
@@ -251,6 +259,41 @@ def write_files(
         f"{in_words(round(arguments.window * SECOND))}: {arguments.output}"
     )
     say(text if arguments.truth is None else f"{text}\ntruth: {arguments.truth}")
+
+
+def simulation(
+    description: str,
+    simulate: Callable[..., Iterator[TrueWindow]],
+    truth_type: type,
+    truth: str,
+    *options: Option,
+    users: str = "number of people",
+    more: Callable[[argparse.Namespace], None] | None = None,
+) -> Command:
+    """Return a command that writes a simulation.
+
+    Args:
+        description: what it writes, in sentences.
+        simulate: returns the windows, given `users`, `windows`, `seed`, `window_seconds`, and the options.
+        truth_type: of the rows of their truth.
+        truth: what that is, in a few words.
+        *options: of the command; those that are paths of further files are not for `simulate`.
+        users: what `--users` is the number of.
+        more: writes these files.
+    """
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_simulation(parser, truth=truth, users=users)
+        for option in options:
+            add_option(parser, option)
+
+    def run(arguments: argparse.Namespace, others: list[str]) -> None:
+        given = {option.name: getattr(arguments, option.name) for option in options if option.type != "Path"}
+        write_files(arguments, simulate, truth_type=truth_type, windows=arguments.windows, **given)
+        if more is not None:
+            more(arguments)
+
+    return Command(description=description, add_arguments=add_arguments, run=run)
 
 
 def write_lines(path: str | None, lines: Iterable[str]) -> None:

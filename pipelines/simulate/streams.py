@@ -1,12 +1,14 @@
 """Simulated streams of events: what a city searches for, and the example of Kaplan et al. (2020)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import exp, log, pi, sin
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import integer, non_negative, positive, probability
 
 TRENDS = (
@@ -117,6 +119,66 @@ class SimulatedWindow:
     holders: dict[str, int]
 
 
+@dataclass(frozen=True, eq=False)
+class TrueWindow:
+    """One window of a simulated stream: its events, and the rows of truth about it.
+
+    Attributes:
+        start, end: microseconds since 1970 UTC.
+        events: `user`, `item`, `time`, in the order of time.
+        truth: NamedTuples, which begin with the stream, the window's start and its end.
+    """
+
+    start: int
+    end: int
+    events: pa.RecordBatch
+    truth: Sequence[Any]
+
+    @classmethod
+    def of(
+        cls, start: int, length: int, columns: Iterable[Any], truth: Callable[..., Any], *told: Iterable[Any]
+    ) -> Self:
+        """Return the window of so many microseconds.
+
+        Args:
+            start: of the window, in microseconds since 1970 UTC.
+            length: of the window, in microseconds.
+            columns: of its events.
+            truth: the type of rows of truth.
+            *told: what rows say beside the window, each a column.
+        """
+        end = start + length
+        window = "", Timestamp(micros=start), Timestamp(micros=end)
+        return cls(start, end, event_batch(columns), [truth(*window, *row) for row in zip(*told, strict=True)])
+
+
+def event_batch(columns: Iterable[Any]) -> pa.RecordBatch:
+    """Return events, given a column of users, one of items, and one of times in microseconds."""
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
+    cast = [array.cast(field.type) for array, field in zip(arrays, EVENT_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=EVENT_SCHEMA)
+
+
+def people(numbers: np.ndarray) -> pa.Array:
+    """Return the names of people."""
+    return pa.array([f"u{number:06}" for number in numbers.tolist()], pa.string())
+
+
+def start_simulation(users: int, windows: int, seed: int, window_seconds: float) -> tuple[np.random.Generator, int]:
+    """Check what simulations are given; return where their choices come from, and microseconds of a window.
+
+    Args:
+        users: number of people, >= 1.
+        windows: number of windows, >= 1.
+        seed: of all random choices, >= 0.
+        window_seconds: length of a window, > 0.
+    """
+    integer("users", users, minimum=1)
+    integer("windows", windows, minimum=1)
+    rng = np.random.default_rng(integer("seed", seed, minimum=0))
+    return rng, round(positive("window", window_seconds) * 1_000_000)
+
+
 @dataclass(frozen=True)
 class Trend:
     """An item that comes up and goes away again.
@@ -188,15 +250,11 @@ def simulate_heavy_hitters(
     Returns:
         The windows, made one at a time.
     """
-    integer("users", users, minimum=1)
-    integer("windows", windows, minimum=1)
-    integer("seed", seed, minimum=0)
+    rng, length = start_simulation(users, windows, seed, window_seconds)
     integer("items", items, minimum=1)
     integer("trends", trends, minimum=0)
-    length = round(positive("window", window_seconds) * 1_000_000)
     rate = users * non_negative("events_per_user_and_window", events_per_user_and_window)
     exponent, shift = non_negative("zipf_exponent", zipf_exponent), non_negative("zipf_shift", zipf_shift)
-    rng = np.random.default_rng(seed)
     planned = plan_trends(trends, windows, rng)
     names = _Names(users, [*search_names(items), *[trend.item for trend in planned]])
     cumulative = np.cumsum((np.arange(1, items + 1) + shift) ** -exponent)
@@ -285,13 +343,11 @@ class _Names:
         shuffled = rng.permutation(len(who))
         who, what = who[shuffled], what[shuffled]
         columns = [self.users.take(pa.array(who)), self.items.take(pa.array(what)), pa.array(times)]
-        columns[2] = columns[2].cast(pa.timestamp("us", "UTC"))
         pairs = np.unique(what.astype(np.int64) * len(self.users) + who)
         items, counts = np.unique(pairs // len(self.users), return_counts=True)
         items, counts = items[counts >= floor], counts[counts >= floor]
         holders = dict(zip(self.items.take(pa.array(items)).to_pylist(), counts.tolist(), strict=True))
-        events = pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
-        return SimulatedWindow(start, start + length, events, holders)
+        return SimulatedWindow(start, start + length, event_batch(columns), holders)
 
 
 def _time_of_day(micros: int) -> float:

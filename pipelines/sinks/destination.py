@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from privstream.pipelines.sinks.row_files import json_values, read_row_file
 from privstream.pipelines.terminal import json_text
+from typing_extensions import override
 
 RUN = "run_id"
 SENT, TOO_LARGE = "rows_sent", "rows_too_large"
@@ -85,12 +86,12 @@ class SendFiles(beam.PTransform[Any, Any]):
         super().__init__()
         self.destination = destination
 
+    @override
     def expand(self, paths: Any) -> Any:
-        """Read and send."""
         return paths | "Send rows" >> beam.ParDo(_Send(self.destination))
 
+    @override
     def display_data(self) -> dict[str, Any]:
-        """Show where rows go."""
         return {"destination": self.destination.name()}
 
 
@@ -102,8 +103,8 @@ class _Send(beam.DoFn):
         self.sent = Metrics.counter("privstream", SENT)
         self.too_large = Metrics.counter("privstream", TOO_LARGE)
 
+    @override
     def process(self, path: str) -> Iterator[str]:
-        """Send all rows of a file."""
         rows = read_row_file(path, self.destination.row_type)
         left_out = self.destination.send(rows)
         self.sent.inc(len(rows) - left_out)

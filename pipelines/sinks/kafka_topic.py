@@ -11,6 +11,7 @@ from privstream.pipelines.locations import parse_url
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import json_values
 from privstream.pipelines.terminal import json_text
+from typing_extensions import override
 
 LAUNCH_SECONDS = 10
 POLL_SECONDS = 0.5
@@ -45,12 +46,13 @@ class KafkaTopic(Destination):
                 raise ValueError(f"kafka_setting must not set {name}, which the writer needs")
         self._producer: Producer | None = None  # of the process that sends
 
+    @override
     def name(self) -> str:
-        """Say which topic of which brokers."""
         return f"{self.topic} on {self.brokers}"
 
+    @override
     def check(self, *, first: bool) -> None:
-        """Look for the topic; whether it has rows of this run is not known."""
+        # Whether the topic has rows of this run is not known.
         try:
             client = AdminClient({"log_level": 0, **self.settings, "bootstrap.servers": self.brokers})
         except KafkaException as error:
@@ -63,8 +65,9 @@ class KafkaTopic(Destination):
         if self.topic not in topics:
             raise ValueError(f"--output must be a topic of {self.brokers}: there is none called {self.topic}")
 
+    @override
     def send(self, rows: Sequence[Any]) -> int:
-        """Send rows, and wait until brokers have them; librdkafka tries again while they are away."""
+        # librdkafka tries again while brokers are away.
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:

@@ -13,6 +13,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import field_types, optional_fields
 from psycopg import sql
+from typing_extensions import override
 
 SCHEME = "postgresql"
 FORM = "postgresql://user@host:port/database/table"
@@ -64,8 +65,9 @@ class PostgresTable(Destination):
             name: TYPES[kind] for name, kind in field_types(row_type).items()
         }
 
+    @override
     def check(self, *, first: bool) -> None:
-        """Connect, create the table if it is missing, and look at what is in it."""
+        # A table that is missing is created.
         try:
             with self._connect() as connection:
                 self._check_columns(connection)
@@ -79,8 +81,9 @@ class PostgresTable(Destination):
                 "go on with the --copy of the run that sent them"
             )
 
+    @override
     def send(self, rows: Sequence[Any]) -> int:
-        """Insert rows in one transaction, again and again while the database is away."""
+        # In one transaction, again and again while the database is away.
         keys = map(_digest, self.row_keys(rows))
         values = [[key, self.run_id, *map(_plain, row)] for key, row in zip(keys, rows, strict=True)]
         pauses, deadline = _pauses(), time.monotonic() + self.patience
@@ -100,8 +103,8 @@ class PostgresTable(Destination):
             except psycopg.Error as error:
                 raise UnreachableError(f"the table {self.name()} does not take the rows: {reason(error)}") from None
 
+    @override
     def name(self) -> str:
-        """Say which table of which database."""
         return f"{'.'.join(self.table)} of {self.where['dbname']} on {self.where['host']}"
 
     def create_statement(self) -> str:

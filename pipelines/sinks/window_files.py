@@ -25,6 +25,7 @@ from privstream.pipelines.sinks.writers import COMPLETE, sort_rows
 from privstream.pipelines.sources.folder_polls import END
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
+from typing_extensions import override
 
 WINDOW = ("window_start", "window_end")
 REPORTED = "reported_at"
@@ -76,8 +77,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         if format not in WRITTEN:
             raise ValueError(f"--output_format must be one of {', '.join(WRITTEN)}, got {format!r}")
 
+    @override
     def expand(self, rows: Any) -> Any:
-        """Gather the rows of a window, and write them."""
         fields = field_types(self.row_type)
         written = (
             rows
@@ -95,8 +96,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
             written = written | "Send" >> SendFiles(self.destination)
         return written | "Say the end" >> SayEnd(self.folder)
 
+    @override
     def display_data(self) -> dict[str, Any]:
-        """Show where rows go."""
         return {"folder": self.folder, "format": self.format}
 
 
@@ -107,8 +108,8 @@ class SayEnd(beam.PTransform[Any, Any]):
         super().__init__()
         self.folder = folder
 
+    @override
     def expand(self, written: Any) -> Any:
-        """Group one element that waits for the end of the input."""
         nothing = (
             written
             | "Leave out" >> beam.FlatMap(_leave_out).with_output_types(tuple[bytes, bytes])
@@ -137,8 +138,8 @@ class _WriteWindow(beam.DoFn):
         }
         self.latency = Metrics.gauge("privstream", "window_latency_ms")
 
+    @override
     def process(self, element: tuple[tuple[str, int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
-        """Write the rows of one window."""
         (stream, start, end), plain = element
         path = FileSystems.join(self.folder, file_name(stream, start, end, self.format))
         rows = [self.row_type(*row) for row in plain]
@@ -248,8 +249,8 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
         self.folder, self.seconds, self.largest = folder, seconds, largest
         check_folder(folder, "--dead_letter")
 
+    @override
     def expand(self, letters: Any) -> Any:
-        """Gather letters, and write them."""
         return (
             letters
             | "Line" >> beam.Map(_line).with_output_types(tuple[bytes, bytes])
@@ -270,6 +271,7 @@ class _WriteLetters(beam.DoFn):
     def __init__(self, folder: str, seconds: float, largest: int) -> None:
         self.folder, self.seconds, self.largest = folder, seconds, largest
 
+    @override
     def process(
         self,
         element: tuple[bytes, bytes],
@@ -278,7 +280,6 @@ class _WriteLetters(beam.DoFn):
         minute: Any = beam.DoFn.TimerParam(MINUTE),
         end: Any = beam.DoFn.TimerParam(END),
     ) -> Iterator[str]:
-        """Keep a letter."""
         before = int(size.read() or b"0")
         lines.add(element[1])
         size.write(b"%d" % (before + len(element[1])))

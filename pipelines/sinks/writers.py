@@ -22,6 +22,7 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.pipelines.sinks.terminal_table import print_rows
 from rich.console import Console
+from typing_extensions import override
 
 TERMINAL = "-"
 COMPLETE = "outputs_complete"
@@ -66,8 +67,8 @@ class WriteRows(beam.PTransform[Any, Any]):
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(unknown)}")
         check_destination(path, option)
 
+    @override
     def expand(self, rows: Any) -> Any:
-        """Hand all rows to one worker."""
         if not rows.is_bounded:
             raise ValueError("WriteRows must get a bounded collection")
         # Without their schema: in streaming mode Flink cannot hand rows with one to a side input.
@@ -82,8 +83,8 @@ class WriteRows(beam.PTransform[Any, Any]):
             )
         )
 
+    @override
     def display_data(self) -> dict[str, Any]:
-        """Show where rows go."""
         return {"path": self.path, "format": self.format}
 
 

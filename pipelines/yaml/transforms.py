@@ -26,6 +26,7 @@ from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 from privstream.transforms.events.private_transform import PrivateTransform
+from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
 
@@ -117,8 +118,8 @@ class OnRows(beam.PTransform[Any, Any]):
         names = {name: added[name] for name in ("user_field", "item_field", "time_field", "value_field", "time_unit")}
         self.made = made.with_fields(**names, stream_field=self.stream_field or "")
 
+    @override
     def expand(self, rows: PCollection[Any]) -> Any:
-        """Build the stages around the transform."""
         _check_schema(rows)
         _LOGGER.info("%s", self.made.guarantee.paragraph())
         published = (

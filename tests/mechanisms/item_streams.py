@@ -1,8 +1,11 @@
 """Holdings for tests of monitors: who has which of six items at each step."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.noise.sources import SeededNoise
 
 DOMAIN = 6
 
@@ -15,6 +18,28 @@ def holdings(step, rows):
     """Make holdings from triples of person, item and rank."""
     users, items, ranks = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
     return Holdings(step=step, users=ids(users), items=ids(items), ranks=np.array(ranks, np.uint16))
+
+
+def run(monitor, stream, noise, state=None):
+    """Return the states before and after each step, and what is published in it."""
+    states, outputs = [monitor.initial_state() if state is None else state], []
+    for given in stream:
+        state, published = monitor.step(states[-1], given, noise)
+        states.append(state)
+        outputs.append(published)
+    return states, outputs
+
+
+def check_order_and_snapshots(monitor, stream, seed, same):
+    """Check that the order of rows, and snapshots after each step, change nothing."""
+    noise, rng = SeededNoise(seed), np.random.default_rng(seed)
+    states, outputs = run(monitor, [holdings(i, rows) for i, rows in enumerate(stream)], noise)
+    state = monitor.initial_state()
+    for i, rows in enumerate(stream):
+        state = replace(monitor).restore(monitor.snapshot(state))
+        state, found = monitor.step(state, holdings(i, [rows[j] for j in rng.permutation(len(rows))]), noise)
+        assert same(found, outputs[i])
+        assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
 
 
 @st.composite

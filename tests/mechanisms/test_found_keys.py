@@ -431,6 +431,20 @@ def test_the_order_of_keys_in_a_step_does_not_matter():
     assert run(mechanism, inputs)[0] == run(mechanism, turned)[0]
 
 
+@pytest.mark.parametrize("windows", [1, 2, 53, 400])
+def test_smoothed_errors_are_those_of_items_that_stay_as_they_are(windows):
+    mechanism = made(horizon=windows, contributions=40)
+    told, level = mechanism.smoothed_errors, LocalLevel(mechanism.stddev(1))
+    number = min(64, windows)
+    people = round(mechanism.people_needed(number))
+    counts = people + np.random.default_rng(1).normal(0, mechanism.stddev(1), (number, 3000))
+    found = {"file": level.smooth(counts).estimates - people, "stream": level.smooth(counts).estimates[-1] - people}
+    for how, off in found.items():
+        assert told[how] == pytest.approx(np.sqrt(np.mean(np.square(off))), rel=0.3)
+    assert told["file"] <= 1.1 * mechanism.stddev(1) and (windows < 9 or told["file"] < 0.5 * mechanism.stddev(1))
+    assert f"off by {round(told['file'], 3):.3g} over files" in mechanism.accuracy.claim
+
+
 def test_steps_must_all_be_given():
     mechanism = made(horizon=3)
     state = mechanism.initial_state()
@@ -450,6 +464,7 @@ def test_steps_must_all_be_given():
     ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
     ({"over": 2, "horizon": 4, "rising": 1}, "rising must be 0 for counts over 2 windows, got 1"),
     ({"rising": 65}, "rising must be <= 64, got 65"), ({"rising": -1}, "rising must be >= 0, got -1"),
+    ({"over": 16, "horizon": 20, "max_value": 1 << 26}, "max_value must be at most 33,554,432 for sums over 16 w"),
     ({"listed": 4}, "listed must be 0 without a horizon, or for the unit of an event, got 4"),
     ({"listed": 4, "horizon": 9, "unit": "event"}, "listed must be 0 without a horizon"),
     ({"listed": 17, "horizon": 9}, "listed must be <= 16, got 17"), ({"listed": -1}, "listed must be >= 0, got -1"),

@@ -9,8 +9,7 @@ import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
-from privstream.mechanisms.keyed_counts.means import means_with_bounds
-from privstream.mechanisms.keyed_counts.shard_steps import ShardSteps
+from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_bounds
 from privstream.mechanisms.noise.correlated import BufferedFactor, LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from scipy import linalg, special

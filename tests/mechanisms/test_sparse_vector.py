@@ -52,7 +52,8 @@ def test_same_as_one_query_at_a_time(integer, seed, max_hits, gaps, cuts):
     bounds = [0, *sorted(min(cut, len(gaps)) for cut in cuts), len(gaps)]
     for start, stop in itertools.pairwise(bounds):
         if state.hits < max_hits:
-            state, hits = tests.test(state, tests.gaps(gaps[start:stop], 0), SeededNoise(seed))
+            some = np.array(gaps[start:stop], np.int64 if integer else float)
+            state, hits = tests.test(state, some, SeededNoise(seed))
             found += hits.tolist()
     assert found == expected
     assert state == Progress(asked=len(expected), hits=sum(expected))

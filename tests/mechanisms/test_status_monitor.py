@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from item_streams import DOMAIN, holdings, ids, streams
+from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED, StatusMonitor, StatusState, UpItems
@@ -48,15 +48,6 @@ def reference_step(monitor, charged, up, step, rows, noise):
     for user in charges:
         charged[user] += 1
     return found, len(charges)
-
-
-def run(monitor, stream, noise, state=None):
-    states, outputs = [monitor.initial_state() if state is None else state], []
-    for given_step in stream:
-        state, rows = monitor.step(states[-1], given_step, noise)
-        states.append(state)
-        outputs.append(rows)
-    return states, outputs
 
 
 def same(one, other):
@@ -108,14 +99,7 @@ class TestInvariance:
     @settings(max_examples=settings.default.max_examples // 6)
     @given(stream=streams(), seed=st.integers(0, 2**32))
     def test_order_of_rows_and_snapshots_change_nothing(self, monitor, stream, seed):
-        noise, rng = SeededNoise(seed), np.random.default_rng(seed)
-        states, outputs = run(monitor, [holdings(i, rows) for i, rows in enumerate(stream)], noise)
-        state = monitor.initial_state()
-        for i, rows in enumerate(stream):
-            state = replace(monitor).restore(monitor.snapshot(state))
-            state, found = monitor.step(state, holdings(i, [rows[j] for j in rng.permutation(len(rows))]), noise)
-            assert same(found, outputs[i])
-            assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
+        check_order_and_snapshots(monitor, stream, seed, same)
 
     @monitors
     @settings(max_examples=settings.default.max_examples // 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from item_streams import DOMAIN, holdings, ids, streams
+from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
 from privstream.mechanisms.monitor.calibration import MonitorBudget
@@ -57,15 +57,6 @@ def reference_step(monitor, charged, step, rows, noise):
     return counts
 
 
-def run(monitor, stream, noise, state=None):
-    states, outputs = [monitor.initial_state() if state is None else state], []
-    for given_step in stream:
-        state, hits = monitor.step(states[-1], given_step, noise)
-        states.append(state)
-        outputs.append(hits)
-    return states, outputs
-
-
 def same(one, other):
     return np.array_equal(one.items, other.items) and np.array_equal(one.counts, other.counts)
 
@@ -93,14 +84,7 @@ class TestInvariance:
     @settings(max_examples=settings.default.max_examples // 6)
     @given(stream=streams(), seed=st.integers(0, 2**32))
     def test_order_of_rows_and_snapshots_change_nothing(self, monitor, stream, seed):
-        noise, rng = SeededNoise(seed), np.random.default_rng(seed)
-        states, outputs = run(monitor, [holdings(i, rows) for i, rows in enumerate(stream)], noise)
-        state = monitor.initial_state()
-        for i, rows in enumerate(stream):
-            state = replace(monitor).restore(monitor.snapshot(state))
-            state, hits = monitor.step(state, holdings(i, [rows[j] for j in rng.permutation(len(rows))]), noise)
-            assert same(hits, outputs[i])
-            assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
+        check_order_and_snapshots(monitor, stream, seed, same)
 
     @monitors
     @settings(max_examples=settings.default.max_examples // 4)
@@ -521,8 +505,8 @@ def test_runs_at_least_halve(steps):
     assert all(before >= 2 * after for before, after in itertools.pairwise(sizes))
     assert len(counters) == sum(sizes)
     assert 0 not in sizes
-    for run in counters.runs:
-        assert np.all(run.keys[1:] > run.keys[:-1])
+    for each in counters.runs:
+        assert np.all(each.keys[1:] > each.keys[:-1])
 
 
 def test_small():

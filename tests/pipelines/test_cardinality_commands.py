@@ -203,10 +203,10 @@ def test_the_truth_is_what_events_say() -> None:
     for window in simulate_building(users=300, windows=60, seed=5, window_seconds=1800):
         for row in window.events.to_pylist():
             (inside.add if row["item"] == "enter" else inside.discard)(row["user"])
-        assert window.size == len(inside)
+        assert window.truth[0].size == len(inside)
         times = window.events["time"].cast("int64").to_numpy()
         assert np.all((times >= window.start) & (times < window.end) & (np.diff(times, prepend=0) >= 0))
-        sizes.append(window.size)
+        sizes.append(window.truth[0].size)
         events += len(times)
     assert min(sizes[20:]) == 0
     assert max(sizes) > 100

@@ -244,7 +244,7 @@ def test_there_must_be_a_horizon_or_something_instead(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert watch(city, tmp_path / "rows.jsonl", common=ENDLESS) == 2
-    message = "--horizon, --start or --participation_cap must be given"
+    message = "--start or --participation_cap must be given"
     assert message in capsys.readouterr().err
 
 

@@ -147,7 +147,7 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     assert most.warnings() == []
     assert most.notes() == [
         "NOTE: 50% of the records are not asked for: 50 events of items that are not in --domain. Is that meant? See "
-        "--start, --end, --horizon, --streams, --domain."
+        "--start, --end, --windows, --streams, --domain."
     ]
     (several,) = report("quantiles", events_read=100, events_outside_run=90, events_of_other_streams=90).notes()
     assert several.startswith("NOTE: 100% of") and several.endswith("See --start, --end, --streams.")

@@ -196,6 +196,13 @@ def row(made, mechanism, state, answer, step, stream, rule, began) -> Alert:
     )
 
 
+def check(made, rows, events) -> None:
+    """Check that rows, of which there are some, are those of the reference of the method."""
+    expected = (reference if made.method == "sparse_vector" else reference_of_counts)(made, events)
+    assert expected
+    assert same(rows, expected) if made.method == "sparse_vector" else sorted(rows) == expected
+
+
 def same(rows, expected) -> bool:
     """Tell whether rows are equal, up to rounding of sums of epsilon."""
     place = Alert._fields.index("epsilon_left")

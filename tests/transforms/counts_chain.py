@@ -3,8 +3,8 @@
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey, sealed_key
+from privstream.transforms.counts.contributions import unsealed_counts
 from privstream.transforms.counts.publishing import clock_names, on_clock
-from privstream.transforms.counts.stream_counts import unsealed_counts
 from privstream.transforms.timing.clocked import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
 from workloads import SECOND, START

@@ -25,10 +25,8 @@ from privstream.transforms.batches import (
     encode,
     group_of,
 )
-from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.pairs import Pairs
-from privstream.transforms.counts.stream_counts import joined, unsealed_counts
+from privstream.transforms.counts.contributions import CountContributions, joined, unsealed_counts
+from privstream.transforms.counts.publishing import LargestCounts, Pairs
 from privstream.transforms.events.bounding import (
     SELECTIONS,
     BoundAcrossWindows,

@@ -5,10 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from alert_workloads import COMMON, COUNTED, KEY, RULES, random_events, reference_of_counts, transform, true_counts
-from event_forms import as_arrow, as_rows, run_bounded
-from every_runner import of_elements, one_job
-from grids import some_quick
+from alert_workloads import COMMON, COUNTED, KEY, RULES, random_events, reference_of_counts, transform
+from event_forms import as_rows, run_bounded
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import ENDED
@@ -16,54 +14,13 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.rules import describe
-from privstream.transforms.alerts.threshold_tests import ONE_RUN, encode_counts
-from privstream.transforms.timing.clocked import SEED, stepped
-from tiny_runner import Stage
+from privstream.transforms.alerts.threshold_tests import encode_counts
 
 SEED_OF_EVENTS = 5
 FEW = (AlertRule(name="few", at_most=20),)
 UNTIL = (AlertRule(name="few", at_most=20, until=30),)
 LASTING = (AlertRule(name="days", at_least=20, windows=4), RULES[0])
 ONE = {"rules": RULES[:1], "noise": KeyedNoise(KEY), "window": 1, "start": 0, "epsilon": 1.0}
-
-
-@some_quick("name", COUNTED, "counts, own streams")
-def test_alerts_are_those_of_the_reference(name):
-    events = random_events(name, random.Random(SEED_OF_EVENTS))
-    random.Random(0).shuffle(events)
-    made = transform(name)
-    results = run_bounded("fn_api", as_rows(events), made)
-    expected = reference_of_counts(made, events)
-    assert expected
-    assert sorted(results.elements("rows")) == expected
-    assert results.elements("dead") == []
-    assert results.counters["privstream:alerts_published"] == len(expected)
-    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
-
-
-@one_job("rules", ["counts, lasting"], "counts, lasting")
-def test_runners_agree(name):
-    events = random_events(name, random.Random(SEED_OF_EVENTS))
-    results = yield of_elements(as_arrow(events), transform(name))
-    assert sorted(results.elements("rows")) == reference_of_counts(transform(name), events)
-
-
-@pytest.mark.parametrize("name", ["counts", "counts, sliding, quiet", "counts, lasting"])
-@pytest.mark.parametrize("seed", range(3))
-def test_crashes_and_timers_in_any_order_change_nothing(name, seed):
-    made, chance = transform(name), random.Random(seed)
-    events = random_events(name, chance)
-    fn = CompareCounts(method=made.counted, steps=made.steps, timer_offset=3, noise=made.noise)
-    stage = Stage(fn, chance, crashes=0.3, workers=2)
-    records = [(ONE_RUN, SEED)]
-    for (step, stream, rule), count in true_counts(made, events).items():
-        if made.steps.first <= step < made.steps.end:
-            vector = np.array([count * (other.name == rule) for other in made.plan.rules])
-            records.append((ONE_RUN, stepped(step, encode_counts((stream,), vector))))
-    stage.feed(records)
-    stage.advance(made.steps.decision_time(made.steps.first + 3, 3).micros)
-    stage.advance(2**62 // 1000 * 1000)
-    assert sorted(stage.take()) == reference_of_counts(made, events)
 
 
 @pytest.mark.parametrize(

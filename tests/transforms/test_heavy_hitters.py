@@ -205,7 +205,7 @@ def test_what_a_person_may_contribute_decides_and_not_how_long_the_run_is():
 
 def test_counts_need_a_bound_on_windows():
     assert made(start=0).method == "status"
-    with pytest.raises(ValueError, match="horizon, end or participation_cap must be given for counts"):
+    with pytest.raises(ValueError, match="end or participation_cap must be given for counts"):
         made(start=0, method="counts")
 
 

@@ -169,7 +169,7 @@ class SparseVectorAlerts(AlertTransform):
             the number of rules if that is larger.
         beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.
@@ -206,7 +206,7 @@ class SparseVectorAlerts(AlertTransform):
         max_hits: int | None = None,
         beta: float = 0.05,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.positive("epsilon", epsilon)
@@ -228,7 +228,7 @@ class SparseVectorAlerts(AlertTransform):
             period=period,
             start=start,
             end=end,
-            **windows,
+            **options,
         )
         one_direction = by_rule or len({rule.sign for rule in rules}) == 1
         mechanism = AdaptiveSparseVector(

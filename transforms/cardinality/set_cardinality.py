@@ -147,7 +147,7 @@ class SetCardinality(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -181,10 +181,10 @@ class SetCardinality(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(start=start, end=end, **windows)
+        self.steps = Steps.of(start=start, end=end, **options)
         self.rules = PresenceRules.of(
             enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
         )

@@ -1,28 +1,43 @@
-"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys."""
+"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys; or count
+events, whoever sent them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed
-from privstream.transforms.counts.stream_counts import StreamCounts, add_up, by_group
+from privstream.transforms.batches import (
+    CountBatch,
+    EventBatch,
+    HolderBatch,
+    InStreams,
+    Keyed,
+    StepKey,
+    group_of,
+    seal_encoded,
+    sealed_batch,
+)
 from privstream.transforms.events.bounding import (
+    BoundEvents,
     BoundOverRun,
     Charged,
     LimitCounter,
     Used,
     draw_in_streams,
+    first_of_run,
     within_limit,
 )
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
+
+StreamCounts = InStreams[CountBatch]
 
 
 class PeopleLists(NamedTuple):
@@ -161,3 +176,53 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     charged = np.empty(len(keys), np.int64)
     charged[order] = counters.charged(keys[order])
     return charged
+
+
+def add_up(rows: StreamCounts) -> StreamCounts:
+    """Add up the rows of each item of a stream; items are distinct and increasing in each stream then."""
+    codes, batch = rows.codes, rows.batch
+    order = np.lexsort((batch.items, codes)) if len(rows.streams) > 1 else np.argsort(batch.items)
+    starts = np.flatnonzero(first_of_run(codes[order], batch.items[order]))
+
+    def total(column: Any) -> Any:
+        return column if column is None or not len(starts) else np.add.reduceat(column[order], starts)
+
+    kept = order[starts]
+    added = CountBatch(batch.items[kept], total(batch.counts), batch.names, total(batch.new), total(batch.sums))
+    return InStreams(rows.streams, np.searchsorted(codes[kept], np.arange(len(rows.streams) + 1)), added)
+
+
+def joined(parts: Sequence[StreamCounts]) -> StreamCounts:
+    """Add counts up, stream by stream and item by item."""
+    return add_up(InStreams.join(CountBatch, parts))
+
+
+def by_group(step: int, counted: StreamCounts, shards: int) -> Iterator[Keyed]:
+    """Send counts of a step on by group of streams and shard of items; streams without any are left out."""
+    group = np.array([int(group_of(stream)) for stream in counted.streams], np.int64)[counted.codes]
+    place = group * shards + (counted.batch.items % np.uint64(shards)).astype(np.int64)
+    for number in np.unique(place).tolist():
+        to = StepKey(str(number // shards), step, number % shards)
+        yield sealed_counts(to, counted.take(np.flatnonzero(place == number)))
+
+
+def sealed_counts(key: StepKey, counted: StreamCounts) -> Keyed:
+    """Return what `PublishWindows` takes."""
+    return key._replace(step=0).to_bytes(), seal_encoded(key, counted.to_bytes())
+
+
+def unsealed_counts(record: bytes) -> StreamCounts:
+    """Return the counts in what `sealed_counts` returned."""
+    return InStreams.from_bytes(CountBatch, sealed_batch(record))
+
+
+class CountEvents(BoundEvents, state="count_events"):
+    """Per group of streams, step and shard of items: events in, counts of those that were in
+    time out, with sums of values."""
+
+    @override
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
+        found = events.batch
+        sums = None if found.values is None else found.values.astype(np.int64)
+        ones = CountBatch(found.items, np.ones(len(found.items), np.int64), found.names, None, sums)
+        yield sealed_counts(key, add_up(InStreams(events.streams, events.starts, ones)))

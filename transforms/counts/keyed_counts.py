@@ -23,11 +23,9 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists
-from privstream.transforms.counts.events import CountEvents
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
@@ -37,7 +35,7 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
 from typing_extensions import Unpack
 
 MOST_IN_WINDOW = 65_535
@@ -83,8 +81,9 @@ class KeyedCounts(PrivateTransform):
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it. It must be given
             with a `domain`, and where counts are about more than one window.
         end: end of the last window that is published, in seconds since 1970 UTC.
-        horizon: number of windows of the run, in place of `end`. One of both must be given where counts are about more
-            than one window.
+        windows: number of windows of the run since `start`, in place of `end`. One of both must be given where counts
+            are about more than one window.
+        horizon: deprecated name of `windows`.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
             that is remembered but items that stay found. The guarantee is then for what one person does in one such
             period.
@@ -93,7 +92,8 @@ class KeyedCounts(PrivateTransform):
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
             unless windows forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
-            counts, those whose names come first. With `rising`, those that rose most. Without it all are published.
+            counts, those whose names come first. With `rising`, those that rose most, and none while no rise is known.
+            Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.
@@ -113,7 +113,7 @@ class KeyedCounts(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -137,6 +137,7 @@ class KeyedCounts(PrivateTransform):
         over: Span = "window",
         start: Moment | None = None,
         end: Moment | None = None,
+        windows: int | None = None,
         horizon: int | None = None,
         domain: Domain | None = None,
         min_people: int = 1,
@@ -151,7 +152,7 @@ class KeyedCounts(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.01,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         if domain is not None and not isinstance(domain, Domain):
@@ -163,7 +164,8 @@ class KeyedCounts(PrivateTransform):
         rises = rising is not None
         by = ("rise", "count") if rises else ("count",)
         self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1), by)
-        self.steps = Steps.of(start=start, end=end, horizon=horizon, **windows)
+        windows = renamed("windows", windows, "horizon", horizon)
+        self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
         by_itself, may_be_found = domain is None and span == "window", domain is None and span != "start"
         if not isinstance(forget, bool):
@@ -175,7 +177,7 @@ class KeyedCounts(PrivateTransform):
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
-            raise ValueError("end, horizon or renew_every must be given where counts are about more than one window")
+            raise ValueError("end or renew_every must be given where counts are about more than one window")
         for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
             if given and max_value is None:
                 raise ValueError(f"max_value must be given with {name}")

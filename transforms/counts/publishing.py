@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from heapq import nsmallest
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -34,10 +35,8 @@ from privstream.transforms.batches import (
     sealed_key,
     string_buffers,
 )
+from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts
 from privstream.transforms.counts.finished import rise_columns
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.pairs import Pairs
-from privstream.transforms.counts.stream_counts import StreamCounts, joined, unsealed_counts
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -569,3 +568,97 @@ def publish_counts(
         follow=publisher.follow,
     )
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+
+
+@dataclass(frozen=True)
+class LargestCounts:
+    """Chooses the rows of a window with the largest counts in each stream; of equal ones, those whose items come first.
+
+    Privacy: post-processing.
+
+    Attributes:
+        top: number of rows in a stream.
+        by: the fields that are compared, in this order; rows in which the first is not known are left out.
+    """
+
+    top: int
+    by: tuple[str, ...] = ("count",)
+
+    def __call__(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of all rows of a window, which are published."""
+        chosen = self.among(rows)
+        Metrics.counter("privstream", "counts_published").inc(len(chosen))
+        return chosen
+
+    def among(self, rows: Iterable[Any]) -> list[Any]:
+        """Return the largest of some rows of one window: no others can be among the largest of all."""
+        streams: defaultdict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            if getattr(row, self.by[0]) is not None:
+                streams[row.stream].append(row)
+        return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
+
+    def _largest(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of one stream."""
+        return nsmallest(self.top, rows, key=self._place)
+
+    def _place(self, row: Any) -> tuple[Any, ...]:
+        """Return what sorts a row."""
+        return *(-getattr(row, name) for name in self.by), row.item
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Distinct pairs of a stream and a key, each with a number, which it keeps: those that come later come behind.
+
+    Attributes:
+        codes: int64, shape (n,): the stream of each pair, by its place in a list.
+        keys: uint64, shape (n,): its key in that stream.
+    """
+
+    codes: np.ndarray
+    keys: np.ndarray
+
+    @classmethod
+    def none(cls) -> Pairs:
+        """Return no pairs."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.uint64))
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """The pairs in the order of streams, and of keys in each."""
+        return np.lexsort((self.keys, self.codes))
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.codes[self._order], self.keys[self._order]
+
+    def numbers(self, codes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Return the numbers of pairs, int64; -1 for those that are not here."""
+        if not len(self.keys):
+            return np.full(len(keys), -1)
+        place = np.minimum(self._places(codes, keys), len(self.keys) - 1)
+        sorted_codes, sorted_keys = self._sorted
+        here = (sorted_codes[place] == codes) & (sorted_keys[place] == keys)
+        return np.where(here, self._order[place], -1)
+
+    def with_more(self, codes: np.ndarray, keys: np.ndarray) -> Pairs:
+        """Return also pairs, in the order of streams and keys, that are not here."""
+        if not len(keys):
+            return self
+        more = Pairs(np.append(self.codes, codes), np.append(self.keys, keys))
+        places, numbers = self._places(codes, keys), len(self.keys) + np.arange(len(keys))
+        sorted_codes, sorted_keys = self._sorted
+        vars(more)["_order"] = np.insert(self._order, places, numbers)  # without sorting all of them again
+        vars(more)["_sorted"] = np.insert(sorted_codes, places, codes), np.insert(sorted_keys, places, keys)
+        return more
+
+    def _places(self, codes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Return how many pairs come before each of some pairs: a binary search among the keys of its stream."""
+        sorted_codes, sorted_keys = self._sorted
+        low, high = (np.searchsorted(sorted_codes, codes, side) for side in ("left", "right"))
+        while np.any(open_ := low < high):
+            middle = (low + high) // 2
+            before = open_ & (sorted_keys[np.minimum(middle, len(sorted_keys) - 1)] < keys)
+            low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
+        return np.asarray(low)

@@ -19,10 +19,9 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists, add_up, sealed_counts
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts
-from privstream.transforms.counts.stream_counts import add_up, sealed_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn

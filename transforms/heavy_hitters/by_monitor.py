@@ -132,7 +132,7 @@ class EmitEmptySteps(beam.DoFn):
     def steps_of(self, stream: str) -> Iterator[int]:
         """Find these steps."""
         if self.steps.first is None or self.steps.end is None:
-            raise ValueError("start, and end or horizon, must be given to test a domain in every window")
+            raise ValueError("start, and end or windows, must be given to test a domain in every window")
         step = self.steps.first
         while step < self.steps.end:
             end = min(self.steps.end, self.steps.last_of_period(step) + 1)

@@ -47,7 +47,7 @@ from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, renamed
 from typing_extensions import Unpack, override
 
 MOST_STEPS = 2**53
@@ -70,7 +70,7 @@ class ShiftingHeavyHitters(PrivateTransform):
 
     Privacy:
         Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`.
-        Enforced: each person counts with at most `items_per_step` items per window, takes part in at most `horizon`
+        Enforced: each person counts with at most `items_per_step` items per window, takes part in at most `windows`
         windows (counted from the public `start`, or else per person), is charged at most `max_hits` times per stream
         (not with the method "counts") and appears in at most `streams_per_person` streams. Public: all arguments but
         `noise`.
@@ -92,31 +92,31 @@ class ShiftingHeavyHitters(PrivateTransform):
             in every window in which it is reported. After the last charge a person no longer counts. It must not be
             less than `items_per_step`. The method "counts" charges nobody, and does not use it. Without it, 4, or
             `items_per_step` if that is more.
-        horizon: number of windows that one person may take part in: with `start`, the first windows of the run;
-            otherwise they are counted for each person. With `start` and `end` it is known. Without, thresholds rise
-            slowly with time, and `start` or `participation_cap` must be given.
+        windows: number of windows of the run since `start`. With `start` and `end` it is known. Without, thresholds
+            rise slowly with time.
+        horizon: deprecated name of `windows` or, without `start`, of `participation_cap`.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         end: no window ends after this moment, in seconds since 1970 UTC.
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
-            person. On long runs thresholds are lower than with `horizon`, at the price of a counter for each person.
+            person. On long runs thresholds are lower than with `windows`, at the price of a counter for each person.
         items_per_step: number of items of one person that count in a window.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
-        domain: a public list of items. Only these are monitored. With `start`, and `end` or `horizon`, each of them is
+        domain: a public list of items. Only these are monitored. With `start`, and `end` or `windows`, each of them is
             tested in every window, whether anybody has it or not.
         streams: public names of the streams to monitor. Without them all streams are monitored.
         streams_per_person: number of streams in which one person may appear, if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, with the method "counts", an item
             stays found, and is reported in each window in which its smoothed count is surely above 0, by the lower end
             of its interval, from then on and before. That needs `start`, and `end`,
-            `horizon` or `renew_every`, windows that do not overlap, and with `streams_per_person` also `streams`;
+            `windows` or `renew_every`, windows that do not overlap, and with `streams_per_person` also `streams`;
             without them, and where a known domain is tested, every window forgets.
         method: method that finds the items. "status" reports an item from the window in which it starts to the one in
             which it ends, and spends budget on these two. "clock" and "target_charging" spend budget on every report,
             so that an item fades that the same people have in more than `max_hits` windows; "paper" is
             the algorithm of Kaplan, Mansour and Stemmer as published. "counts" publishes the noisy counts of items that
-            were found, or, where windows forget, those that reach a threshold: it needs `horizon`, `end` or
+            were found, or, where windows forget, those that reach a threshold: it needs `windows`, `end` or
             `participation_cap`, since the budget pays for every window that a person may take part in. "auto" takes
             the method with which items that last 1, 4, 16, 64 or 256 windows need fewest people to be reported in at
             least half of them, by the mean logarithm; a method without a count in every row must need a fifth fewer.
@@ -128,14 +128,14 @@ class ShiftingHeavyHitters(PrivateTransform):
             "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
             noise is on counts.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
             this type cannot be used, or the runner cannot keep time.
 
     Example:
-        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, horizon=1000,
+        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, windows=1000,
         ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/; for "status", docs/proofs/status_monitor.md; for
@@ -149,6 +149,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         delta: float,
         noise: NoiseSource,
         max_hits: int | None = None,
+        windows: int | None = None,
         horizon: int | None = None,
         period: Seconds | None = None,
         start: Moment | None = None,
@@ -165,14 +166,17 @@ class ShiftingHeavyHitters(PrivateTransform):
         beta: float = 0.05,
         count_share: float = 0.25,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.one_of("selection", selection, SELECTIONS)
         if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         check_streams(streams)
-        limits = {"horizon": horizon, "participation_cap": participation_cap}
+        if windows is not None and start is None:
+            raise ValueError("start must be given with windows, which are counted from it")
+        horizon = renamed("windows", windows, "horizon", horizon)
+        limits = {"windows" if start is not None else "horizon": horizon, "participation_cap": participation_cap}
         _check_limits(limits, no_limit=start is None)
         if max_hits is None:
             items = checks.integer("items_per_step", items_per_step, minimum=1)
@@ -187,7 +191,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             period=period,
             start=start,
             end=end,
-            **windows,
+            **options,
         )
         if horizon is not None and steps.first is not None:
             ends = steps.first + horizon
@@ -198,13 +202,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.forget = _checked_forget(forget, useless=known or method not in (AUTO, "counts"))
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
-        bound = participation_cap if participation_cap is not None else horizon
-        if bound is not None and horizon is not None and steps.first is None:
-            bound = min(bound, horizon)  # without a start, the horizon is counted per person too
-        if participation_cap is None and steps.count is not None:
-            bound = steps.count
-        elif steps.renewal is not None:
-            bound = min(steps.count or 1, bound or MOST_STEPS)
+        bound = _most_windows(steps, participation_cap, horizon)
         if known and steps.count is not None:
             if participation_cap is not None:
                 raise ValueError("participation_cap must not be given when a known domain is tested in every window")
@@ -214,7 +212,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.beta = beta
         in_streams = 1 if streams_per_person is None else streams_per_person
         self._participations = self._enforced(bound, participation_cap, in_streams) if capped else None
-        self._capped_by = "participation_cap" if participation_cap == self._participations else "horizon"
+        by_person = steps.first is None or participation_cap == self._participations
+        self._capped_by = "participation_cap" if by_person else "windows"
         monitor = ThresholdMonitor(  # checks what all methods are given
             epsilon=epsilon,
             delta=delta,
@@ -229,9 +228,9 @@ class ShiftingHeavyHitters(PrivateTransform):
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
-        possible = steps.count or horizon
-        of_stream = _least(participation_cap, possible)
-        of_all = _least(self._participations, None if possible is None else possible * in_streams)
+        of_run = steps.count or horizon
+        of_stream = _least(participation_cap, of_run)
+        of_all = _least(self._participations, None if of_run is None else of_run * in_streams)
         makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
             "status": partial(self._by_status, monitor, of_stream),
             **{name: partial(self._by_tests, monitor, of_stream, name) for name in CALIBRATIONS},
@@ -276,7 +275,7 @@ class ShiftingHeavyHitters(PrivateTransform):
     def _by_counts(self, monitor: ThresholdMonitor, windows: int | None) -> ByCounts:
         """Return the method that counts all items, with the monitor's budget, in so many windows of a person."""
         if windows is None:
-            raise ValueError("horizon, end or participation_cap must be given for counts: they pay for every window")
+            raise ValueError("end or participation_cap must be given for counts: they pay for every window")
         domain, steps, items = self._tested_domain, self.steps, self.items_per_step
         missing = "" if domain is not None or self.forget else self._missing
         kind = KeyedCounts if domain is not None or self.forget or missing else FoundKeys
@@ -312,7 +311,7 @@ class ShiftingHeavyHitters(PrivateTransform):
     def _missing(self) -> str:
         """What must be given that items stay found; empty if nothing is missing."""
         if self.steps.count is None:
-            return "start, and end, horizon or renew_every"
+            return "start, and end or renew_every"
         if self.steps.period != self.steps.size:
             return "windows that do not overlap"
         return "streams" if self.streams_per_person is not None and self.streams is None else ""
@@ -466,7 +465,17 @@ def _check_limits(limits: Mapping[str, int | None], *, no_limit: bool) -> None:
         if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
             raise ValueError(f"{name} must be <= {MOST_STEPS}, got {value}")
     if no_limit and not any(value is not None for value in limits.values()):
-        raise ValueError("horizon, start or participation_cap must be given")
+        raise ValueError("start or participation_cap must be given")
+
+
+def _most_windows(steps: Steps, participation_cap: int | None, horizon: int | None) -> int | None:
+    """Return in how many windows of a stream a person may take part; None if nothing says."""
+    if participation_cap is None and steps.count is not None:
+        return steps.count
+    bound = participation_cap if participation_cap is not None else horizon
+    if bound is not None and horizon is not None and steps.first is None:
+        bound = min(bound, horizon)  # without a start, the horizon is counted per person too
+    return bound if steps.renewal is None else min(steps.count or 1, bound or MOST_STEPS)
 
 
 def _checked_forget(forget: bool, *, useless: bool) -> bool:

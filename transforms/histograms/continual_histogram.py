@@ -90,7 +90,7 @@ class ContinualHistogram(CategoryTransform):
             three times as large.
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -126,13 +126,13 @@ class ContinualHistogram(CategoryTransform):
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             domain=domain,
             start=start,
             end=end,
-            **windows,
+            **options,
             unit=unit,
             max_contributions=max_contributions,
             max_per_window=max_per_window,

@@ -55,7 +55,7 @@ class CategoryTransform(PrivateTransform):
         restartable: bool | None,
         noise: NoiseSource,
         shards: int,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         if not isinstance(domain, Domain):
@@ -69,7 +69,7 @@ class CategoryTransform(PrivateTransform):
         self.max_per_window = _limit("max_per_window", max_per_window, self.unit)
         if self.unit == "person" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a person")
-        self.steps = Steps.of(start=start, end=end, **windows)
+        self.steps = Steps.of(start=start, end=end, **options)
         self.categories = Categories(
             domain=domain,
             streams=check_streams(streams),

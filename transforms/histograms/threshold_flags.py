@@ -53,7 +53,7 @@ class ThresholdFlags(CategoryTransform):
         domain, start, end, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
         max_per_window, categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
         neighbouring, restartable, beta, noise, shards: see `histograms.continual_histogram.ContinualHistogram`.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -85,13 +85,13 @@ class ThresholdFlags(CategoryTransform):
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             domain=domain,
             start=start,
             end=end,
-            **windows,
+            **options,
             unit=unit,
             max_contributions=max_contributions,
             max_per_window=max_per_window,

@@ -40,7 +40,7 @@ from privstream.transforms.limits.measuring import (
 from privstream.transforms.queries.answering import NoRecords, decode_counts, sum_records
 from privstream.transforms.rows import LimitShare
 from privstream.transforms.timing.on_time import KeyedBatch
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, last_end
 
 MAIN = 8
 """Weight of what limits of a question are about, where all else has 1."""
@@ -127,7 +127,9 @@ class SuggestLimits(PrivateTransform):
         super().__init__(noise)
         self.noise = noise
         self.question = checks.one_of("question", question, tuple(MEASURES))
-        self.steps = Steps.of(window=window, start=start, end=_end(window, start, end, windows))
+        if end is None and windows is None:
+            raise ValueError("end or windows must be given: they name the last window")
+        self.steps = Steps.of(window=window, start=start, end=last_end(window, start, end, windows))
         self.streams = check_streams(streams)
         self.for_epsilon = checks.positive("for_epsilon", for_epsilon)
         self.delta = checks.probability("delta", delta)
@@ -351,12 +353,3 @@ def _row(
         kept_upper=kept[2],
         suggested=suggested.get((measure, cell), ""),
     )
-
-
-def _end(window: float, start: float, end: float | None, windows: int | None) -> float:
-    """Return the end of the last window."""
-    if (end is None) == (windows is None):
-        raise ValueError("end or windows must be given, and not both: they name the last window")
-    if end is not None:
-        return end
-    return checks.real("start", start) + checks.integer("windows", windows, minimum=1) * checks.real("window", window)

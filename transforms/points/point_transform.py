@@ -309,10 +309,10 @@ class PointTransform(PrivateTransform):
         delete_values: tuple[str, ...] | None,
         streams: tuple[str, ...] | None,
         noise: NoiseSource,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(start=start, end=end, **windows)
+        self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
         self.streams = check_streams(streams)

@@ -71,7 +71,7 @@ class PredecessorQueries(PointTransform):
         neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -104,14 +104,14 @@ class PredecessorQueries(PointTransform):
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         checks.integer("universe", universe, minimum=1)
         super().__init__(
             universe=universe,
             start=start,
             end=end,
-            **windows,
+            **options,
             standing=[(point,) for point in standing],
             insert_values=insert_values,
             delete_values=delete_values,

@@ -178,7 +178,7 @@ class NumericQuantiles(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which some interval of a stream may not contain its quantile.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -212,14 +212,14 @@ class NumericQuantiles(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         self.noise = noise
         self.streams = check_streams(streams)
         self.shards = check_shards(shards)
         checks.real("start", start)
-        self.steps = Steps.of(start=start, end=end, **windows)
+        self.steps = Steps.of(start=start, end=end, **options)
         span = windows_in(over, self.steps)
         if span != "window" and self.steps.count is None:
             raise ValueError("end must be given where quantiles are about more than one window")

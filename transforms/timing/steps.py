@@ -85,16 +85,15 @@ class Steps:
         period: Seconds | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
-        horizon: int | None = None,
+        windows: int | None = None,
         renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
     ) -> Steps:
         """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC.
 
-        `horizon` is the number of windows from `start` on, in place of `end`.
+        `windows` is their number from `start` on, in place of `end`.
         """
-        if horizon is not None:
-            end = _end(window, start, end, horizon)
+        end = last_end(window, start, end, windows)
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
         if step > size:
@@ -227,6 +226,24 @@ class Steps:
         return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
 
 
+def renamed(name: str, value: int | None, former: str, given: int | None) -> int | None:
+    """Return the value of an argument that may be given by its former name, but not by both."""
+    if value is not None and given is not None:
+        raise ValueError(f"{former} must not be given with {name}, whose deprecated name it is")
+    return given if value is None else value
+
+
+def last_end(window: float, start: float | None, end: float | None, windows: int | None) -> float | None:
+    """Return the end of the last window, in seconds since 1970, of which the number since the start may be given."""
+    if windows is None:
+        return end
+    if end is not None:
+        raise ValueError("windows must not be given with end: both name the last window")
+    if start is None:
+        raise ValueError("start must be given with windows, which are counted from it")
+    return start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
+
+
 def windows_in(over: Span, steps: Steps) -> str | int:
     """Return "window", "start", or the number of windows that so many seconds have; one alone is a "window"."""
     if isinstance(over, str):
@@ -239,15 +256,6 @@ def windows_in(over: Span, steps: Steps) -> str | int:
             f"over must be a multiple of window, got {in_words(micros)} with windows of {in_words(steps.size)}"
         )
     return micros // steps.size if micros > steps.size else "window"
-
-
-def _end(window: Seconds, start: Moment | None, end: Moment | None, horizon: int) -> Moment:
-    """Return the end of the last window of so many."""
-    if end is not None:
-        raise ValueError("horizon must not be given with end: both name the last window")
-    if start is None:
-        raise ValueError("start must be given with horizon: it is the number of windows since then")
-    return start + checks.integer("horizon", horizon, minimum=1) * checks.real("window", window)
 
 
 def _iso(seconds: Any) -> str:

@@ -110,7 +110,7 @@ class TopKWithGap(PrivateTransform):
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
-        **windows: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
@@ -144,7 +144,7 @@ class TopKWithGap(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
-        **windows: Unpack[WindowOptions],
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
@@ -166,7 +166,7 @@ class TopKWithGap(PrivateTransform):
         self.streams = streams
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
-        self.steps = Steps.of(start=start, end=end, **windows)
+        self.steps = Steps.of(start=start, end=end, **options)
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
