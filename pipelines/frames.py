@@ -28,7 +28,7 @@ from privstream.pipelines.terminal import NOTE, WARNING
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
-ENDLESS = ("input", "input_format", "watch", "watermark", "output_format")
+OF_FILES = ("input", "input_format", "watch", "watermark", "output_format")
 """Options about files that are read, or come without an end: a frame is neither."""
 
 DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")
@@ -64,7 +64,7 @@ def options(
     parser = _Parser(prog=spec.word, add_help=False)
     run_command(spec).add_arguments(parser)
     actions = {action.dest: action for action in parser._actions}
-    known = [name for name in actions if name not in (*ENDLESS, "output")]
+    known = [name for name in actions if name not in (*OF_FILES, "output")]
     words = [f"--input={input}", f"--output={output}"]
     kinds = {option.name: option.type for option in options_of(spec)}
     shown: dict[str, str] = {}
@@ -93,11 +93,7 @@ def options(
 
 
 def _write_list(kind: str | None, name: str, value: Any, path: str) -> int | None:
-    """Write a public list as the file that the command line has in its place; return its length.
-
-    Raises:
-        ValueError, TypeError: the list breaks a rule.
-    """
+    """Write a public list as the file that the command line has in its place; return its length."""
     write = None if kind is None else OPTION_TYPES[kind].write
     if write is None or isinstance(value, str | os.PathLike | int):
         return None
@@ -106,11 +102,7 @@ def _write_list(kind: str | None, name: str, value: Any, path: str) -> int | Non
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value as it stands on a command line.
-
-    Raises:
-        TypeError, ValueError: it cannot.
-    """
+    """Return a value as it stands on a command line."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, timedelta):
@@ -237,11 +229,7 @@ def _spec(word: str) -> QuestionSpec:
 
 
 def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], folder: str) -> str:
-    """Run the command; return the path of the rows.
-
-    Raises:
-        CommandError, ValueError, TypeError: as the command words it.
-    """
+    """Run the command; return the path of the rows."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
     output = rows if output is None else os.fspath(output)
     if output == "-":

@@ -127,11 +127,7 @@ class Trials:
         return others + suspect
 
     def _check_neighbours(self, window: int, others: Sequence[Sent], suspect: Sequence[Sent]) -> None:
-        """Check that D and D' are neighbours by the guarantee: they differ in one person, or in one event.
-
-        Raises:
-            ValueError: they differ in more.
-        """
+        """Check that D and D' are neighbours by the guarantee: they differ in one person, or in one event."""
         if self.guarantee.neighbouring != "add_remove":
             raise ValueError(f"attacks add or remove one unit, and the guarantee is for {self.guarantee.neighbouring}")
         if self.guarantee.unit.what == "event":

@@ -224,11 +224,7 @@ class PictureSpec:
             parser.add_argument("--top", type=int, default=self.top, metavar="N", help=words)
 
     def _read(self, arguments: argparse.Namespace, row_type: Any) -> Given:
-        """Read what is to be drawn.
-
-        Raises:
-            ValueError, TypeError: naming the option and the rule.
-        """
+        """Read what is to be drawn."""
         if self.top is not None and checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
             raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
         rows: list[Any] = read_rows("--input", arguments.input, row_type)

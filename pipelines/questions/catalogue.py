@@ -99,7 +99,7 @@ COUNTS = QuestionSpec(
     whole_values=True,
     values_with="max_value",
     units_without_users=("event",),
-    silence="no item reached a threshold, so nothing is published",
+    why_nothing="no item reached a threshold, so nothing is published",
     limits=(
         Excess(
             "items_over_limit",
@@ -133,7 +133,7 @@ COUNTS = QuestionSpec(
     prepare="questions.settling.check_span",
     settle="questions.settling.settle_counts",
     below="questions.risers.below",
-    unplanned=("streams", "top", "rising", "at_least"),
+    unplanned=("streams", "top", "rising", "at_least", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
     columns={
@@ -183,7 +183,7 @@ TOP_K = QuestionSpec(
     order=("stream", "window_start", "rank"),
     title="ranks",
     published="ranks_published",
-    silence="no item was found, so nothing is published",
+    why_nothing="no item was found, so nothing is published",
     limits=(ITEMS, WINDOWS),
     one_stream=True,
     sizes={

@@ -165,7 +165,7 @@ INPUT = "input"
 """The option that is watched, where it is events that have no end."""
 
 
-def is_endless(arguments: argparse.Namespace) -> bool:
+def is_unbounded(arguments: argparse.Namespace) -> bool:
     """Tell whether something is read without an end; options that need that are refused without.
 
     Raises:
@@ -191,7 +191,7 @@ def reader(spec: QuestionSpec, arguments: argparse.Namespace) -> Any:
     if spec.watched != INPUT and arguments.input.startswith(KAFKA):
         raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
     fields = input_fields(spec, arguments)
-    if not is_endless(arguments) or spec.watched != INPUT:
+    if not is_unbounded(arguments) or spec.watched != INPUT:
         return ReadEvents(arguments.input, fields, arguments.input_format)
     if arguments.input.startswith(KAFKA):
         return _kafka(arguments, fields)
@@ -248,7 +248,7 @@ def prepare(options: PipelineOptions) -> None:
 
 def guarantee_path(arguments: argparse.Namespace) -> str:
     """Return where the promise goes; in a folder its name begins with `_`, so that who watches it passes over it."""
-    if not is_endless(arguments):
+    if not is_unbounded(arguments):
         return f"{arguments.output}.guarantee.json"
     return str(FileSystems.join(arguments.output, GUARANTEE))
 
@@ -281,4 +281,4 @@ def _shaping(promised: Mapping[str, Any]) -> list[Any]:
 
 def end_path(arguments: argparse.Namespace) -> str | None:
     """Return the file that says that all windows have been written, if there will be one."""
-    return str(FileSystems.join(arguments.output, END)) if is_endless(arguments) else None
+    return str(FileSystems.join(arguments.output, END)) if is_unbounded(arguments) else None

@@ -234,7 +234,8 @@ OPTION_TYPES: Mapping[str, OptionType] = {
     ),
     "tuple[str | Monotone, ...]": OptionType("A,B,..", comma_separated, list[str], texts),
     "tuple[float, ...]": OptionType("X,Y,..", numbers_between_commas, list[float], numbers),
+    "dict[str, str]": OptionType("NAME", str, dict[str, str]),
     "int|Path": OptionType("N|PATH", number_or_path),
     "epsilons": OptionType("X[,X..]", numbers_between_commas),
 }
-"""By the names of types that arguments of transforms have, but for None; the last two are of plans alone."""
+"""By the names of types that arguments of transforms have, but for None; the last three are of YAML or plans alone."""

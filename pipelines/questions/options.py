@@ -29,7 +29,9 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "participation_cap", "items_per_step", "selection"), LIMITS),
-    **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS),
+    **dict.fromkeys(
+        ("max_contributions", "spread", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS
+    ),
     **dict.fromkeys((STREAMS_PER_PERSON, "separator"), LIMITS),
     **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
@@ -115,49 +117,46 @@ def add_files(
     `user`, `item` and `value` say what these fields are, the last two if they are read; `watched` which option it is
     whose files may come without an end.
     """
-    files = parser.add_argument_group("input and output")
-    kafka = ", or kafka://host:port/topic" if watched == "input" else ""
-    files.add_argument(
-        "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
-    )
-    files.add_argument(
-        "--output",
-        required=True,
-        metavar="PATH",
-        help="rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "
-        "postgresql://user@host:port/database/table",
-    )
-    files.add_argument(
-        "--copy",
-        metavar="PATH",
-        help="the same rows as files, with the guarantee, where --output is a topic or a database: what --output is "
-        "otherwise. They are written first, and sent from there",
-    )
-    files.add_argument(
-        "--overwrite", action="store_true", help="replace the file of rows and its guarantee if they exist"
-    )
-    files.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
-        "recorded or spent. The numbers are exact: guard them like the input",
-    )
-    files.add_argument(
-        "--dead_letter",
-        metavar="PATH",
-        help="file for records that cannot be used, as JSON lines; guard it like the input",
-    )
-    files.add_argument("--input_format", choices=READ, help="default: by the ending of the name")
-    files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
+    events = watched == "input"
+    kafka = ", or kafka://host:port/topic" if events else ""
+    fields = [Option("user_field", "str", f"field with the {user}", "user")]
     if item:
-        files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
-    files.add_argument("--time_field", default="time", help="field with the time (default: time)")
+        fields.append(Option("item_field", "str", f"field with the {item}", "item"))
+    fields.append(Option("time_field", "str", "field with the time", "time"))
     if value:
-        files.add_argument("--value_field", metavar="NAME", help=f"field with the {value}")
-    if watched == "input":
-        files.add_argument(
-            "--stream_field", metavar="NAME", help="field with the stream (default: stream with --streams, else none)"
-        )
+        fields.append(Option("value_field", "str", f"field with the {value}"))
+    if events:
+        text = "field with the stream (default: stream with --streams, else none)"
+        fields.append(Option("stream_field", "str", text))
+    files = parser.add_argument_group("input and output")
+    _add_all(
+        files,
+        Option("input", "Path", f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}", REQUIRED),
+        Option(
+            "output",
+            "Path",
+            "rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "
+            "postgresql://user@host:port/database/table",
+            REQUIRED,
+        ),
+        Option(
+            "copy",
+            "Path",
+            "the same rows as files, with the guarantee, where --output is a topic or a database: what --output is "
+            "otherwise. They are written first, and sent from there",
+        ),
+        Option("overwrite", "bool", "replace the file of rows and its guarantee if they exist"),
+        Option(
+            "dry_run",
+            "bool",
+            "read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
+            "recorded or spent. The numbers are exact: guard them like the input",
+        ),
+        Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
+        Option("input_format", "str", "default: by the ending of the name", choices=READ),
+        *fields,
+        Option("time_unit", "str", "unit of times that are plain numbers", choices=TIME_UNITS),
+    )
     files.add_argument(
         "--kafka_setting",
         action="append",
@@ -165,59 +164,59 @@ def add_files(
         help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
         "times",
     )
-    files.add_argument("--time_unit", choices=TIME_UNITS, help="unit of times that are plain numbers")
-    _add_endless(parser, watched)
+    complete, covered = "are", "a query needs no time"
+    if events:
+        complete = "is"
+        covered = "--allowed_lateness must cover the time from an event to its complete file"
+    _add_all(
+        parser.add_argument_group(
+            f"{watched} without an end",
+            "--output and --dead_letter are folders then: "
+            + ("each window of each stream becomes one file" if events else "answers go into files by time"),
+        ),
+        Option(
+            "watch",
+            "float",
+            f"poll the folder --{watched}, or a glob for its files, for new files every so many seconds",
+        ),
+        Option(
+            "watermark",
+            "str",
+            f"up to which time the {watched} {complete} complete: the time of arrival (default: {ARRIVAL}; {covered}), "
+            "or the time in the name of files such as _UNTIL_20300101T120000Z in the folder",
+            choices=CLOCKS,
+        ),
+        Option("output_format", "str", f"format of these files (default: {DEFAULT_FORMAT})", choices=WRITTEN),
+    )
 
 
-def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
-    """Add: input, or whatever is `watched`, without an end."""
-    events = watched == "input"
-    endless = parser.add_argument_group(
-        f"{watched} without an end",
-        "--output and --dead_letter are folders then: "
-        + ("each window of each stream becomes one file" if events else "answers go into files by time"),
-    )
-    endless.add_argument(
-        "--watch",
-        type=float,
-        metavar="SECONDS",
-        help=f"poll the folder --{watched}, or a glob for its files, for new files every so many seconds",
-    )
-    covered = (
-        "--allowed_lateness must cover the time from an event to its complete file"
-        if events
-        else "a query needs no time"
-    )
-    endless.add_argument(
-        "--watermark",
-        choices=CLOCKS,
-        help=f"up to which time the {watched} {'is' if events else 'are'} complete: the time of arrival (default: "
-        f"{ARRIVAL}; {covered}), or the time in the name of files such as _UNTIL_20300101T120000Z in the folder",
-    )
-    endless.add_argument("--output_format", choices=WRITTEN, help=f"format of these files (default: {DEFAULT_FORMAT})")
+def _add_all(group: argparse._ActionsContainer, *options: Option) -> None:
+    for option in options:
+        add_option(group, option)
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
     """Add the noise key."""
-    key = parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)")
-    key.add_argument("--noise_key_file", metavar="PATH", help="file with the key, readable by every worker")
-    key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
-    key.add_argument(
-        "--run_id",
-        help="public name of the run (default: a fingerprint of input and options); it must be given if the "
-        "input has no end",
+    _add_all(
+        parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)"),
+        Option("noise_key_file", "Path", "file with the key, readable by every worker"),
+        Option("noise_key_variable", "str", "environment variable with the key"),
+        Option(
+            "run_id",
+            "str",
+            "public name of the run (default: a fingerprint of input and options); it must be given if the input has "
+            "no end",
+        ),
     )
     account = parser.add_argument_group("privacy budget (what all runs on the same people cost; see privstream budget)")
-    account.add_argument(
-        "--ledger",
-        metavar="PATH",
-        help=f"file in which each run is written down (default: the key file's name and {LEDGER_ENDING}), or none",
-    )
-    account.add_argument(
-        "--dataset",
-        default=DEFAULT_DATASET,
-        metavar="NAME",
-        help=f"public name of the data whose budget this run spends (default: {DEFAULT_DATASET})",
+    _add_all(
+        account,
+        Option(
+            "ledger",
+            "Path",
+            f"file in which each run is written down (default: the key file's name and {LEDGER_ENDING}), or none",
+        ),
+        Option("dataset", "str", "public name of the data whose budget this run spends", DEFAULT_DATASET),
     )
     account.add_argument(
         "--budget_limit",

@@ -26,7 +26,7 @@ from privstream.pipelines.questions.input_output import (
     end_path,
     files_option,
     guarantee_path,
-    is_endless,
+    is_unbounded,
     prepare,
     reader,
     send,
@@ -82,7 +82,7 @@ class _Run:
     """A run whose options have been checked: what is read, done and promised, and what writes it into the ledger."""
 
     arguments: argparse.Namespace
-    endless: bool
+    unbounded: bool
     read: Any
     more: Mapping[str, Any]
     transform: PrivateTransform
@@ -127,7 +127,7 @@ class RunCommand:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
-            if run.endless:
+            if run.unbounded:
                 prepare(options)
             recorded: list[str] = []
 
@@ -142,13 +142,13 @@ class RunCommand:
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
                 say("noise key: a new random one, for this run only; a run with --noise_key_file can be repeated")
             # Without an end rows are to come when the runner has taken the pipeline.
-            accepted = partial(write_json, run.guarantee_file, run.promised) if run.endless else None
+            accepted = partial(write_json, run.guarantee_file, run.promised) if run.unbounded else None
             counters = launch.run(options, build, end_path(arguments), accepted)
             for line in recorded:
                 say(line)
-        if arguments.output != TERMINAL and not run.endless:
+        if arguments.output != TERMINAL and not run.unbounded:
             write_json(run.guarantee_file, run.promised | {"rows": {"sha256": fingerprint(arguments.output)}})
-        if run.destination is not None and not run.endless:
+        if run.destination is not None and not run.unbounded:
             say(send(run.destination, arguments.output))
         self._report(run, counters)
 
@@ -172,34 +172,30 @@ class RunCommand:
         self._report(run, {COMPLETE: 1, **counters} if counters else counters)
 
     def _check(self, arguments: argparse.Namespace) -> _Run:
-        """Check the options and the input.
-
-        Raises:
-            ValueError, TypeError, OSError: naming the option or the file.
-        """
+        """Check the options and the input."""
         output, arguments = arguments.output, with_files(arguments)
         if self.spec.settle is not None:
             settled = loaded(self.spec.settle)(vars(arguments))
             arguments = argparse.Namespace(**(vars(arguments) | settled))
-        endless = is_endless(arguments)
+        unbounded = is_unbounded(arguments)
         read = reader(self.spec, arguments)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         self._check_apart(arguments, account.path, [file.path for file in read.files])
         guarantee_file = guarantee_path(arguments)
-        _check_output(arguments, guarantee_file, endless)
+        _check_output(arguments, guarantee_file, unbounded)
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
-        shaping = self._shaping(arguments, given, endless)
-        identity = identify(shaping, read.files, self.spec.files, self.spec.watched if endless else None)
-        label = _run_id(arguments, identity, endless)
+        shaping = self._shaping(arguments, given, unbounded)
+        identity = identify(shaping, read.files, self.spec.files, self.spec.watched if unbounded else None)
+        label = _run_id(arguments, identity, unbounded)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
         transform = self.spec.transform_class(**given, noise=noise)
-        transform = transform if endless else transform.to_finish()
+        transform = transform if unbounded else transform.to_finish()
         promised = self.promise(transform, arguments)
-        if endless and arguments.dry_run:
+        if unbounded and arguments.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
-        if endless:
+        if unbounded:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         sent = destination(self.spec, given_output, arguments.run_id, self.spec.row_type_of(transform))
@@ -207,7 +203,7 @@ class RunCommand:
             sent.check(first=not FileSystems.exists(guarantee_file))
         return _Run(
             arguments=arguments,
-            endless=endless,
+            unbounded=unbounded,
             read=read,
             more=more,
             transform=transform,
@@ -217,7 +213,7 @@ class RunCommand:
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
         )
 
-    def _shaping(self, arguments: argparse.Namespace, given: Mapping[str, Any], endless: bool) -> argparse.Namespace:
+    def _shaping(self, arguments: argparse.Namespace, given: Mapping[str, Any], unbounded: bool) -> argparse.Namespace:
         """Return options without those that the method taken does not use: they do not make it another run.
 
         Nor do views, unless a run has no end, which is bound to them, nor other words for the same unit. Which options
@@ -228,19 +224,15 @@ class RunCommand:
             options[UNIT] = self.spec.former_units.get(options[UNIT], options[UNIT])
         if self.spec.methods or self.spec.settle is not None:
             made = self.spec.transform_class(**given, noise=KeyedNoise.random("options"))
-            options |= dict.fromkeys(made.unused) | ({} if endless else dict(made.views))
+            options |= dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
         return argparse.Namespace(**options)
 
     def _writers(
         self, run: _Run, path: str
     ) -> tuple[WriteRows | WriteWindowFiles, WriteRows | WriteDeadLetterFiles | None]:
-        """Return what writes rows and dead letters.
-
-        Raises:
-            ValueError, TypeError, OSError: naming the option.
-        """
+        """Return what writes rows and dead letters."""
         row_type = self.spec.row_type_of(run.transform)
-        if run.endless:
+        if run.unbounded:
             return writers(self.spec, run.arguments, row_type, run.destination)
         write = WriteRows(
             path, row_type, order=self.spec.order, option=files_option(run.arguments), finish=run.transform.finish
@@ -264,11 +256,7 @@ class RunCommand:
         }
 
     def _check_apart(self, arguments: argparse.Namespace, ledger: str | None, inputs: list[str]) -> None:
-        """Refuse to write over a file that this run reads or writes.
-
-        Raises:
-            ValueError: naming the option and the path.
-        """
+        """Refuse to write over a file that this run reads or writes."""
         taken = {os.path.realpath(path): "--input" for path in inputs}
         for option in ("noise_key_file", *self.spec.files):
             if isinstance(path := getattr(arguments, option), str):
@@ -300,11 +288,11 @@ class RunCommand:
             told = "" if arguments.dry_run else f", {published:,} {spec.title} published"
             lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")
             lines += report.left_out(arguments.dead_letter)
-            if spec.silence and not published and nothing is None and not arguments.dry_run:
-                lines.append(spec.silence)
+            if spec.why_nothing and not published and nothing is None and not arguments.dry_run:
+                lines.append(spec.why_nothing)
         else:
             lines.append(NO_COUNTERS)
-        if run.destination is not None and run.endless and report.known:
+        if run.destination is not None and run.unbounded and report.known:
             lines.append(sent(run.destination, counters, arguments.output))
         if arguments.dry_run:
             lines.append(DRY)
@@ -350,33 +338,25 @@ def _let_go(row: Any) -> Iterator[Any]:
     return iter(())
 
 
-def _run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> str:
-    """Return the run id that noise depends on: what was given, or what identifies the run by itself.
-
-    Raises:
-        ValueError: it must be given, and was not.
-    """
-    if endless and not arguments.run_id:
+def _run_id(arguments: argparse.Namespace, identity: RunIdentity, unbounded: bool) -> str:
+    """Return the run id that noise depends on: what was given, or what identifies the run by itself."""
+    if unbounded and not arguments.run_id:
         raise ValueError(RUN_ID_NEEDED)
     return str(arguments.run_id or identity.run_id)
 
 
-def _check_output(arguments: argparse.Namespace, guarantee_file: str, endless: bool) -> None:
-    """Check that rows and guarantee can be written, and that they replace no results, unless that is wanted.
-
-    Raises:
-        ValueError: naming the option and the path.
-    """
+def _check_output(arguments: argparse.Namespace, guarantee_file: str, unbounded: bool) -> None:
+    """Check that rows and guarantee can be written, and that they replace no results, unless that is wanted."""
     option = files_option(arguments)
-    if endless:
+    if unbounded:
         check_folder(arguments.output, option)
         if arguments.overwrite:
             raise ValueError("overwrite must not be given when the input has no end: use a new folder")
     if arguments.output == TERMINAL:
         return
     check_destination(guarantee_file, option)
-    if not endless:
+    if not unbounded:
         output_format(arguments.output, option)
-    if not endless and not arguments.overwrite:
+    if not unbounded and not arguments.overwrite:
         check_new(arguments.output, option)
         check_new(guarantee_file, "the guarantee")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from privstream.pipelines.questions.input_output import is_endless
+from privstream.pipelines.questions.input_output import is_unbounded
 from privstream.pipelines.questions.option_types import SPANS
 
 
@@ -50,4 +50,4 @@ def bind_histogram(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if given["separator"] is None and given["categories_per_row"] > 1:
         raise ValueError("separator must be given when an event may have several categories")
-    return {"restartable": given["restartable"] or is_endless(argparse.Namespace(**given)) or None}
+    return {"restartable": given["restartable"] or is_unbounded(argparse.Namespace(**given)) or None}

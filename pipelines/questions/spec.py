@@ -123,7 +123,7 @@ class QuestionSpec:
         order: fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row.
         title: what the rows are, in the plural.
         published: the counter of what was published.
-        silence: why a run may publish nothing of usable events; without it, every run publishes something.
+        why_nothing: why a run may publish nothing of usable events; without it, every run publishes something.
         user, item: what these fields of events are; the item is empty if none is read.
         value: what the number is that an event may have beside its item; empty if none is read.
         whole_values: whether it must be a whole number.
@@ -178,7 +178,7 @@ class QuestionSpec:
     order: tuple[str, ...]
     title: str
     published: str
-    silence: str = ""
+    why_nothing: str = ""
     user: str = "person"
     item: str = "item"
     value: str = ""

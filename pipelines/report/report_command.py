@@ -68,11 +68,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> str:
-    """Return the page.
-
-    Raises:
-        ValueError: naming the option or the file.
-    """
+    """Return the page."""
     render = _renderer()
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
@@ -90,11 +86,7 @@ def _page(arguments: argparse.Namespace) -> str:
 
 
 def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:
-    """Read results, one of them with its truth if that is given.
-
-    Raises:
-        ValueError: naming the option or the file.
-    """
+    """Read results, one of them with its truth if that is given."""
     if truth is not None and len(paths) > 1:
         raise ValueError(f"--truth must be given for a page of one RESULT, got {len(paths)}")
     for result in map(read_result, paths):

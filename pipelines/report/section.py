@@ -183,7 +183,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "rules": rules_of(result),
         "file": os.path.basename(os.path.normpath(result.path)),
         "kind": result.spec.title,
-        "silence": result.spec.silence,
+        "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
         "left_out": left_out(
             result.guarantee,

@@ -71,11 +71,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
 
 
 def _check_runner(options: PipelineOptions) -> None:
-    """Refuse a runner that Beam does not know, or cannot load.
-
-    Raises:
-        UsageError: naming it.
-    """
+    """Refuse a runner that Beam does not know, or cannot load."""
     name = options.view_as(StandardOptions).runner
     try:
         create_runner(name)

@@ -111,11 +111,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
 
 
 def _check_ports(options: PipelineOptions) -> None:
-    """Refuse what opens ports to everybody, without a password: who connects is given the pipeline, its noise key too.
-
-    Raises:
-        UsageError: naming the option.
-    """
+    """Refuse what opens ports to everybody without a password: who connects gets the pipeline, its noise key too."""
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode != "in_memory":
         raise UsageError(

@@ -65,11 +65,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 
 def _server(arguments: argparse.Namespace) -> Any:
-    """Return a server that listens.
-
-    Raises:
-        ValueError, TypeError: naming the option.
-    """
+    """Return a server that listens."""
     if not os.path.isdir(arguments.folder):
         raise ValueError(f"FOLDER must be a folder that exists, got {arguments.folder}")
     if checks.integer("port", arguments.port, minimum=0) > LAST_PORT:
@@ -107,11 +103,7 @@ def _server(arguments: argparse.Namespace) -> Any:
 
 
 def _health(arguments: argparse.Namespace) -> Health | None:
-    """Return where the health of jobs is found, None if nobody has asked.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Return where the health of jobs is found, None if nobody has asked."""
     asked = bool(arguments.metrics) or arguments.dead_letter is not None
     if asked and arguments.operator_token_file is None:
         raise ValueError(

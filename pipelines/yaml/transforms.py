@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection, Row
@@ -24,51 +24,50 @@ from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
+from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
 from privstream.transforms.events.private_transform import PrivateTransform
 from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
 
 
-class Key(NamedTuple):
-    """A key of configurations.
-
-    Attributes:
-        type: of its plain values.
-        text: what it is.
-        default: REQUIRED if there is none.
-    """
-
-    type: Any
-    text: str
-    default: Any = None
-
-
-ADDED: Mapping[str, Key] = {
-    "noise_key_file": Key(str, "file with the noise key, readable by every worker. Default: a new random key.", None),
-    "noise_key_variable": Key(str, "environment variable with the noise key, set on every worker.", None),
-    "run_id": Key(str, "public name of the run. A run on other data needs another name.", ""),
-    "user_field": Key(
-        str, "field with the person, text or an integer. Where the unit is an event, it is not read.", "user"
-    ),
-    "item_field": Key(str, "field with the item, text or an integer.", "item"),
-    "time_field": Key(str, "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"),
-    "stream_field": Key(
-        str, "field with the stream. Default: stream, if streams or streams_per_person is given, else none.", None
-    ),
-    "value_field": Key(
-        str,
-        "field with the number that an event has beside its item. It is read where an option is about numbers.",
-        "value",
-    ),
-    "time_unit": Key(str, "unit of times that are plain numbers: s, ms, us or ns.", None),
-    "error_handling": Key(
-        dict[str, str],
-        "a mapping with the key output: the name of the output for rows that cannot be used. Without it they are "
-        "only counted.",
-        None,
-    ),
+ADDED: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option(
+            "noise_key_file", "str", "file with the noise key, readable by every worker. Default: a new random key."
+        ),
+        Option("noise_key_variable", "str", "environment variable with the noise key, set on every worker."),
+        Option("run_id", "str", "public name of the run. A run on other data needs another name.", ""),
+        Option(
+            "user_field",
+            "str",
+            "field with the person, text or an integer. Where the unit is an event, it is not read.",
+            "user",
+        ),
+        Option("item_field", "str", "field with the item, text or an integer.", "item"),
+        Option(
+            "time_field", "str", "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"
+        ),
+        Option(
+            "stream_field",
+            "str",
+            "field with the stream. Default: stream, if streams or streams_per_person is given, else none.",
+        ),
+        Option(
+            "value_field",
+            "str",
+            "field with the number that an event has beside its item. It is read where an option is about numbers.",
+            "value",
+        ),
+        Option("time_unit", "str", "unit of times that are plain numbers: s, ms, us or ns."),
+        Option(
+            "error_handling",
+            "dict[str, str]",
+            "a mapping with the key output: the name of the output for rows that cannot be used. Without it they are "
+            "only counted.",
+        ),
+    )
 }
 """What a configuration says beside the arguments of the transform."""
 
@@ -175,13 +174,9 @@ class YamlTransform:
 
     def __init__(self, spec: QuestionSpec) -> None:
         self.spec = spec
-        own = {
-            option.name: Key(OPTION_TYPES[option.type].plain, option.text, option.default)
-            for option in options_of(spec)
-        }
-        self.keys = {**own, **ADDED}
+        self.keys = {option.name: option for option in options_of(spec)} | dict(ADDED)
         self.fields = tuple(get_type_hints(spec.row_type))
-        self.__signature__ = inspect.Signature([_parameter(name, key) for name, key in self.keys.items()])
+        self.__signature__ = inspect.Signature([_parameter(key) for key in self.keys.values()])
         self.__doc__ = DESCRIPTION.format(
             summary=spec.signature.summary,
             fields=", ".join(self.fields),
@@ -202,11 +197,12 @@ class YamlTransform:
         )
 
 
-def _parameter(name: str, key: Key) -> inspect.Parameter:
+def _parameter(key: Option) -> inspect.Parameter:
     """Return a key as Beam reads it."""
     default = inspect.Parameter.empty if key.default is REQUIRED else key.default
-    hint = key.type if default is not None else key.type | None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    plain = OPTION_TYPES[key.type].plain
+    hint = plain if default is not None else plain | None
+    return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def _transforms() -> dict[str, YamlTransform]:

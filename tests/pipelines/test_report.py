@@ -410,7 +410,14 @@ def page() -> str:
         "points": [[0, 100, 50, "first"], [1, 300, 50, "second"]],
         "thinned": False,
     }
-    section = {"title": HARMFUL, "question": "", "file": HARMFUL, "kind": "counts", "silence": "", "accuracy": HARMFUL}
+    section = {
+        "title": HARMFUL,
+        "question": "",
+        "file": HARMFUL,
+        "kind": "counts",
+        "why_nothing": "",
+        "accuracy": HARMFUL,
+    }
     section |= {"pictures": [picture], "other_pictures": 0, "left_out": [], "promise": [], "not_covered": [HARMFUL]}
     section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]}}
     section |= {"columns": [(HARMFUL, HARMFUL)], "rows": [[HARMFUL]], "all_rows": 1, "facts": [(HARMFUL, HARMFUL)]}

@@ -52,6 +52,8 @@ class CountContributions(BoundOverRun, state="count_contributions"):
 
     Args:
         contributions: of one person in the whole run, at most; None where others have limited them.
+        spread: whether a person has used at most a part of them by each step, as large as the part of the run until its
+            end, rounded up; what is not used is carried over. Steps must have an end.
         distinct: whether a person counts only once for each key of a stream in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
@@ -69,6 +71,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         noise: NoiseSource,
         timer_offset: int,
         contributions: int | None,
+        spread: bool = False,
         distinct: bool = False,
         newcomers: bool = False,
         key_shards: int,
@@ -82,6 +85,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.limit_names = ("times", "pairs") if lists is None else ("times", "pairs", "listed")
         self.noise = noise
         self.contributions = contributions
+        self.spread = spread
         self.distinct = distinct
         self.newcomers = newcomers
         self.remembers_keys = distinct or newcomers
@@ -104,7 +108,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         admitted = rows
         if self.contributions is not None:
             draws = partial(self._pairs_of_some, held, rows)
-            admitted = rows[within_limit(users[rows], self.contributions, used["times"], draws)]
+            admitted = rows[within_limit(users[rows], self.allowed(step), used["times"], draws)]
             self.limited.add(step, len(rows), len(rows) - len(admitted))
             charged["times"] = Charges.of(users[admitted])
         if self.lists is not None:
@@ -141,6 +145,14 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         chosen = within_limit(held.users[some], keys, listed, own.__getitem__)
         some, own = some[chosen], own[chosen]
         return some, {"pairs": Charges.of(own), "listed": Charges.of(held.users[some])}
+
+    def allowed(self, step: int) -> int:
+        """Return how many contributions of a person may count up to a step, since everything started afresh."""
+        assert self.contributions is not None
+        if not self.spread:
+            return self.contributions
+        assert self.steps.count is not None
+        return -(-self.contributions * self.steps.number(step) // self.steps.count)
 
     def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
         """Return keyed hashes of person, stream and key, uint64, for some rows."""

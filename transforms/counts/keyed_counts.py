@@ -27,7 +27,7 @@ from privstream.transforms.counts.contributions import CountContributions, Count
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
-from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
+from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
@@ -71,6 +71,10 @@ class KeyedCounts(PrivateTransform):
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
             person.
+        spread: whether a person's contributions are spread over the run: up to the end of each window at most such a
+            part of `max_contributions` counts as the part of the run until then, rounded up; what is not used is
+            carried over. Then limits leave out about as much early as late, where they would make a decline. It needs
+            `start`, and `end` or `renew_every`.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people). Without a `domain` it must be > 0.
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -132,6 +136,7 @@ class KeyedCounts(PrivateTransform):
         epsilon: float,
         noise: NoiseSource,
         max_contributions: int | None = None,
+        spread: bool = False,
         delta: float = 0.0,
         unit: Literal["person", "event"] = "person",
         over: Span = "window",
@@ -207,6 +212,7 @@ class KeyedCounts(PrivateTransform):
         )
         if isinstance(self.mechanism, FoundKeys):
             self.mechanism = self.mechanism.with_list()
+        self.spread = _checked_spread(spread, unit, self.steps.count)
         lasting = self.remembers or (self._clocked and span == "window")
         _check_views(self.mechanism, rising, at_least, lasting=lasting, windows=self.steps.count)
         if rises and domain is not None and top is not None:
@@ -276,8 +282,8 @@ class KeyedCounts(PrivateTransform):
                 everything = "the numbers of contributions in all records that are usable and in time"
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
-            kept = f"{FIRST_WINDOWS}, and random ones in a window"
-            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=True))
+            kept = f"{SPREAD if self.spread else FIRST_WINDOWS}, and random ones in a window"
+            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=not self.spread))
         if self.mechanism.max_value is not None:
             whose = "what each person adds for an item in a window" if self._by_person else "the values of events"
             if self._distinct:
@@ -380,6 +386,7 @@ class KeyedCounts(PrivateTransform):
             **common,
             timer_offset=2,
             contributions=self.mechanism.contributions,
+            spread=self.spread,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
             key_shards=self.shards,
@@ -415,7 +422,8 @@ class KeyedCounts(PrivateTransform):
         """The noise of counts: a run with other limits, items or streams shares none of it."""
         streams = "" if self.streams is None else f"{sorted(self.streams)}"
         domain = "" if self.domain is None else self.domain.digest
-        return self.noise.derive("counts per key", self.steps.label, streams, domain)
+        found = self.noise.derive("counts per key", self.steps.label, streams, domain)
+        return found.derive("spread") if self.spread else found
 
 
 def _contributions(limit: int | None, unit: str) -> int:
@@ -427,6 +435,15 @@ def _contributions(limit: int | None, unit: str) -> int:
     if limit is None:
         raise ValueError("max_contributions must be given when the unit is a person")
     return checks.integer("max_contributions", limit, minimum=1)
+
+
+def _checked_spread(spread: bool, unit: str, windows: int | None) -> bool:
+    """Return whether contributions are spread over the windows; refuse it where there are none, or no last window."""
+    if not isinstance(spread, bool):
+        raise TypeError(f"spread must be true or false, got {type(spread).__name__}")
+    if spread and (unit == "event" or windows is None):
+        raise ValueError("spread must not be given with the unit event, or without start, and end or renew_every")
+    return spread
 
 
 def _check_views(
