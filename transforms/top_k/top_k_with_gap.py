@@ -13,6 +13,7 @@ from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import list_told
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -264,6 +265,8 @@ class TopKWithGap(PrivateTransform):
             limits.append(f"Each person appears in at most {_many(self._streams_limit, 'stream')}.")
         if self._participations is not None:
             limits.append(f"Each person takes part in at most {_many(self._participations, 'window')}{stream}.")
+        if isinstance(self.answer, FoundItems):
+            limits += list_told(self.answer.mechanism.bounds)
         in_window = self.unit == "person_in_window"
         if in_window:
             limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
