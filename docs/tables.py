@@ -79,7 +79,9 @@ def option_tables() -> str:
         run_command(spec).add_arguments(parser)
         for group in parser._action_groups:
             for action in group._group_actions:
-                title = (group.title or "").partition(" (")[0].replace("queries without", "input without")
+                title = (group.title or "").partition(" (")[0]
+                if title.endswith((" without an end", "unbounded queries")):
+                    title = "unbounded input"
                 found[title][action.option_strings[0]][spec.word] = action
     sections = []
     for title, options in found.items():

@@ -28,7 +28,7 @@ from privstream.pipelines.terminal import NOTE, WARNING
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
-OF_FILES = ("input", "input_format", "watch", "watermark", "output_format")
+OF_FILES = ("input", "input_format", "delimiter", "encoding", "watch", "watermark", "output_format")
 """Options about files that are read, or come without an end: a frame is neither."""
 
 DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")

@@ -134,6 +134,7 @@ EXAMPLES = {
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
         },
         values={
+            "decimal": ", --max_value 500",
             "at_least": "50 --start 2024-01-01 --end 2024-01-02",
             "rising": "--start 2024-01-01 --end 2024-01-02",
             "renew_every": "1h --start 2024-01-01",
@@ -310,6 +311,7 @@ ONE_FOR_ALL = ("cardinality", "queries")
 SHARED_OPTIONS = (
     *("dataset", "dead_letter", "input_format", "item_field", "ledger", "noise_key_file", "noise_key_variable"),
     *("output_format", "run_id", "time_field", "time_unit", "user_field", "budget_limit", "overwrite", "dry_run"),
+    *("delimiter", "encoding", "time_format", "time_zone", "null", "trim"),
 )
 """Options that all commands have from the same place."""
 

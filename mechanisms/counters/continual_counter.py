@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,8 @@ from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
+State = TypeVar("State")
+
 LARGEST_HORIZON = 1 << 40
 LARGEST_COLUMNS = 1 << 24
 LARGEST_ENTRY = 1 << 40
@@ -45,8 +47,67 @@ class CounterState:
     memory: NDArray[Any]
 
 
+class RowMechanism(Mechanism[State]):
+    """A mechanism on rows of zeros and ones, of which it is given the sums at every step."""
+
+    epsilon: float
+    delta: float
+    horizon: int | None
+    columns: int
+    row_columns: int | None
+    neighbouring: str
+    rows_per_unit: int | None
+
+    @property
+    @abstractmethod
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+
+    @property
+    @abstractmethod
+    def proof(self) -> str:
+        """Where the guarantee is proved."""
+
+    @property
+    def _caveats(self) -> tuple[str, ...]:
+        return (KEYED_NOISE,)
+
+    @property
+    @override
+    def guarantee(self) -> PrivacyGuarantee:
+        return PrivacyGuarantee(
+            unit=PrivacyUnit(what="row") if self.rows_per_unit is None else PERSON,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
+            public=("all parameters", "the number of steps"),
+            proof=self.proof,
+            caveats=self._caveats,
+            horizon=self.horizon,
+            curve=self.curve,
+        )
+
+    @abstractmethod
+    def run(self, state: State, matrix: ArrayLike, noise: NoiseSource) -> tuple[State, NDArray[Any]]:
+        """Add many steps at once: int (n, columns) to answers (n, k), bit for bit what n calls of `step` give."""
+
+    def step(self, state: State, vector: ArrayLike, noise: NoiseSource) -> tuple[State, NDArray[Any]]:
+        """Add one step's column sums, int (columns,), and return all answers in order, (k,).
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: the vector has another shape or type, or sums are out of range.
+        """
+        values = np.asarray(vector)
+        if values.shape != (self.columns,):
+            raise ValueError(f"vector must have shape ({self.columns},), got {values.shape}")
+        state, published = self.run(state, values[None, :], noise)
+        return state, published[0]
+
+
 @dataclass(frozen=True, kw_only=True)
-class ContinualCounter(Mechanism[CounterState]):
+class ContinualCounter(RowMechanism[CounterState]):
     """What all continual counters have in common: parameters, the run, the guarantee.
 
     After each step the counter publishes true column sums plus integer noise. The noise of a step is a function of the
@@ -111,31 +172,15 @@ class ContinualCounter(Mechanism[CounterState]):
         return 2 * ones if self.rows_per_unit is not None else min(2 * ones, self.columns)
 
     @property
+    @override
     def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of the run."""
         return noise_curve(self.epsilon, self.delta)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         several = "" if self.rows_per_unit is None else ", and Theorem 5"
         return f"docs/proofs/counters.md, {self.proved}{several}"
-
-    @property
-    @override
-    def guarantee(self) -> PrivacyGuarantee:
-        return PrivacyGuarantee(
-            unit=unit_protected(self.rows_per_unit),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
-            public=("all parameters", "the number of steps"),
-            proof=self.proof,
-            caveats=(KEYED_NOISE,),
-            horizon=self.horizon,
-            curve=self.curve,
-        )
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -156,21 +201,8 @@ class ContinualCounter(Mechanism[CounterState]):
     def initial_state(self) -> CounterState:
         return CounterState(step=0, totals=np.zeros(self.columns, np.int64), memory=self._initial_memory())
 
-    def step(self, state: CounterState, vector: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
-        """Add one step's column sums, int (columns,), and return the noisy sums so far, int64 (columns,).
-
-        Raises:
-            HorizonExceeded: the run is over.
-            ValueError, TypeError: the vector has another shape or type, or sums leave +-2^60.
-        """
-        values = np.asarray(vector)
-        if values.shape != (self.columns,):
-            raise ValueError(f"vector must have shape ({self.columns},), got {values.shape}")
-        state, published = self.run(state, values[None, :], noise)
-        return state, published[0]
-
+    @override
     def run(self, state: CounterState, matrix: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
-        """Add many steps at once: int (n, columns) to int64 (n, columns), bit for bit what n calls of `step` give."""
         values = checked_rows(np.asarray(matrix), self.columns, LARGEST_ENTRY, negative=True)
         check_end(state.step + len(values), self.horizon)
         source = self._source(noise)
@@ -218,11 +250,6 @@ def node_law(epsilon: float, delta: float, changes: int, rows_per_unit: int | No
     if rows_per_unit is None:
         return DiscreteGaussian(counting_sigma(epsilon, delta, changes))
     return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes) * (1 + 1e-12)))
-
-
-def unit_protected(rows_per_unit: int | None) -> PrivacyUnit:
-    """Return what a guarantee protects."""
-    return PrivacyUnit(what="row") if rows_per_unit is None else PERSON
 
 
 def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None, neighbouring: str) -> tuple[str, ...]:

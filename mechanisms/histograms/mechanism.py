@@ -12,17 +12,13 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import (
     ContinualCounter,
     Integers,
+    RowMechanism,
     check_end,
     checked_rows,
-    row_limits,
-    unit_protected,
 )
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.partition import PartitionState
-from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PointCurve
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override
 
 LARGEST_ENTRY = 1 << 31
@@ -30,7 +26,7 @@ LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D 
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramMechanism(Mechanism[PartitionState]):
+class HistogramMechanism(RowMechanism[PartitionState]):
     """What mechanisms on column sums share, which feed them, or some of them, to a continual counter.
 
     Privacy:
@@ -76,55 +72,18 @@ class HistogramMechanism(Mechanism[PartitionState]):
 
     @property
     @override
-    def guarantee(self) -> PrivacyGuarantee:
-        return PrivacyGuarantee(
-            unit=unit_protected(self.rows_per_unit),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
-            public=("all parameters", "the number of steps"),
-            proof=self.proof,
-            caveats=self._caveats,
-            horizon=self.horizon,
-            curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
-        )
-
-    @property
-    @abstractmethod
-    def proof(self) -> str:
-        """Where the guarantee is proved."""
+    def curve(self) -> PrivacyCurve:
+        return PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
 
     @property
     @abstractmethod
     def counter(self) -> ContinualCounter:
         """The counter of the published sums."""
 
-    @abstractmethod
-    def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, NDArray[Any]]:
-        """Add many steps at once: int (n, columns) to answers (n, k), bit for bit what n calls of `step` give."""
-
-    def step(self, state: PartitionState, vector: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, NDArray[Any]]:
-        """Add one step's column sums, int (columns,), and return all answers in order, (k,).
-
-        Raises:
-            HorizonExceeded: the run is over.
-            ValueError, TypeError: the vector has another shape or type.
-        """
-        values = np.asarray(vector)
-        if values.shape != (self.columns,):
-            raise ValueError(f"vector must have shape ({self.columns},), got {values.shape}")
-        state, answers = self.run(state, values[None, :], noise)
-        return state, answers[0]
-
     def interval_counter(self, share: float, delta: float, expected: int | None = None) -> ContinualCounter:
         """Return the counter that is fed at the ends of intervals, for a share of epsilon and so many of them."""
         budget: dict[str, Any] = {"epsilon": self.epsilon * share, "delta": delta, "repeatable": self.repeatable}
         return UnknownHorizonCounter(**budget, first_epoch=expected, **self._shape)
-
-    @property
-    def _caveats(self) -> tuple[str, ...]:
-        return (KEYED_NOISE,)
 
     @property
     def _shape(self) -> dict[str, Any]:

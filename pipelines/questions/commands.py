@@ -37,7 +37,9 @@ def run_command(spec: QuestionSpec) -> Command:
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = spec.epilog
-        add_files(parser, user=spec.user, item=spec.item, value=spec.value, watched=spec.watched)
+        add_files(
+            parser, user=spec.user, item=spec.item, value=spec.value, whole=spec.whole_values, watched=spec.watched
+        )
         add_options(parser, options_of(spec))
         add_key(parser)
 

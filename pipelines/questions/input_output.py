@@ -49,8 +49,20 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         stream=stream,
         value=_value_field(spec, arguments),
         whole=spec.whole_values,
+        optional_value=spec.whole_values,
+        value_unit=1.0 if (unit := getattr(arguments, "value_unit", None)) is None else unit,
         time_unit=arguments.time_unit,
+        time_format=arguments.time_format,
+        time_zone=arguments.time_zone,
+        decimal=getattr(arguments, "decimal", None),
+        null=tuple(arguments.null or ()),
+        trim=bool(arguments.trim),
+        encoding=arguments.encoding or "utf-8",
+        delimiter=TAB if arguments.delimiter == "tab" else arguments.delimiter,
     )
+
+
+TAB = "\t"
 
 
 def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
@@ -60,8 +72,9 @@ def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
         raise ValueError("value_field must not be empty")
     if spec.value and (not spec.values_with or getattr(arguments, spec.values_with) is not None):
         return DEFAULT_VALUE if field is None else str(field)
-    if field is not None:
-        raise ValueError(f"{spec.values_with} must be given with value_field")
+    for option in ("value_field", "decimal", "value_unit"):
+        if getattr(arguments, option, None) is not None:
+            raise ValueError(f"{spec.values_with} must be given with {option}")
     return ""
 
 
@@ -174,6 +187,9 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
     kafka = arguments.input.startswith(KAFKA)
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
         raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
+    for option in ("delimiter", "encoding"):
+        if kafka and getattr(arguments, option) is not None:
+            raise ValueError(f"{option} must not be given with Kafka, whose records are JSON in UTF-8")
     if kafka or arguments.watch is not None:
         return True
     for option in ("watermark", "output_format"):

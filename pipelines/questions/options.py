@@ -110,12 +110,13 @@ def add_files(
     user: str = "person",
     item: str = "item",
     value: str = "",
+    whole: bool = False,
     watched: str = "input",
 ) -> None:
     """Add: where events come from, and where rows go.
 
-    `user`, `item` and `value` say what these fields are, the last two if they are read; `watched` which option it is
-    whose files may come without an end.
+    `user`, `item` and `value` say what these fields are, the last two if they are read; `whole` whether values are
+    rounded to whole numbers; `watched` which option it is whose files may come without an end.
     """
     events = watched == "input"
     kafka = ", or kafka://host:port/topic" if events else ""
@@ -131,7 +132,7 @@ def add_files(
     files = parser.add_argument_group("input and output")
     _add_all(
         files,
-        Option("input", "Path", f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}", REQUIRED),
+        Option("input", "Path", f"events: a path, a folder or a glob, .avro .parquet .jsonl .csv{kafka}", REQUIRED),
         Option(
             "output",
             "Path",
@@ -155,7 +156,6 @@ def add_files(
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
-        Option("time_unit", "str", "unit of times that are plain numbers", choices=TIME_UNITS),
     )
     files.add_argument(
         "--kafka_setting",
@@ -164,6 +164,7 @@ def add_files(
         help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
         "times",
     )
+    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=bool(value), whole=whole)
     complete, covered = "are", "a query needs no time"
     if events:
         complete = "is"
@@ -193,6 +194,54 @@ def add_files(
 def _add_all(group: argparse._ActionsContainer, *options: Option) -> None:
     for option in options:
         add_option(group, option)
+
+
+WRITTEN_HOW = "how the input is written"
+NOT_GUESSED = (
+    "Nothing of this is guessed from records: a record of another form is set aside (--dead_letter), and the run says "
+    "how many there are."
+)
+
+
+def _add_forms(forms: argparse._ActionsContainer, *, values: bool, whole: bool) -> None:
+    """Add: how files are written, and the times and numbers in them."""
+    _add_all(
+        forms,
+        Option(
+            "delimiter",
+            "str",
+            "what separates the fields of CSV, one character or the word tab (default: what separates their names in "
+            "the first line: a comma, a semicolon, a tab or a vertical bar)",
+        ),
+        Option("encoding", "str", "encoding of CSV and JSON lines, such as windows-1252 or utf-16 (default: utf-8)"),
+        Option("time_unit", "str", "unit of times that are plain numbers", choices=TIME_UNITS),
+        Option(
+            "time_format",
+            "str",
+            "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M' (default: ISO 8601, "
+            "such as 2030-01-31T12:00:00Z)",
+        ),
+        Option(
+            "time_zone",
+            "str",
+            "where the clocks are that wrote times without an offset from UTC, such as Europe/Berlin; --start and "
+            "--end without an offset are by them, too. Such times are refused without it",
+        ),
+    )
+    if values:
+        text = "what stands before decimals in numbers that are text; the other one, a space or an apostrophe may "
+        text += "stand between thousands (default: a point, and nothing between thousands)"
+        forms.add_argument("--decimal", choices=(".", ","), metavar="SIGN", help=text)
+    if whole:
+        text = "values are rounded to whole numbers of this unit, and limits and sums are in it: 0.01 makes cents of "
+        add_option(forms, Option("value_unit", "float", f"{text}euros (default: 1)"))
+    forms.add_argument(
+        "--null",
+        action="append",
+        metavar="TEXT",
+        help="text that stands for no value, such as NA, beside the empty one; may be given several times",
+    )
+    add_option(forms, Option("trim", "bool", "leave out white space around texts"))
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:

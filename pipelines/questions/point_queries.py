@@ -19,7 +19,7 @@ from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
-from privstream.transforms.events.times import read_micros
+from privstream.transforms.events.times import TimeForm, read_micros
 from privstream.transforms.points.point_transform import MOST_STANDING
 from typing_extensions import override
 
@@ -118,7 +118,7 @@ def _parse(text: bytes, names: Sequence[str]) -> tuple[tuple[int, ...], Timestam
             raise TypeError(f"{name} must be a whole number")
     if "stream" in given and "time" not in given:
         raise ValueError("stream must not be given without a time")
-    time = Timestamp(micros=read_micros("time", given["time"], None)) if "time" in given else None
+    time = Timestamp(micros=read_micros("time", given["time"], TimeForm())) if "time" in given else None
     return tuple(given[name] for name in names), time, given.get("stream", "")
 
 

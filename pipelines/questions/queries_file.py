@@ -25,7 +25,7 @@ from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
-from privstream.transforms.events.times import read_micros
+from privstream.transforms.events.times import TimeForm, read_micros
 from typing_extensions import override
 
 FIELDS = ("name", "items", "weights", "time")
@@ -122,7 +122,7 @@ def parse_query(text: bytes, asked: int | None) -> LinearQuery:
             raise TypeError(f"{name} must be a list")
     if "time" not in found and asked is None:
         raise ValueError("time must be given with --watermark marks")
-    micros = read_micros("time", found["time"], None) if "time" in found else asked
+    micros = read_micros("time", found["time"], TimeForm()) if "time" in found else asked
     items, weights = tuple(found.get("items", ())), tuple(found.get("weights", ()))
     return LinearQuery(found.get("name", ""), Timestamp(micros=micros), items, weights)
 

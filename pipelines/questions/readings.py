@@ -15,9 +15,13 @@ PER_WINDOW = "person_in_window"
 """The unit for which limits over the whole run mean nothing."""
 
 
-def read(type: str, name: str, value: Any) -> Any:
+MOMENT = "Moment"
+"""The type of times, which the clocks of `time_zone` may have shown."""
+
+
+def read(type: str, name: str, value: Any, **more: Any) -> Any:
     """Return the argument that a plain value of a type gives."""
-    return loaded(OPTION_TYPES[type].read)(name, value)
+    return loaded(OPTION_TYPES[type].read)(name, value, **more)
 
 
 def arguments_of(
@@ -36,8 +40,11 @@ def arguments_of(
     """
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
+    zone = {"zone": given["time_zone"]} if given.get("time_zone") is not None else {}
     found = {
-        name: read(kinds[name], name, given[name]) for name in own if name in kinds and given.get(name) is not None
+        name: read(kinds[name], name, given[name], **(zone if kinds[name] == MOMENT else {}))
+        for name in own
+        if name in kinds and given.get(name) is not None
     }
     if spec.prepare is not None:
         found |= loaded(spec.prepare)(given)

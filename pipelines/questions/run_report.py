@@ -33,21 +33,29 @@ FAULTS |= {
     "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
     "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
+    "time_zone": "with a time that does not say how far it is from UTC (give --time_zone, such as Europe/Berlin)",
+    "time_skipped": "with a time in an hour that the clocks of --time_zone leave out",
     "time_unit": "with a time that is a plain number (give its unit with --time_unit)",
     "time_finite": "with a time that is not finite",
     "time_range": "with a time outside of 1970 to 2200 (give the unit of plain numbers with --time_unit)",
-    "value_type": "with a value that is not a number",
+    "value_type": "with a value that is not a number (see --decimal)",
     "value_finite": "with a value that is not finite",
-    "value_whole": "with a value that is not a whole number",
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
     "long_line": "in lines that are too long",
+    "repeated_header": "with the names of the first line in place of values",
     "carriage_return": "with a carriage return that ends no line",
     "malformed_record": "that are not one JSON object",
     "cut_short": "in files that end early",
     "damaged_block": "in blocks that cannot be decoded",
 }
 """Why a record is a dead letter: how the name of its counter ends, and how to say it."""
+
+AS_READ = {
+    "events_without_value": "events without a value count with 0",
+    "values_rounded": "values were rounded to whole numbers of --value_unit",
+}
+"""Counters of values that are not read as they are written, and how to say it."""
 
 AFTER_READING = "point_type"
 """A fault that is found in records that have been read, and counted as such."""
@@ -138,7 +146,7 @@ class RunReport:
         }
         self.records = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
         self._spec, self._coverage, self._given = spec, coverage, given
-        self._faults = [(number, _fault(code, number)) for code, number in faults.items() if number]
+        self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
         self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
@@ -211,7 +219,15 @@ class RunReport:
         return [name for name in limit.options if name in binding] or limit.options
 
     def _of_values(self) -> Iterator[str]:
-        """Warn of limits of values that change many of them."""
+        """Warn of values that are not published as they are."""
+        rounded = self.counters.get("values_rounded", 0)
+        if rounded and rounded >= MUCH * self.records:
+            share = f"{_percent(rounded / max(rounded, self.records))} ({rounded:,} of {self.records:,})"
+            unit = self._given.get("value_unit") or 1
+            yield (
+                f"{share}: values were rounded to whole numbers of {unit:g}, and sums and intervals are of these. "
+                "A smaller --value_unit rounds less."
+            )
         for limit in self._clipped:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
             if number >= MUCH * came:
@@ -227,7 +243,9 @@ class RunReport:
             why = f": {_listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
-        return lines + [f"{number:,} {what}" for number, what in self._unanswered + self._beyond]
+        return lines + [
+            f"{number:,} {what}" for number, what in self._counted(AS_READ) + self._unanswered + self._beyond
+        ]
 
     def nothing_usable(self, published: int) -> str | None:
         """Say why nothing that was read could be used, the most frequent reason first; None if something could."""
@@ -243,8 +261,10 @@ class RunReport:
         return [(self.counters[name], what) for name, what in words.items() if self.counters.get(name)]
 
 
-def _fault(code: str, number: int) -> str:
-    """Say what is wrong with some records."""
+def _fault(code: str, number: int, given: Mapping[str, Any]) -> str:
+    """Say what is wrong with some records, by the options of the run."""
+    if code == "time_syntax" and given.get("time_format") is not None:
+        return f"record{'s' * (number > 1)} with a time that is not of the form {given['time_format']}"
     return f"record{'s' * (number > 1)} {FAULTS.get(code, 'refused as ' + code.replace('_', ' '))}"
 
 

@@ -21,7 +21,16 @@ from typing import Any, BinaryIO, NamedTuple
 import fastavro
 import pyarrow as pa
 import zstandard
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part, RawEvents, describe_row, open_file
+from privstream.pipelines.sources.event_files import (
+    PLAIN,
+    Damage,
+    InputFileError,
+    Part,
+    RawEvents,
+    TextForm,
+    describe_row,
+    open_file,
+)
 
 BLOCK_BYTES = 1 << 24
 """A block may have so many bytes, compressed and decompressed; writers make blocks of 16 KiB to 2 MiB."""
@@ -294,7 +303,7 @@ GROUP_RECORDS = 1 << 16
 """So many records are decoded at once; of a block with more, twice, to know whether it is whole before any is used."""
 
 
-def schema(path: str) -> pa.Schema:
+def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
     with open_file(path) as stream:
         return _Container.open(stream, path).schema
@@ -306,7 +315,7 @@ def parts(path: str, size: int) -> Iterator[Part]:
         yield Part(start, min(start + PART_BYTES, size))
 
 
-def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
+def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
     """Read some fields of the blocks that start in a range of bytes.
 
     Events before and after a damaged block are kept; the block itself is reported.

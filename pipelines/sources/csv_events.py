@@ -9,6 +9,8 @@ The work is done on whole blocks, by where quotes and line feeds stand. Only lin
 looked at one by one.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from privstream.pipelines.sources import text_lines
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part, RawEvents
+from privstream.pipelines.sources.event_files import PLAIN, UTF_8, Damage, InputFileError, Part, RawEvents, TextForm
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
 from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, quote, read_pieces, too_long
 
@@ -29,11 +32,11 @@ Places = npt.NDArray[np.int64]
 
 Mask = npt.NDArray[np.bool_]
 
-FIELD = rb'(?:"(?:[^"]++|"")*+"|[^",\n]*+)'
-QUOTE, COMMA, NEWLINE, RETURN = b'",\n\r'
-WHITESPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
-BEFORE, BEHIND = (np.isin(np.arange(256), list(codes)) for codes in (b',\n"', b',\n"\r'))
-"""What may stand before a quote that opens a field, and behind one that closes it."""
+QUOTE, NEWLINE, RETURN = b'"\n\r'
+WHITESPACE = b" \t\n\r\v\f"
+COMMA = b","
+DELIMITERS = (COMMA, b";", b"\t", b"|")
+"""What a header can show to separate fields; another delimiter must be named."""
 
 BARE_RETURN = ("carriage_return", "record must have a line feed behind each carriage return")
 """The code and the wording of a rule."""
@@ -62,7 +65,7 @@ class Records:
     def __getitem__(self, row: int) -> bytes:
         return self.text[self.starts[row] : self.ends[row]]
 
-    def take(self, rows: Mask) -> "Records":
+    def take(self, rows: Mask) -> Records:
         """Keep some of the records."""
         return self if rows.all() else Records(self.text, self.starts[rows], self.ends[rows], self.lines[rows])
 
@@ -90,18 +93,25 @@ class RecordCutter:
         fields: how many fields a record has.
         start: where the text behind the header begins, in bytes.
         line: the number of the line that begins there.
+        delimiter: what separates fields, one byte.
+        encoding: of the file.
     """
 
-    def __init__(self, path: str, fields: int, start: int, line: int) -> None:
-        self.path, self.fields = path, fields
-        self.pattern = re.compile(FIELD + rb"(?:,%s){%d}\r?\n" % (FIELD, fields - 1))
+    def __init__(
+        self, path: str, fields: int, start: int, line: int, delimiter: bytes = COMMA, encoding: str = UTF_8
+    ) -> None:
+        self.path, self.fields, self.delimiter, self.encoding = path, fields, delimiter, encoding
+        between = re.escape(delimiter)
+        field = rb'(?:"(?:[^"]++|"")*+"|[^"%s\n]*+)' % between
+        self.pattern = re.compile(field + rb"(?:%s%s){%d}\r?\n" % (between, field, fields - 1))
+        self._blank = WHITESPACE.replace(delimiter, b"")
         self._start, self._line = start, line
         self._shape = ("malformed_line", f"line must be one CSV record with {fields} fields")
 
     def read(self) -> Iterator[Records | Damage]:
         """Give the records in their order, block by block, and what cannot be one."""
         rest, skipped = b"", 0
-        for piece in read_pieces(self.path, self._start):
+        for piece in read_pieces(self.path, self._start, encoding=self.encoding):
             text, skipped = piece[skipped:], max(skipped - len(piece), 0)
             rest = yield from self._cut(rest + text)
             while len(rest) > _longest():
@@ -164,11 +174,11 @@ class RecordCutter:
         """Give records, but for blank lines and for those that are too long or break a rule of quotes or line ends."""
         codes = np.frombuffer(records.text, np.uint8)
         blank = np.zeros(len(records), bool)
-        for row in np.flatnonzero(WHITESPACE[codes[records.starts]]).tolist():
-            blank[row] = not records[row].strip()
+        for row in np.flatnonzero(np.isin(codes[records.starts], list(self._blank))).tolist():
+            blank[row] = not records[row].strip(self._blank)
         records = records.take(~blank)
         quotes = quotes[quotes < records.ends.max(initial=0)]
-        misplaced = records.with_any(_misplaced(codes, quotes[::2], quotes[1::2]))
+        misplaced = records.with_any(_misplaced(codes, quotes[::2], quotes[1::2], self.delimiter))
         yield from self.refuse(records, misplaced)
         returns = np.flatnonzero(codes[:-1] == RETURN) if b"\r" in records.text else quotes[:0]
         bare = records.with_any(returns[codes[returns + 1] != NEWLINE]) & ~misplaced
@@ -181,7 +191,7 @@ class RecordCutter:
 
     def _oversized(self, text: bytes) -> tuple[Damage, int]:
         """Report a record that is too long, or its first line if it is none; return how many bytes that takes."""
-        found = follow(self.path, self._start, self.fields)
+        found = follow(self.path, self._start, self.fields, self.delimiter, self.encoding)
         if found.whole or found.size > _longest():
             damage = too_long("record", self._line, text)
         else:
@@ -198,18 +208,18 @@ class Followed(NamedTuple):
     whole: bool
 
 
-def follow(path: str, start: int, fields: int) -> Followed:
+def follow(path: str, start: int, fields: int, delimiter: bytes = COMMA, encoding: str = UTF_8) -> Followed:
     """Follow a record to its end without keeping it; it is whole if it has the rules' quotes and number of fields."""
     size = lines = commas = first = 0
     inside = wrong = False
     text = b"\n"  # what stands before the record: each byte is judged between its neighbours
-    for piece in chain(read_pieces(path, start), [b"\n\n"]):
+    for piece in chain(read_pieces(path, start, encoding=encoding), [b"\n\n"]):
         text += piece
         codes = np.frombuffer(text, np.uint8)
-        feeds, quotes, found = (np.flatnonzero(codes[1:-1] == code) + 1 for code in (NEWLINE, QUOTE, COMMA))
+        feeds, quotes, found = (np.flatnonzero(codes[1:-1] == code) + 1 for code in (NEWLINE, QUOTE, delimiter[0]))
         closed = feeds[(np.searchsorted(quotes, feeds) + inside) % 2 == 0][:1]
         quotes, found = (places[places < closed.min(initial=len(text))] for places in (quotes, found))
-        wrong = wrong or len(_misplaced(codes, quotes[inside::2], quotes[not inside :: 2])) > 0
+        wrong = wrong or len(_misplaced(codes, quotes[inside::2], quotes[not inside :: 2], delimiter)) > 0
         commas += int(np.count_nonzero((np.searchsorted(quotes, found) + inside) % 2 == 0))
         if not first and len(feeds):
             first = size + int(feeds[0])
@@ -222,10 +232,12 @@ def follow(path: str, start: int, fields: int) -> Followed:
     return Followed(first, 1, False)
 
 
-def _misplaced(codes: npt.NDArray[np.uint8], opening: Places, closing: Places) -> Places:
+def _misplaced(codes: npt.NDArray[np.uint8], opening: Places, closing: Places, delimiter: bytes) -> Places:
     """Return the quotes that do not stand around a field or, twice, inside of one."""
     before = np.where(opening > 0, codes[opening - 1], NEWLINE)
-    return np.concatenate([opening[~BEFORE[before]], closing[~BEHIND[codes[closing + 1]]]])
+    opens = np.isin(before, list(delimiter + b'\n"'))
+    closes = np.isin(codes[closing + 1], list(delimiter + b'\n"\r'))
+    return np.concatenate([opening[~opens], closing[~closes]])
 
 
 def _longest() -> int:
@@ -240,9 +252,9 @@ FIRST_BYTES = 64
 FIRST_LINE = re.compile(rb"(?:%s)?+(?P<blank>(?:[ \t\r\v\f]*+\n)*+)(?P<line>[^\n]++)\n" % BYTE_ORDER_MARK)
 
 
-def schema(path: str) -> pa.Schema | None:
+def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
     """Return the header's fields, all of them text; None if the file is empty."""
-    header = _read_header(path)
+    header = _read_header(path, form)
     if header is None:
         return None
     fields = [(name, pa.string()) for name in header.names]
@@ -254,26 +266,38 @@ def parts(path: str, size: int) -> Iterator[Part]:
     yield Part(0, size)
 
 
-def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
+def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line."""
-    header = _read_header(path)
+    header = _read_header(path, form)
     if header is None:
         return
-    cutter = RecordCutter(path, len(header.names), header.end, header.line + 1)
+    delimiter = header.delimiter
+    cutter = RecordCutter(path, len(header.names), header.end, header.line + 1, delimiter, form.encoding)
     for found in cutter.read():
         if isinstance(found, Damage):
             yield found
             continue
         try:
-            yield _parse(found, header.names, fields)
+            yield from _without_headers(_parse(found, header, fields))
         except pa.ArrowInvalid:
             misshapen = cutter.misshapen(found)
             yield from cutter.refuse(found, misshapen)
             if not misshapen.all():
-                yield _parse(found.take(~misshapen), header.names, fields)
+                yield from _without_headers(_parse(found.take(~misshapen), header, fields))
 
 
-def _parse(records: Records, header: list[str], fields: Sequence[str]) -> RawEvents:
+def _without_headers(events: RawEvents) -> Iterator[RawEvents | Damage]:
+    """Report records that have the names of all fields in them: a header that stands in the file again."""
+    again = np.logical_and.reduce([pc.equal(column, name.encode()) for name, column in events.columns.items()])
+    if not again.any():
+        yield events
+        return
+    for row in np.flatnonzero(again).tolist():
+        yield Damage("repeated_header", "record must not be the header again", events.position(row), events.record(row))
+    yield events.take(np.flatnonzero(~again))
+
+
+def _parse(records: Records, header: _Header, fields: Sequence[str]) -> RawEvents:
     """Parse records at once.
 
     Raises:
@@ -282,7 +306,8 @@ def _parse(records: Records, header: list[str], fields: Sequence[str]) -> RawEve
     block = b"\n" + records.joined()  # a blank line, so that Arrow takes no record for a byte order mark
     table = pa_csv.read_csv(
         pa.BufferReader(block),
-        read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=header),
+        read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=header.names),
+        parse_options=pa_csv.ParseOptions(delimiter=header.delimiter.decode()),
         convert_options=pa_csv.ConvertOptions(
             include_columns=list(fields),
             column_types=dict.fromkeys(fields, pa.binary()),
@@ -298,36 +323,53 @@ def _parse(records: Records, header: list[str], fields: Sequence[str]) -> RawEve
 
 @dataclass(frozen=True)
 class _Header:
-    """The names in a header, the line that it stands on, and where in the file that line ends."""
+    """The names in a header, what separates them, the line that it stands on, and where in the file that line ends."""
 
     names: list[str]
+    delimiter: bytes
     line: int
     end: int
 
 
-def _read_header(path: str) -> _Header | None:
+def _read_header(path: str, form: TextForm) -> _Header | None:
     """Read the first line that is not blank; None if there is none."""
     text = b""
-    for piece in chain(read_pieces(path, size=FIRST_BYTES), [b"\n"]):
+    for piece in chain(read_pieces(path, size=FIRST_BYTES, encoding=form.encoding), [b"\n"]):
         text += piece
         found = FIRST_LINE.match(text)
         if found is not None and found["line"].strip():
-            return _Header(_names(found["line"], path), found["blank"].count(b"\n") + 1, found.end())
+            names, delimiter = _names(found["line"], path, form)
+            return _Header(names, delimiter, found["blank"].count(b"\n") + 1, found.end())
         if len(text) > HEADER_BYTES:
-            raise _no_header(path)
+            raise _no_header(path, form)
     return None
 
 
-def _names(line: bytes, path: str) -> list[str]:
-    """Return the names in a header."""
+def _names(line: bytes, path: str, form: TextForm) -> tuple[list[str], bytes]:
+    """Return the names in a header, and what separates them.
+
+    Where it is not named, it is what separates all names that are asked for, or the only one of `DELIMITERS` in the
+    line. Records do not decide about it.
+    """
     if line.count(b'"') % 2 or b"\r" in line.removesuffix(b"\r"):
-        raise _no_header(path)
-    try:
-        return list(pa_csv.read_csv(pa.BufferReader(line + b"\n")).column_names)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        raise _no_header(path) from None
+        raise _no_header(path, form)
+    plain = re.sub(rb'"[^"]*"', b"", line)
+    possible = [form.delimiter] if form.delimiter else [each for each in DELIMITERS if each in plain] or [COMMA]
+    found = {}
+    for delimiter in possible:
+        options = pa_csv.ParseOptions(delimiter=delimiter.decode())
+        try:
+            found[delimiter] = list(pa_csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=options).column_names)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            raise _no_header(path, form) from None
+    fitting = [each for each in possible if set(form.names) <= set(found[each])]
+    if len(fitting) > 1:
+        raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
+    chosen = fitting[0] if fitting else max(possible, key=lambda each: len(found[each]))
+    return found[chosen], chosen
 
 
-def _no_header(path: str) -> InputFileError:
+def _no_header(path: str, form: TextForm) -> InputFileError:
     """Word the error of a file whose first line is no header."""
-    return InputFileError(f"{path}: the first line must be a CSV header in UTF-8")
+    other = "" if form.encoding != UTF_8 else ", unless --encoding names another encoding"
+    return InputFileError(f"{path}: the first line must be a CSV header in {form.encoding.upper()}{other}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
@@ -18,6 +19,9 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
 """Endings of compressed text, and Arrow's name of what reads it: its gzip knows the header of zlib, too."""
 
 
+UTF_8 = "utf-8"
+
+
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
 
@@ -27,6 +31,24 @@ class Part(NamedTuple):
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextForm:
+    """How files of text are written.
+
+    Attributes:
+        encoding: as Python calls it.
+        delimiter: what separates the fields of CSV, one byte; None if the line with their names shows it.
+        names: fields that this line has; by them it shows what separates them.
+    """
+
+    encoding: str = UTF_8
+    delimiter: bytes | None = None
+    names: tuple[str, ...] = ()
+
+
+PLAIN = TextForm()
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +64,12 @@ class RawEvents:
     columns: dict[str, pa.Array | list[Any]]
     position: Callable[[int], str]
     record: Callable[[int], str]
+
+    def take(self, rows: np.ndarray) -> "RawEvents":
+        """Return some of the rows, by their numbers, of columns that are Arrow arrays."""
+        columns: dict[str, Any] = self.columns
+        columns = {name: column.take(pa.array(rows)) for name, column in columns.items()}
+        return RawEvents(columns, lambda row: self.position(int(rows[row])), lambda row: self.record(int(rows[row])))
 
     def slice(self, first: int, last: int) -> "RawEvents":
         """Return the rows from `first` on, those from `last` on not."""
@@ -69,13 +97,15 @@ class Damage:
 class EventFormat(Protocol):
     """Reads one file format; a module's functions under one name."""
 
-    def schema(self, path: str) -> pa.Schema | None:
+    def schema(self, path: str, form: TextForm = PLAIN) -> pa.Schema | None:
         """Return the types of a file's fields as its producer states them, or None if the file does not say."""
 
     def parts(self, path: str, size: int) -> Iterator[Part]:
         """Cut a file of `size` bytes into pieces that may be read side by side."""
 
-    def read(self, path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
+    def read(
+        self, path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN
+    ) -> Iterator[RawEvents | Damage]:
         """Read some fields of one piece."""
 
 

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from privstream.mechanisms.checks import integer, one_of
+from privstream.mechanisms.checks import integer, one_of, positive
 from privstream.pipelines.locations import TIME_UNITS
+from privstream.pipelines.sources.event_files import UTF_8, TextForm
+from privstream.pipelines.sources.text_lines import encoding_of
+from privstream.transforms.events.local_times import check_form, has_zone, zone_clock
+from privstream.transforms.events.times import TimeForm
 from pyarrow import types
 
 DEFAULT_STREAM = "stream"
@@ -15,8 +19,6 @@ DEFAULT_STREAM = "stream"
 
 DEFAULT_VALUE = "value"
 """The field with the number where numbers are asked for and the field is not named."""
-
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
@@ -31,7 +33,9 @@ class FieldMapping:
 
     Users, items and streams are text or integers (an integer is read as its decimal text, so 5 and "5" are one
     person); text is taken as it stands, without Unicode normalisation. Times are Arrow or Avro timestamps, ISO 8601
-    text, or epoch numbers in a stated unit; a time without an offset is taken as UTC.
+    text or text of a stated form, or epoch numbers in a stated unit. A time that does not say how far it is from UTC is
+    that of the clocks of a stated zone; without one it is refused. Of an hour that these clocks show twice it is in the
+    first; in an hour that they leave out it is no time.
 
     Attributes:
         user: name of the field with the person's identifier; "" for none: whose an event is is not read.
@@ -39,8 +43,18 @@ class FieldMapping:
         time: name of the field with the time.
         stream: name of the field with the stream; "" for none.
         value: name of the field with a number that an event has beside its item; "" for none.
-        whole: whether that must be a whole number.
+        whole: whether that is rounded to a whole number of `value_unit`, of two as near to the even one.
+        optional_value: whether an event without a number counts, with 0.
+        value_unit: what a whole number of the value stands for, such as 0.01 for cents of euros.
         time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
+        time_format: form of times that are text, as `strptime` reads it; ISO 8601 if None.
+        time_zone: IANA zone of times that do not say how far they are from UTC.
+        decimal: what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
+            then stand between thousands; without it there is a point, and nothing between thousands.
+        null: texts that stand for no value, beside the empty one.
+        trim: whether white space around text is left out.
+        encoding: of CSV and JSON lines.
+        delimiter: what separates the fields of CSV, one character; without it, the line with the names shows it.
         max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
 
     Raises:
@@ -53,7 +67,16 @@ class FieldMapping:
     stream: str = ""
     value: str = ""
     whole: bool = False
+    optional_value: bool = False
+    value_unit: float = 1.0
     time_unit: str | None = None
+    time_format: str | None = None
+    time_zone: str | None = None
+    decimal: str | None = None
+    null: tuple[str, ...] = ()
+    trim: bool = False
+    encoding: str = UTF_8
+    delimiter: str | None = None
     max_item_bytes: int = 1 << 14
 
     def __post_init__(self) -> None:
@@ -69,6 +92,37 @@ class FieldMapping:
         if self.time_unit is not None:
             one_of("time_unit", self.time_unit, TIME_UNITS)
         integer("max_item_bytes", self.max_item_bytes, minimum=1)
+        positive("value_unit", self.value_unit)
+        if self.decimal is not None:
+            one_of("decimal", self.decimal, (".", ","))
+        if self.delimiter is not None:
+            _check_delimiter(self.delimiter)
+        encoding_of(self.encoding)
+        self._check_times()
+
+    def _check_times(self) -> None:
+        """Check what is said of times."""
+        if self.time_zone is not None:
+            zone_clock(self.time_zone)
+        if self.time_format is None:
+            return
+        if self.time_unit is not None:
+            raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
+        check_form(self.time_format)
+        if self.time_zone is None and not has_zone(self.time_format):
+            rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
+            raise ValueError(f"time_zone {rule}")
+
+    @property
+    def times(self) -> TimeForm:
+        """How times are written."""
+        return TimeForm(unit=self.time_unit, form=self.time_format, zone=self.time_zone)
+
+    @property
+    def text(self) -> TextForm:
+        """How files of text are written."""
+        delimiter = None if self.delimiter is None else self.delimiter.encode()
+        return TextForm(encoding=encoding_of(self.encoding), delimiter=delimiter, names=self.names())
 
     def names(self) -> tuple[str, ...]:
         """Return the fields to be read from a file."""
@@ -94,7 +148,7 @@ class FieldMapping:
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
             rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
-            raise ValueError(f"the first line of {source} {rule}, separated by commas; {_found(schema.names, options)}")
+            raise ValueError(f"the first line of {source} {rule}; {_found(schema.names, options)}")
         for name, option in options.items():
             count = schema.names.count(name)
             if count == 0:
@@ -125,19 +179,17 @@ class FieldMapping:
         if not number and not is_text(kind) and not types.is_timestamp(kind) and not types.is_null(kind):
             rule = "must be a timestamp, ISO 8601 text or an epoch number"
             raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
+        if types.is_timestamp(kind) and kind.tz is None and self.time_zone is None:
+            rule = "must be given, such as Europe/Berlin or UTC"
+            raise ValueError(f"--time_zone {rule}: field `{self.time}` of {source} has local times, without a zone")
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
             raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
 
 
 def _found(names: Sequence[str], options: Mapping[str, str]) -> str:
-    """Say how many fields a first line has, what else may separate them, and what they are called if they are names."""
+    """Say how many fields a first line has, and what they are called if they are names."""
     text = f"it has {len(names):,} field{'s' * (len(names) != 1)}"
-    for separator, word in SEPARATORS.items():
-        others = ",".join(names).replace(separator, ",").split(",")
-        if len(others) > len(names):
-            found = f"{text}, but {len(others):,} separated by {word}{_listed(others, options)}"
-            return f"{found}: write the file with commas"
     near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
     guesses = [f"--{option}_field {found[0]}" for option, found in near.items() if found and _listed(names, options)]
     guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
@@ -155,6 +207,13 @@ def _listed(names: Sequence[str], options: Mapping[str, str]) -> str:
     if not whole or any(len(name) > LONGEST_NAME or re.search(r"\d", name) for name in plain):
         return ""
     return f" ({', '.join(plain)})"
+
+
+def _check_delimiter(text: str) -> None:
+    """Check what separates fields."""
+    plain = len(text) == 1 and text.isascii() and not text.isalnum() and text not in '"\r\n \0'
+    if not plain:
+        raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {text!r}")
 
 
 def is_text(kind: pa.DataType) -> bool:

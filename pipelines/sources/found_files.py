@@ -1,13 +1,13 @@
 """The files that match a pattern: what they are, whether they stay so, and the parts that they are read in."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, cast
 
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
-from privstream.pipelines.sources.event_files import COMPRESSED, EventFormat, InputFileError, check_regular
+from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.parquet_events import row_groups
 
@@ -59,6 +59,8 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if os.path.isdir(pattern):
+        return _files_in(pattern, format)
     if any(sign in pattern for sign in "*?[") and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     try:
@@ -67,7 +69,31 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
         raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
-    files = [as_found(file, format or format_of(file.path)) for file in found]
+    return _checked([as_found(file, format or format_of(file.path)) for file in found])
+
+
+def _files_in(folder: str, format: str | None) -> list[EventFile]:
+    """List the files of a folder, but not of folders within it, and none whose name begins with a point or `_`.
+
+    Raises:
+        InputFileError: as `match_files`.
+    """
+    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
+    paths = [path for name in names if not os.path.isdir(path := os.path.join(folder, name))]
+    if not paths:
+        raise InputFileError(f"--input must have at least one file: there is none in the folder {folder}")
+    for path in paths:
+        check_regular(path)
+    found = [FileSystems.get_filesystem(path).metadata(path) for path in paths]
+    return _checked([as_found(file, format or format_of(file.path)) for file in found])
+
+
+def _checked(files: list[EventFile]) -> list[EventFile]:
+    """Return files in the order of their paths.
+
+    Raises:
+        InputFileError: one is no file, or is empty where a header is needed.
+    """
     for file in files:
         check_regular(file.path)
         if file.size == 0 and file.format not in TEXT_FORMATS:
@@ -114,9 +140,21 @@ def check_file(file: EventFile | FilePart, fields: FieldMapping) -> None:
     Raises:
         InputFileError, ValueError, TypeError: naming the file, the option or the field.
     """
-    schema = FORMATS[file.format].schema(file.path)
+    schema = FORMATS[file.format].schema(file.path, fields.text)
     if schema is not None:
         fields.check(schema, file.path)
+
+
+def check_text_options(fields: FieldMapping, formats: Collection[str]) -> None:
+    """Refuse options about text where no file is text.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if fields.delimiter is not None and "csv" not in formats:
+        raise ValueError("--delimiter must be given with CSV only: no file of --input is CSV")
+    if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
+        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
 
 
 def list_parts(file: EventFile) -> Iterator[FilePart]:

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
-from privstream.pipelines.sources.event_files import MAX_RECORD_CHARACTERS, Damage, Part, RawEvents, cut, open_file
+from privstream.pipelines.sources.event_files import (
+    MAX_RECORD_CHARACTERS,
+    PLAIN,
+    Damage,
+    Part,
+    RawEvents,
+    TextForm,
+    cut,
+    open_file,
+)
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.normalise import Normaliser
 from privstream.pipelines.sources.text_lines import read_lines
@@ -24,7 +33,7 @@ BETWEEN = secrets.token_hex(8)
 REASON = "line must be one JSON object"
 
 
-def schema(path: str) -> None:
+def schema(path: str, form: TextForm = PLAIN) -> None:
     """Make sure that the file can be opened; which fields a line has is decided line by line."""
     open_file(path).close()
 
@@ -34,9 +43,9 @@ def parts(path: str, size: int) -> Iterator[Part]:
     yield Part(0, size)
 
 
-def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
+def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
     """Read some fields; lines that are no JSON objects are reported with their number."""
-    for lines in read_lines(path):
+    for lines in read_lines(path, form.encoding):
         if isinstance(lines, Damage):
             yield lines
             continue

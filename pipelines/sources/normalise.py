@@ -1,18 +1,20 @@
 """From the rows of a file to the batches that the transforms take: what a value is, is decided by their own rules."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
 from privstream.pipelines.sources.event_files import RawEvents
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import FieldMapping, is_text
 from privstream.transforms.events.broken_rule import ENCODING, FINITE, LONG, MISSING, RANGE, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import (
     LONGEST_TEXT,
     TEXT_PER_BATCH,
-    WHOLE_NUMBER,
     decoded_lengths,
     text_column,
     unchecked_text,
@@ -20,9 +22,26 @@ from privstream.transforms.events.event_columns import (
     value_of,
 )
 from privstream.transforms.events.single_events import read_text
-from privstream.transforms.events.times import SYNTAX, TIME_TEXT, UNIT, Marks, read_micros, read_times
+from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
 
 TIME = pa.timestamp("us", "UTC")
+EXACT = 1e-9
+"""A number that is as near to a whole one, by its size, has not been rounded."""
+
+SPACES = " \u00a0\u2009\u202f'\u2019"
+AROUND = "^[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
+AROUND += AROUND.replace("^[", "|[") + "$"
+"""White space at the beginning and at the end of a text, with what has no width; for Arrow and Python alike."""
+
+BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
+"""What may stand between thousands, by what stands before decimals."""
+
+GROUPED = {
+    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[0-9]{{1,3}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
+    rf"([{decimal}][0-9]*)?|[{decimal}][0-9]+)([eE][+-]?[0-9]{{1,4}})?$"
+    for decimal, other in ((".", ","), (",", "."))
+}
+NO_NUMBER = "-"
 ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
 """Kinds of Python values that may stand together in a column."""
 
@@ -40,7 +59,12 @@ class Normaliser:
 
     def __init__(self, fields: FieldMapping) -> None:
         self.fields = fields
+        self.times = fields.times
+        self.encoding = fields.text.encoding
         self.longest = min(fields.max_item_bytes, LONGEST_TEXT)
+        self.clean = TextCleaner(fields.null, trim=fields.trim)
+        self.without_value = Metrics.counter("privstream", "events_without_value")
+        self.rounded = Metrics.counter("privstream", "values_rounded")
 
     def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
         """Return the rows that can be used, and why the others cannot."""
@@ -56,6 +80,9 @@ class Normaliser:
             keep = np.ones(batch.num_rows, bool)
             keep[list(refusals)] = False
             batch = batch.filter(pa.array(keep))
+        if "value" in columns:
+            place = batch.schema.get_field_index("value")
+            batch = batch.set_column(place, "value", self._finished(batch.column(place)))
         return batch, [refusals[row] for row in sorted(refusals)]
 
     def _read(self, name: str, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
@@ -67,43 +94,74 @@ class Normaliser:
         column = _of_one_kind(values)
         if column is None or pa.types.is_floating(column.type):
             return _one_by_one(values, pa.string(), self._text_reader(name))
-        return text_column(name, unchecked_text(column), self.longest)
+        return text_column(name, self.clean.column(column), self.longest)
 
     def _times(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
         """Read the time."""
-        unit = self.fields.time_unit
         column = _of_one_kind(values)
         number = column is not None and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
-        if column is None or (number and unit is None):
-            return _one_by_one(values, TIME, lambda value: read_micros("time", _text(value), unit))
-        times, marks = read_times(unchecked_text(column), unit)
+        if column is None or (number and self.times.unit is None):
+            return _one_by_one(values, TIME, lambda value: read_micros("time", self.clean.value(value), self.times))
+        times, marks = read_times(self.clean.column(column), self.times)
         return pa.array(times).cast(TIME), marks
 
     def _values(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
-        """Read the value."""
-        whole = self.fields.whole
+        """Read the value; it is null where an event has none and needs none."""
         column = _of_one_kind(values)
         if column is None:
-            return _one_by_one(values, pa.float64(), lambda value: value_of(_text(value), whole=whole))
-        return value_column(unchecked_text(column), whole=whole)
+            numbers, marks = _one_by_one(values, pa.float64(), self._number)
+        else:
+            text = self.clean.column(column)
+            numbers, marks = value_column(_with_points(text, self.fields.decimal), whole=False)
+        if not self.fields.optional_value:
+            return numbers, marks
+        missing = np.zeros(len(numbers), np.bool_)
+        for mask, rule in marks:
+            missing |= mask & (rule.code == "value_missing")
+        others = [(mask & ~missing, rule) for mask, rule in marks if rule.code != "value_missing"]
+        return pc.if_else(pa.array(missing), None, numbers), others
+
+    def _number(self, value: Any) -> float:
+        """Read a single value."""
+        found = self.clean.value(value)
+        if isinstance(found, str):
+            found = _with_points(pa.array([found], pa.string()), self.fields.decimal)[0].as_py()
+        return value_of(found, whole=False)
+
+    def _finished(self, numbers: pa.Array) -> pa.Array:
+        """Return values of events that can be used: 0 for none, and rounded to whole units if they are to be so.
+
+        What binary fractions add to decimals is no part of these.
+        """
+        self.without_value.inc(numbers.null_count)
+        given = numbers.fill_null(0.0)
+        if not self.fields.whole:
+            return given
+        units = given.to_numpy() / self.fields.value_unit
+        whole = np.rint(units)
+        self.rounded.inc(int(np.count_nonzero(np.abs(units - whole) > EXACT * np.maximum(1.0, np.abs(units)))))
+        return pa.array(whole)
 
     def _text_reader(self, name: str) -> Callable[[Any], str]:
         """Return what reads a single user, item or stream."""
-        return lambda value: read_text(name, _text(value), longest=self.longest)
+        return lambda value: read_text(name, self.clean.value(value), longest=self.longest)
 
     def _wording(self, code: str, name: str) -> str:
         """Say a rule in words."""
-        number = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
+        zone, text = self.fields.time_zone, self.fields.time_format
+        iso = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
+        number = f"a number, with a {'comma' if self.fields.decimal == ',' else 'point'} before decimals"
         return {
             MISSING: "must be present and not empty",
-            TYPE: {"time": "must be a number or text", "value": "must be a number, with a point before decimals"}.get(
+            TYPE: {"time": "must be a number or text", "value": f"must be {number}"}.get(
                 name, "must be text or an integer"
             ),
-            ENCODING: "must be valid UTF-8",
+            ENCODING: f"must be valid {self.encoding.upper()}",
             LONG: f"must be at most {self.longest} bytes",
-            SYNTAX: f"must be {number}",
+            SYNTAX: f"must be {iso}" if text is None else f"must be of the form {text}",
+            ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",
+            SKIPPED: f"must be one that clocks show: in {zone} they leave out that hour when summer time begins",
             FINITE: "must be finite",
-            WHOLE_NUMBER: "must be a whole number",
             RANGE: "must be between 1970-01-01 and 2200-01-01",
             UNIT: "must not be a plain number without --time_unit",
         }[code.removeprefix(f"{name}_")]
@@ -151,7 +209,46 @@ def _one_by_one(values: list[Any], kind: pa.DataType, read: Callable[[Any], Any]
     return pa.array(found, kind), list(broken.values())
 
 
-def _text(value: Any) -> Any:
-    """Return bytes as text, in which what is no UTF-8 can be told, and nothing for empty text."""
-    found = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-    return None if isinstance(found, str) and not found else found
+class TextCleaner:
+    """Leaves out white space around text, and text that stands for nothing.
+
+    Args:
+        null: such texts.
+        trim: whether white space is left out.
+    """
+
+    def __init__(self, null: Sequence[str] = (), *, trim: bool = False) -> None:
+        self.null = pa.array(sorted(set(null)), pa.large_string())
+        self._nothing = frozenset(null)
+        self.trim = trim
+
+    def column(self, column: pa.Array) -> pa.Array:
+        """Return a column; its text, which may be bytes, need not be valid afterwards either."""
+        text = unchecked_text(column)
+        if not (self.trim or len(self.null)) or not is_text(text.type):
+            return text
+        if pa.types.is_dictionary(text.type):
+            return pa.DictionaryArray.from_arrays(text.indices, self.column(text.dictionary), safe=False)
+        text = unchecked_text(text.cast(pa.large_binary()))
+        if self.trim:
+            text = pc.replace_substring_regex(text, AROUND, "")
+        return pc.if_else(pc.is_in(text, self.null), pa.scalar(None, text.type), text) if len(self.null) else text
+
+    def value(self, value: Any) -> Any:
+        """Return a single value: text for bytes, in which what is no UTF-8 can be told, and None for nothing."""
+        found = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+        if not isinstance(found, str):
+            return found
+        found = re.sub(AROUND, "", found) if self.trim else found
+        return None if not found or found in self._nothing else found
+
+
+def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
+    """Return text that is a number as it is written with a point; other text as one that is no number."""
+    if decimal is None or not is_text(column.type):
+        return column
+    if pa.types.is_dictionary(column.type):
+        return pa.DictionaryArray.from_arrays(column.indices, _with_points(column.dictionary, decimal), safe=False)
+    fits = pc.match_substring_regex(column, GROUPED[decimal])
+    plain = pc.replace_substring(pc.replace_substring_regex(column, BETWEEN[decimal], ""), decimal, ".")
+    return pc.if_else(pc.or_(fits, pc.equal(pc.binary_length(column), 0)), plain, pa.scalar(NO_NUMBER, column.type))

@@ -14,9 +14,17 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from privstream.pipelines.sources.event_files import InputFileError, Part, RawEvents, describe_row, open_file
+from privstream.pipelines.sources.event_files import (
+    PLAIN,
+    InputFileError,
+    Part,
+    RawEvents,
+    TextForm,
+    describe_row,
+    open_file,
+)
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.transforms.events.times import micros_column
+from privstream.transforms.events.times import TimeForm, read_times
 
 BATCH_ROWS = 1 << 16
 FEW_ROWS = 128
@@ -31,7 +39,7 @@ FOOTER_END = 8  # bytes: the length of the footer, and the magic number
 MAGIC = b"PAR1"
 
 
-def schema(path: str) -> pa.Schema:
+def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
     with open_parquet(path) as stream:
         return pq.read_schema(stream)
@@ -45,7 +53,7 @@ def parts(path: str, size: int) -> Iterator[Part]:
         yield Part(group, group + 1)
 
 
-def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents]:
+def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
     """Read some columns of a file's row groups; text in which long values may be many comes as dictionaries.
 
     Raises:
@@ -161,7 +169,7 @@ def row_groups(path: str, fields: FieldMapping) -> list[RowGroup]:
         kind = metadata.schema.to_arrow_schema().field(fields.time).type
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         return [
-            RowGroup(group.num_rows, None if column is None else _least(group.column(column), kind, fields.time_unit))
+            RowGroup(group.num_rows, None if column is None else _least(group.column(column), kind, fields.times))
             for group in groups
         ]
 
@@ -172,7 +180,7 @@ def _time_column(metadata: pq.FileMetaData, name: str) -> int | None:
     return numbers[0] if len(numbers) == 1 else None
 
 
-def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, unit: str | None) -> int | None:
+def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, written: TimeForm) -> int | None:
     """Return the least time of a column of a row group, read as the reader of events reads it.
 
     What cannot be a time is the beginning: it holds everything back until the row group has been read.
@@ -182,5 +190,5 @@ def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, unit: str | None) -
     if statistics is None or physical is None or not signed or not statistics.has_min_max:
         return None
     stated = pa.array([statistics.min_raw], physical)
-    times, marks = micros_column(stated.cast(kind), unit or "s")
+    times, marks = read_times(stated.cast(kind), written)
     return 0 if any(rows.any() for rows, _ in marks) else int(times[0])

@@ -28,6 +28,7 @@ from privstream.pipelines.sources.found_files import (
     EventFile,
     FilePart,
     check_file,
+    check_text_options,
     check_unchanged,
     match_files,
     timed_parts,
@@ -80,7 +81,7 @@ class ReadPart(beam.DoFn):
             check_file(element, self.fields)
             self.checked = file
         part = Part(element.start, element.end)
-        for found in FORMATS[element.format].read(element.path, part, self.fields.names()):
+        for found in FORMATS[element.format].read(element.path, part, self.fields.names(), self.fields.text):
             if isinstance(found, Damage):
                 yield self.refuse(found.code, dead_letter(found.reason, element.path, found.position, found.record))
                 continue
@@ -251,7 +252,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
     there are streams, is decided by `fields`. Errors and logs name files and fields, never values.
 
     Args:
-        pattern: a path or glob on any of Beam's filesystems.
+        pattern: a path or glob on any of Beam's filesystems, or a folder of this machine.
         fields: which fields contain what.
         format: avro, parquet, jsonl or csv; by the ending of each path if None.
 
@@ -268,6 +269,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
         self.pattern = pattern
         self.files = match_files(pattern, format)
         self.fields = fields or FieldMapping()
+        check_text_options(self.fields, [file.format for file in self.files])
         for file in self.files[:1] + [file for file in self.files[1:] if FileSystems.get_scheme(file.path) is None]:
             with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
                 check_file(file, self.fields)

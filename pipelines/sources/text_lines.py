@@ -1,5 +1,6 @@
 """Reads text files in blocks of whole lines, each with the number of its first line."""
 
+import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -8,6 +9,7 @@ import pyarrow as pa
 from privstream.pipelines.sources.event_files import (
     COMPRESSED,
     MAX_RECORD_CHARACTERS,
+    UTF_8,
     Damage,
     InputFileError,
     cut,
@@ -15,6 +17,9 @@ from privstream.pipelines.sources.event_files import (
 )
 
 BLOCK_BYTES = 1 << 20
+NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7")
+"""Encodings of names and of source text, or with several spellings of one character."""
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BROKEN = "{} cannot be decompressed to its end: it ends early, or it is damaged"
 
@@ -23,13 +28,14 @@ class CompressionError(InputFileError):
     """A file that cannot be decompressed to its end."""
 
 
-def read_pieces(path: str, start: int = 0, size: int | None = None) -> Iterator[bytes]:
-    """Read a file from a byte of its text on.
+def read_pieces(path: str, start: int = 0, size: int | None = None, encoding: str = UTF_8) -> Iterator[bytes]:
+    """Read a file as UTF-8, from a byte of its text on.
 
     Args:
         path: the file, on any of Beam's filesystems.
-        start: the first byte to read, counted in the decompressed text, with its byte order mark.
+        start: the first byte to read, counted in the text as it is given, with its byte order mark.
         size: bytes of the first piece; each piece is twice as long as the one before, up to a mebibyte.
+        encoding: of the file; what is no text in it becomes bytes that are no UTF-8.
 
     Raises:
         InputFileError: there is no such file.
@@ -38,14 +44,58 @@ def read_pieces(path: str, start: int = 0, size: int | None = None) -> Iterator[
     size = size or BLOCK_BYTES
     with open_file(path) as raw:
         stream = _decompressed(raw, path)
-        if stream is raw:
+        if stream is raw and encoding == UTF_8:
             raw.seek(start)
             start = 0
-        while piece := _read(stream, size, path):
+        for piece in _as_utf_8(_pieces(stream, size, path), encoding):
             if start < len(piece):
                 yield piece[start:]
             start = max(start - len(piece), 0)
-            size = min(2 * size, BLOCK_BYTES)
+
+
+def _pieces(stream: BinaryIO | pa.NativeFile, size: int, path: str) -> Iterator[bytes]:
+    """Read what a stream has left."""
+    while piece := _read(stream, size, path):
+        yield piece
+        size = min(2 * size, BLOCK_BYTES)
+
+
+def _as_utf_8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """Return text of another encoding as UTF-8."""
+    if encoding == UTF_8:
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder(encoding)(NO_TEXT)
+    for piece in pieces:
+        yield decoder.decode(piece).encode(UTF_8, "surrogateescape")
+    yield decoder.decode(b"", True).encode(UTF_8, "surrogateescape")
+
+
+def _as_no_text(error: UnicodeError) -> tuple[str, int]:
+    """Put what no UTF-8 has, a byte 255, in the place of bytes that are no text: neighbours cannot make text of it."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "\udcff", error.end
+
+
+NO_TEXT = "privstream_no_text"
+codecs.register_error(NO_TEXT, _as_no_text)
+
+
+def encoding_of(name: str) -> str:
+    """Return the name that Python has for an encoding.
+
+    Raises:
+        ValueError: it knows none of that name, or none for files of text.
+    """
+    try:
+        found = codecs.lookup(name)
+    except (LookupError, ValueError):
+        found = None
+    text = found is not None and found._is_text_encoding and found.incrementaldecoder is not None
+    if found is None or not text or found.name in NOT_OF_FILES:
+        raise ValueError(f"encoding must be one that Python knows, such as utf-8 or windows-1252, got {name!r}")
+    return UTF_8 if found.name == "utf-8-sig" else found.name
 
 
 def _decompressed(raw: BinaryIO, path: str) -> BinaryIO | pa.NativeFile:
@@ -92,10 +142,10 @@ class Lines:
         return Lines([self.numbers[row] for row in rows], [self.texts[row] for row in rows])
 
 
-def read_lines(path: str) -> Iterator[Lines | Damage]:
+def read_lines(path: str, encoding: str = UTF_8) -> Iterator[Lines | Damage]:
     """Read a file, compressed or not, in blocks of about a mebibyte; lines that are too long are reported."""
     first, rest, passing = 1, b"", False
-    for number, piece in enumerate(read_pieces(path)):
+    for number, piece in enumerate(read_pieces(path, encoding=encoding)):
         text = piece if number else piece.removeprefix(BYTE_ORDER_MARK)
         if passing:
             _, newline, text = text.partition(b"\n")

@@ -107,7 +107,8 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
 
 def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> str:
     """Return the command that uses what is suggested."""
-    start, end = (None if (at := parameters.get(name)) is None else moment(name, at) for name in ("start", "end"))
+    zone = parameters.get("time_zone") or "UTC"
+    start, end = (None if (at := parameters.get(name)) is None else moment(name, at, zone) for name in ("start", "end"))
     if end is None:
         end = (start or 0.0) + parameters["windows"] * parameters["window"]
     times = [f"--{name} {iso_8601(round(at * MICROS))}" for name, at in (("start", start or 0.0), ("end", end))]

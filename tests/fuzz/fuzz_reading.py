@@ -29,7 +29,7 @@ def read(path: Path, rules: Rules, format: str | None = None) -> Outcome:
     """Read a file to its end, or to the error that ends it."""
     found = Outcome()
     try:
-        reader = ReadEvents(str(path), FieldMapping(**rules.options()), format)
+        reader = ReadEvents(str(path), FieldMapping(**rules.options(), time_zone="UTC"), format)
         reading = ReadPart(reader.fields)
         for file in reader.files:
             for part in list_parts(file):

@@ -1,20 +1,18 @@
 """Who does what the README, the tutorial and the pages say, line by line, gets what they show."""
 
 import ast
-import csv
 import json
 import re
 import runpy
 import shlex
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import runner_harness
-from documents import PAGES, ROOT, blocks, follow, lines
+from documents import PAGES, ROOT, blocks, command_lines, follow, lines
 from privstream.pipelines.cli import main
 
 SERVERS = {
@@ -106,46 +104,32 @@ def test_the_first_answer_is_given(tmp_path, monkeypatch, capfd):
 
 LINES = """Customer No;Page viewed;Visited at;Basket
 1;Lamps;04/03/2030 10:40;12,50
-2;Lamps;2030-03-05 10:40:09;1,999
-3;Lam\u200bps\u00a0 ;04/03/2030 10:40;
-4;NaN;04/03/2030 10:40;1
-nan;Lamps;04/03/2030 10:40;1
+2;Lamps;2030-03-05 10:40:09;1,99
+3;Lamps\u00a0 ;04/03/2030 10:40;
+;Lamps;04/03/2030 10:40;1
 5;\u200b;04/03/2030 10:40;1
 6;Lamps;soon;1
-7;Lamps;04/03/2030 10:40;inf
+7;Lamps;31/03/2030 02:30;1
 8;Lamps;04/03/2030 10:40;much
 """
 
 
-def cleaned(folder: Path, *changes: tuple[str, str]) -> tuple[list[list[str]], str]:
-    """Run the program of the page, with other first lines, on a file of a shop."""
-    (folder / "visits.csv").write_text(LINES, "utf-8-sig")
-    page = blocks((ROOT / "docs" / "tutorial.md").read_text("utf-8"), "python")
-    (program,) = (text for _, text in page if text.startswith("# clean.py"))
-    for old, new in changes:
-        assert program.count(old) == 1
-        program = program.replace(old, new)
-    (folder / "clean.py").write_text(program)
-    said = subprocess.run([sys.executable, "clean.py"], cwd=folder, check=True, capture_output=True, text=True).stdout
-    with open(folder / "events.csv", encoding="utf-8", newline="") as file:
-        return list(csv.reader(file)), said
-
-
-def test_two_forms_of_times_and_what_cannot_be_seen_are_read(tmp_path: Path) -> None:
-    (_, *rows), said = cleaned(tmp_path)
-    assert [row[0] for row in rows] == ["1", "2", "3", "7", "8"]
-    assert {row[1] for row in rows} == {"Lamps"}
-    assert rows[1][2] == datetime(2030, 3, 5, 10, 40, 9).isoformat() + "+01:00"
-    assert "5 events in events.csv\n4 rows have no user" in said
-
-
-def test_a_row_without_a_price_is_counted_or_left_out_as_is_said(tmp_path: Path) -> None:
-    price = ('VALUE, DECIMAL = ""', 'VALUE, DECIMAL = "Basket"')
-    (header, *rows), _ = cleaned(tmp_path, price)
-    assert header == ["user", "item", "time", "value"]
-    assert [(row[0], row[3]) for row in rows] == [("1", "1250"), ("2", "200"), ("3", "0")]
-    (_, *rows), _ = cleaned(tmp_path, price, ("NO_PRICE = 0", "NO_PRICE = None"))
-    assert [row[0] for row in rows] == ["1", "2"]
+@pytest.mark.parametrize("sums", [False, True])
+def test_the_tutorial_reads_the_faults_that_files_of_shops_have(
+    sums: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("visits.csv").write_text(LINES, "utf-8-sig")
+    Path("key").write_text("0123456789abcdef" * 2)
+    Path("key").chmod(0o600)
+    page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    (command,) = (words for words in command_lines(page) if words[0] == "counts")
+    money = re.search(r"`(--value_field Basket [^`]*)`", page)
+    assert money is not None
+    assert main([*command, "--dead_letter", "dead.jsonl", *(shlex.split(money[1]) if sums else [])]) == 0
+    assert f"{2 if sums else 3} of 8 events usable" in capsys.readouterr().err
+    lines = [json.loads(line)["position"] for line in Path("dead.jsonl").read_text().splitlines()]
+    assert lines == [f"line {number}" for number in ((3, 5, 6, 7, 8, 9) if sums else (3, 5, 6, 7, 8))]
 
 
 DOCS = Path(__file__).parents[2] / "docs"

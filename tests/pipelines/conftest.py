@@ -56,7 +56,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
         batches, letters = folder / "batches", folder / "letters.jsonl"
         batches.mkdir()
         pipeline = beam.Pipeline(runner="FnApiRunner")
-        events = pipeline | ReadEvents(str(pattern), FieldMapping(**fields), format)
+        events = pipeline | ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)), format)
         events.events | "Save" >> beam.ParDo(SaveBatch(str(batches)))
         events.dead_letters | "Save letters" >> WriteRows(str(letters), DeadLetter, order=("source", "position"))
         result = pipeline.run()
@@ -81,7 +81,7 @@ def read_all() -> Callable[..., Found]:
     """Return a function that reads a pattern under a field mapping without a pipeline, so that many can be read."""
 
     def read_all(pattern: object, **fields: object) -> Found:
-        reader = ReadEvents(str(pattern), FieldMapping(**fields))
+        reader = ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)))
         parts = [part for file in reader.files for part in list_parts(file)]
         found = [each for part in parts for each in ReadPart(reader.fields).read(part)]
         batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]

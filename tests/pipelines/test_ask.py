@@ -279,7 +279,7 @@ def test_rows_in_another_order_are_other_data(key: Path) -> None:
 
 
 def test_much_that_is_left_out_is_a_warning_and_all_of_it_an_error(key: Path) -> None:
-    late = searches().set_column(0, "at", pa.array(["2024-01-01"] * 10 + ["2025-01-01"] * 80))
+    late = searches().set_column(0, "at", pa.array(["2024-01-01T00:00Z"] * 10 + ["2025-01-01T00:00Z"] * 80))
     with pytest.warns(UserWarning, match="see the log of the result"):
         ask("counts", late, **FIELDS, **RUN, noise_key_file=key)
     alone = "no event could be used, and of such input the rows are noise alone: 80 events outside of the windows"
@@ -296,7 +296,7 @@ def test_warnings_say_how_much_is_left_out_at_least_and_pass_advice_on(key: Path
     (advice,) = {str(one.message) for one in told if "noise alone" in str(one.message)}
     assert advice.startswith("some alerts will be noise alone") and "see the log" not in advice
     assert not any("not what was asked for" in str(one.message) for one in told)
-    late = searches().set_column(0, "at", pa.array(["2024-01-01"] * 84 + [None] * 6))
+    late = searches().set_column(0, "at", pa.array(["2024-01-01T00:00Z"] * 84 + [None] * 6))
     with pytest.warns(UserWarning, match=r"^5% of the data or more, in all or in late windows, is not in the answers"):
         ask("counts", late, **FIELDS, **RUN, noise_key_file=key)
 

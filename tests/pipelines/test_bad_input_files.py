@@ -32,7 +32,7 @@ SCHEMA = {
 
 
 def launch(path, **fields):
-    return ReadEvents(str(path), FieldMapping(**fields))
+    return ReadEvents(str(path), FieldMapping(**({"time_zone": "UTC"} | fields)))
 
 
 def write_avro(path, events, **options):
@@ -241,9 +241,9 @@ def test_unknown_fields_are_named_at_launch(format, tmp_path):
 @pytest.mark.parametrize(
     ("header", "rule"),
     [
-        ("user;item;time", r"it has 1 field, but 3 separated by semicolons \(user, item, time\): write the file with "),
-        ("user\titem\ttime", r"it has 1 field, but 3 separated by tabs \(user, item, time\)"),
-        ("ana;tea;2024", "it has 1 field, but 3 separated by semicolons: write the file with commas"),
+        ("person;item;time", "no `user` there, only: item, person, time"),
+        ("who\twhat\twhen", r"it has 3 fields of other names \(who, what, when\)$"),
+        ("ana;tea;2024", "it has 3 fields of other names$"),
         ("a,b,c", r"it has 3 fields of other names \(a, b, c\)$"),
         ("user_id,items,at", r"\(user_id, items, at\); did you mean --user_field user_id --item_field items\?$"),
         ("user,time", "no `item` there"),
@@ -483,10 +483,10 @@ def run(tmp_path, capfd):
 @pytest.mark.parametrize("make", [folder, os.mkfifo, device])
 def test_what_is_no_file_is_named_and_not_waited_for(make, format, tmp_path, run):
     make(tmp_path / f"a.{format}")
-    assert run(tmp_path / f"a.{format}") == (
-        2,
-        f"privstream heavy-hitters: error: cannot read {tmp_path}/a.{format}: {NO_FILE}",
-    )
+    found = f"cannot read {tmp_path}/a.{format}: {NO_FILE}"
+    if make is folder:  # its files are read, of which there are none
+        found = f"--input must have at least one file: there is none in the folder {tmp_path}/a.{format}"
+    assert run(tmp_path / f"a.{format}") == (2, f"privstream heavy-hitters: error: {found}")
 
 
 @pytest.mark.parametrize("make", [dangling, circle])

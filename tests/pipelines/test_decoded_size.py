@@ -35,7 +35,11 @@ def batches_of(path, **fields):
     pa.set_memory_pool(pool)
     try:
         (file,) = match_files(str(path))
-        found = [each for part in list_parts(file) for each in ReadPart(FieldMapping(**fields)).read(part)]
+        found = [
+            each
+            for part in list_parts(file)
+            for each in ReadPart(FieldMapping(**({"time_zone": "UTC"} | fields))).read(part)
+        ]
     finally:
         pa.set_memory_pool(before)
     batches = [each for each in found if isinstance(each, pa.RecordBatch)]

@@ -329,6 +329,9 @@ VALUES = {
     "dead_letter": "dead.jsonl",
     "delete_values": "out",
     "delta": "1e-6",
+    "decimal": ",",
+    "delimiter": ", --input events.csv",
+    "encoding": "windows-1252",
     "domain": "domain",
     "duplicates": "counted",
     "end": "2024-01-01T03:00:00Z",
@@ -353,6 +356,7 @@ VALUES = {
     "neighbouring": "replace_one",
     "noise_key_file": "key",
     "noise_key_variable": "KEY",
+    "null": "NA",
     "output_format": "avro --watch 1",
     "participation_cap": "2",
     "period": "1800",
@@ -372,11 +376,14 @@ VALUES = {
     "streams": "a,b --stream_field land",
     "streams_per_person": "1 --streams a,b --stream_field land",
     "time_field": "when",
+    "time_format": "'%d.%m.%Y' --time_zone UTC",
     "time_unit": "s",
+    "time_zone": "Europe/Berlin",
     "timeout": "30",
     "unit": "person --max_contributions 2",
     "user_field": "who",
     "value_field": "cents",
+    "value_unit": "0.01 --max_value 500",
     "value_share": "0.4",
     "visits_per_person": "2 --method visit_counter",
     "watch": "1",
@@ -397,6 +404,7 @@ def folder_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with one file of everything; no pipeline runs."""
     more = {"who": "6", "thing": "b", "land": "a", "value": 3, "number": 4, "when": "2024-01-01T00:00:02Z"}
     write_folder(tmp_path, EVENT | more)
+    (tmp_path / "events.csv").write_text("user,item,time,value\n1,a,2024-01-01T00:00:00Z,2\n")
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("KEY", "0123456789abcdef")

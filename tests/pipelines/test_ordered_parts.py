@@ -33,11 +33,13 @@ def write(path, times, kind=MICROS, group=2, **options):
 
 
 def least(path, unit=None, **fields):
-    return [group.least for group in row_groups(path, FieldMapping(time_unit=unit, **fields))]
+    return [
+        group.least for group in row_groups(path, FieldMapping(**({"time_zone": "UTC", "time_unit": unit} | fields)))
+    ]
 
 
 def parts_of(pattern, **fields):
-    fields = FieldMapping(**fields)
+    fields = FieldMapping(**({"time_zone": "UTC"} | fields))
     return [part for file in match_files(str(pattern)) for part in timed_parts(fields, file)]
 
 
@@ -125,7 +127,7 @@ class Tracker:
 
 def steps_of(parts, **fields):
     """Read until nothing is left; return of each step its events' times and stamps, and the watermark after it."""
-    reader, start, steps = OrderedParts(parts, FieldMapping(**fields)), 0, []
+    reader, start, steps = OrderedParts(parts, FieldMapping(**({"time_zone": "UTC"} | fields))), 0, []
     estimator = ManualWatermarkEstimator(None)
     while start is not None:
         tracker = Tracker(start, len(parts))

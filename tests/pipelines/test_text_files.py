@@ -35,7 +35,8 @@ HOSTILE = {
     "nulls": {"user": None, "item": None, "time": None},
 }
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress, "deflate": zlib.compress}
-HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1", "--method=clock"]
+HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1", "--method=clock",
+       "--time_zone=UTC"]  # fmt: skip
 
 
 def json_text(events):

@@ -101,7 +101,7 @@ def test_the_same_key_repeats_and_another_format_holds_the_same(city: City, tmp_
 def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = tmp_path / "events.jsonl"
     lines = [
-        {"user": f"u{i}", "item": "library harbour", "time": "2024-01-01T00:30:00", "stream": "ab"[i % 2]}
+        {"user": f"u{i}", "item": "library harbour", "time": "2024-01-01T00:30:00Z", "stream": "ab"[i % 2]}
         for i in range(40)
     ]
     events.write_text("".join(json.dumps(line) + "\n" for line in lines))

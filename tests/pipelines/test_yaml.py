@@ -23,7 +23,7 @@ from privstream.pipelines.yaml import transforms
 from privstream.pipelines.yaml.transforms import ADDED
 from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters, SparseVectorAlerts
 from privstream.transforms.events.private_transform import PrivateTransform
-from privstream.transforms.events.times import read_micros
+from privstream.transforms.events.times import TimeForm, read_micros
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
@@ -419,7 +419,7 @@ def test_every_transform_of_the_listing_has_every_key_described() -> None:
     ],
 )
 def test_times_in_any_usual_form(value: Any, unit: str | None) -> None:
-    assert read_micros("time", value, unit) == START * 1_000_000
+    assert read_micros("time", value, TimeForm(unit=unit)) == START * 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -430,4 +430,4 @@ def test_what_is_no_time_is_refused_without_quoting_it(value: Any) -> None:
     with pytest.raises(
         (TypeError, ValueError), match=f"^time must (be ({kinds}|between 1970-01-01 and 2200-01-01)|not be null)$"
     ):
-        read_micros("time", value, "s")
+        read_micros("time", value, TimeForm(unit="s"))

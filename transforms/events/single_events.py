@@ -27,7 +27,7 @@ from privstream.transforms.events.event_columns import (
     wrong_type,
 )
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.times import micros_of, micros_of_stamp, read_micros
+from privstream.transforms.events.times import TimeForm, micros_of, micros_of_stamp, read_micros
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
 
@@ -170,7 +170,7 @@ class ReadRows(beam.DoFn):
         fields = (self.user_field, self.item_field, self.time_field, self.stream_field, self.value_field)
         try:
             user, item, time, stream, value = (_read(row, field) for field in fields)
-            micros = 0 if self.time_field is None else read_micros("time", time, self.time_unit)
+            micros = 0 if self.time_field is None else read_micros("time", time, TimeForm(unit=self.time_unit))
         except Exception as error:
             LOG.read(1)  # the others are counted where they are gathered
             yield set_aside(broken_by(error, "row"), _as_json(row), "row")

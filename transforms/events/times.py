@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.local_times import EPOCH, has_zone, parse, parse_column, zone_clock
 from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAME = "time"
 SECONDS = int((datetime(2200, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
 
-SYNTAX, UNIT = "syntax", "unit"
+SYNTAX, UNIT, ZONE, SKIPPED = "syntax", "unit", "zone", "skipped"
 NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")  # tries each digit once, however many
 NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 ISO_8601 = re.compile(
@@ -74,30 +76,64 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
 
 
-def read_micros(name: str, value: Any, unit: str | None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class TimeForm:
+    """How times are written where they are no timestamps.
+
+    Attributes:
+        unit: of numbers: s, ms, us or ns; None if there must be none.
+        form: of text, as `strptime` reads it; None for ISO 8601, beside which there may be numbers as text.
+        zone: of times that do not say how far they are from UTC; None if there must be none.
+    """
+
+    unit: str | None = None
+    form: str | None = None
+    zone: str | None = "UTC"
+
+
+def read_micros(name: str, value: Any, written: TimeForm) -> int:
     """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
 
     Args:
         name: what the time is called.
-        value: ISO 8601 text (UTC if it names no zone), a timestamp, or a number or its text.
-        unit: the unit of numbers; None if there must be none.
+        value: text, a timestamp, or a number.
+        written: how text and numbers are times.
     """
-    found = _of_text(name, value, unit) if isinstance(value, str) else value
-    if unit is None and isinstance(found, numbers.Real) and not isinstance(found, bool):
+    found = _of_text(name, value, written) if isinstance(value, str) else value
+    if written.unit is None and isinstance(found, numbers.Real) and not isinstance(found, bool):
         raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
-    return micros_of(found, unit or "s", name)
+    if isinstance(found, datetime) and found.tzinfo is None:
+        return _at_zone(name, found, written.zone)
+    return micros_of(found, written.unit or "s", name)
 
 
-def _of_text(name: str, text: str, unit: str | None) -> datetime | int | float:
+def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float:
     """Return the time or the number that a text is."""
-    if ISO_8601.fullmatch(text):
-        try:
+    if written.form is not None:
+        found = parse(text, written.form)
+        if found is not None:
+            return found
+    elif ISO_8601.fullmatch(text):
+        with suppress(ValueError):  # there is no such day
             return datetime.fromisoformat(text.upper())
-        except ValueError:  # there is no such day
-            pass
-    elif NUMBER.fullmatch(text) or (unit is not None and NOT_FINITE.fullmatch(text)):
+    elif NUMBER.fullmatch(text) or (written.unit is not None and NOT_FINITE.fullmatch(text)):
         return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else float(text)
     raise BrokenRuleError(name, SYNTAX, f"{name} must be {TIME_TEXT}, or a number")
+
+
+def _at_zone(name: str, local: datetime, zone: str | None) -> int:
+    """Return when the clocks of a zone showed a time."""
+    micros = micros_of(local, name=name)
+    if zone is None:
+        raise _no_zone(name)
+    if zone == "UTC":
+        return micros
+    times, skipped = zone_clock(zone).to_utc(np.array([micros]))
+    if skipped[0]:
+        raise _skipped(name)
+    if not 0 <= times[0] < SECONDS * MICROS:
+        raise _out_of_range(name)
+    return int(times[0])
 
 
 def micros_of_stamp(timestamp: Timestamp) -> int | None:
@@ -135,33 +171,59 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
     return micros, [(nulls, _missing(NAME)), (outside, _out_of_range(NAME))]
 
 
-def read_times(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks]:
+def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
     """Return a column of timestamps, numbers or text as `micros_column` does.
 
     Args:
         column: its text need not be valid UTF-8; such a text is no time.
-        unit: of numbers; None if there must be none.
+        written: how text and numbers are times.
     """
     if pa.types.is_dictionary(column.type):
-        times, marks = read_times(column.dictionary, unit)
+        times, marks = read_times(column.dictionary, written)
         rows = pc.fill_null(column.indices.cast(pa.int64()), len(times)).to_numpy()
         spread = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
         return np.append(times, 0)[rows], [(null_rows(column.indices), _missing(NAME)), *spread]
     if not _is_text(column.type):
-        if unit is None and not (pa.types.is_timestamp(column.type) or pa.types.is_null(column.type)):
+        timestamps = pa.types.is_timestamp(column.type)
+        if written.unit is None and not (timestamps or pa.types.is_null(column.type)):
             raise ValueError("plain numbers must have a time_unit")
-        return micros_column(column, unit or "s")
-    return _at_once(column, unit) or _one_by_one(column, unit)
+        found = micros_column(column, written.unit or "s")
+        return _column_at_zone(found, written.zone) if timestamps and column.type.tz is None else found
+    if written.form is not None and not has_zone(written.form):
+        return _of_form(column, written.form, written.zone)
+    return (None if written.form is not None else _at_once(column, written)) or _one_by_one(column, written)
+
+
+def _of_form(column: pa.Array, form: str, zone: str | None) -> tuple[np.ndarray, Marks]:
+    """Return the times of texts of a form without a zone."""
+    nulls = null_rows(column) | (pc.fill_null(pc.binary_length(column.cast(pa.binary())), 0).to_numpy() == 0)
+    micros, read = parse_column(column, form)
+    outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
+    other = BrokenRuleError(NAME, SYNTAX, f"{NAME} must be of the form {form}")
+    marks = [(nulls, _missing(NAME)), (~read & ~nulls, other), (outside, _out_of_range(NAME))]
+    return _column_at_zone((np.where(outside, 0, micros), marks), zone)
+
+
+def _column_at_zone(found: tuple[np.ndarray, Marks], zone: str | None) -> tuple[np.ndarray, Marks]:
+    """Return when the clocks of a zone showed a column of times."""
+    local, marks = found
+    if zone is None:
+        return local, [*marks, (np.ones(len(local), np.bool_), _no_zone(NAME))]
+    if zone == "UTC":
+        return found
+    times, skipped = zone_clock(zone).to_utc(local)
+    outside = (times < 0) | (times >= SECONDS * MICROS)
+    return times, [*marks, (skipped, _skipped(NAME)), (outside, _out_of_range(NAME))]
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _at_once(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks] | None:
+def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | None:
     """Parse ISO 8601 or numbers at once, if all of the column is of the first value's form; None if it is not."""
     first = column.drop_null()[:1].cast(pa.binary()).to_pylist()
-    form = _form(first[0].decode("utf-8", "replace"), unit) if first else pa.timestamp("ns")
+    form = _form(first[0].decode("utf-8", "replace"), written.unit) if first else pa.timestamp("ns", "UTC")
     if form is None or (pa.types.is_int64(form) and _beyond_integers(column)):
         return None
     try:
@@ -170,7 +232,8 @@ def _at_once(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks] | N
         return None
     if pa.types.is_float64(form) and not pc.all(pc.is_finite(parsed)).as_py():
         return None
-    return micros_column(parsed, unit or "s")
+    found = micros_column(parsed, written.unit or "s")
+    return _column_at_zone(found, written.zone) if pa.types.is_timestamp(form) and form.tz is None else found
 
 
 def _form(text: str, unit: str | None) -> pa.DataType | None:
@@ -190,13 +253,13 @@ def _beyond_integers(column: pa.Array) -> bool:
     return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(column, "[xX]")).as_py())
 
 
-def _one_by_one(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks]:
+def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
     """Read text of several forms, or with wrong ones among it."""
     times = np.zeros(len(column), np.int64)
     broken: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
     for row, data in enumerate(column.cast(pa.binary()).to_pylist()):
         try:
-            times[row] = read_micros(NAME, data.decode("utf-8", "replace") if data else None, unit)
+            times[row] = read_micros(NAME, data.decode("utf-8", "replace") if data else None, written)
         except BrokenRuleError as rule:
             broken.setdefault(rule.code, (np.zeros(len(column), np.bool_), rule))[0][row] = True
     return times, list(broken.values())
@@ -228,6 +291,14 @@ def _wrong_type(name: str, kind: str) -> BrokenRuleError:
 
 def _not_finite(name: str) -> BrokenRuleError:
     return BrokenRuleError(name, FINITE, f"{name} must be finite")
+
+
+def _no_zone(name: str) -> BrokenRuleError:
+    return BrokenRuleError(name, ZONE, f"{name} must say how far it is from UTC, such as Z or +01:00")
+
+
+def _skipped(name: str) -> BrokenRuleError:
+    return BrokenRuleError(name, SKIPPED, f"{name} must be one that clocks show: they leave out an hour in spring")
 
 
 def _out_of_range(name: str) -> BrokenRuleError:

@@ -1,0 +1,342 @@
+"""Files as people have them: what separates fields, encodings, forms of times and numbers, zones, folders."""
+
+import gzip
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from privstream.pipelines import cli
+from privstream.pipelines.sources import text_lines
+from privstream.pipelines.sources.event_files import InputFileError, RawEvents
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.normalise import Normaliser
+from privstream.pipelines.sources.readers import ReadEvents
+
+BERLIN = {"time_zone": "Europe/Berlin", "time_format": "%d.%m.%Y %H:%M"}
+FORM = "time must be of the form %d.%m.%Y %H:%M"
+
+
+def at(text, zone="Europe/Berlin"):
+    time = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone))
+    return int(time.timestamp()) * 10**6
+
+
+def found(outcome):
+    return sorted((row["user"], row["item"], row["time"]) for row in outcome.rows)
+
+
+def faults(outcome):
+    return [(letter.position, letter.reason) for letter in outcome.letters]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_first_line_shows_what_separates_fields(delimiter, tmp_path, read_all):
+    rows = [["user", "item, it", "time"], ["u", '"a;b,c|d"', "2024-01-01T00:00:00Z"], ["", "i", "2024"]]
+    (tmp_path / "a.csv").write_text(
+        "".join(delimiter.join(row) + "\n" for row in rows).replace("item, it", '"item, it"')
+    )
+    outcome = read_all(tmp_path / "a.csv", item="item, it")
+    assert found(outcome) == [("u", "a;b,c|d", at("2024-01-01", "UTC"))]
+    assert faults(outcome) == [("line 3", "user must be present and not empty")]
+
+
+def test_another_delimiter_is_named_and_records_decide_about_none(tmp_path, read_all):
+    (tmp_path / "a.csv").write_text("user^item^time\nu^i^2024-01-01\n")
+    with pytest.raises(ValueError, match="must be a header with the fields user, item, time"):
+        read_all(tmp_path / "a.csv")
+    assert len(read_all(tmp_path / "a.csv", delimiter="^").rows) == 1
+    (tmp_path / "b.csv").write_text("user,item,time\nu;i;2024-01-01\nu,i,2024-01-01\nv;w;2024-01-01\n")
+    outcome = read_all(tmp_path / "b.csv")
+    assert len(outcome.rows) == 1 and [position for position, _ in faults(outcome)] == ["line 2", "line 4"]
+
+
+def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("item,user,a;item;user;b,c\n")
+    with pytest.raises(InputFileError, match=r"--delimiter must be given: the first line of .* in several ways"):
+        ReadEvents(str(tmp_path / "a.csv"), FieldMapping(user="", time="item", item="user"))
+
+
+@pytest.mark.parametrize("delimiter", ["", "::", "a", "1", '"', "\n", " ", "§", "\0"])
+def test_delimiters_that_cannot_be_are_refused(delimiter):
+    with pytest.raises(ValueError, match="delimiter must be one character that is no letter, digit, quote or space"):
+        FieldMapping(delimiter=delimiter)
+
+
+@pytest.mark.parametrize("block", [7, 1 << 20])
+@pytest.mark.parametrize("encoding", ["windows-1252", "iso-8859-15", "utf-16", "utf-8-sig", "cp437", "utf-8"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_text_in_any_encoding_is_read(encoding, ending, block, tmp_path, read_all, monkeypatch):
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
+    names = ["Möbel", "Äpfel", "Straße ÜÖ"] * 3
+    if ending == "csv":
+        text = "user;item;time\r\n" + "".join(f"u{n};{name};2024-01-01\r\n" for n, name in enumerate(names))
+    else:
+        lines = [{"user": f"u{n}", "item": name, "time": "2024-01-01"} for n, name in enumerate(names)]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (tmp_path / f"a.{ending}").write_bytes(text.replace("ß", "ß" if encoding != "ascii" else "ss").encode(encoding))
+    outcome = read_all(tmp_path / f"a.{ending}", encoding=encoding)
+    assert [item for _, item, _ in found(outcome)] == names and not outcome.letters
+
+
+def test_bytes_that_are_no_text_in_an_encoding_cost_their_record_alone(tmp_path, read_all):
+    lines = [b"user;item;time", b"u;M\xf6bel;2024-01-01", b"v;M\x81\xc3bel;2024-01-01", b"w;\xc4;2024-01-01"]
+    (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
+    outcome = read_all(tmp_path / "a.csv", encoding="windows-1252")
+    assert [row["item"] for row in outcome.rows] == ["Möbel", "Ä"]
+    assert faults(outcome) == [("line 3", "item must be valid CP1252")]
+    mixed = read_all(tmp_path / "a.csv")
+    assert not mixed.rows and [position for position, _ in faults(mixed)] == ["line 2", "line 3", "line 4"]
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "idna", "base64", "rot13", "utf-7", "unicode_escape", "utf-8\0"])
+def test_encodings_that_are_none_of_files_are_refused(encoding):
+    with pytest.raises(ValueError, match="encoding must be one that Python knows, such as utf-8 or windows-1252, got"):
+        FieldMapping(encoding=encoding)
+
+
+def test_options_about_text_are_refused_where_there_is_none(tmp_path):
+    pq.write_table(pa.table({"user": ["u"], "item": ["i"], "time": pa.array([1], pa.timestamp("s", "UTC"))}),
+                   tmp_path / "a.parquet")  # fmt: skip
+    for options in ({"delimiter": ";"}, {"encoding": "cp1252"}):
+        with pytest.raises(ValueError, match="must be given with CSV"):
+            ReadEvents(str(tmp_path / "a.parquet"), FieldMapping(**options))
+
+
+def test_times_of_a_form_in_a_zone_and_what_is_none(tmp_path, read_all):
+    lines = {
+        "24.12.2025 18:30": None,
+        "1.7.2025 9:05": None,
+        "2025-12-24 18:30": FORM,
+        "12/24/2025 18:30": FORM,
+        "31.02.2025 10:00": FORM,
+        "24.12.2025 25:00": FORM,
+        "30.03.2025 02:30": "time must be one that clocks show: in Europe/Berlin they leave out that hour when summer "
+        "time begins",
+        "26.10.2025 02:30": None,
+        "31.12.1969 23:00": "time must be between 1970-01-01 and 2200-01-01",
+        "": "time must be present and not empty",
+    }
+    text = "user;item;time\n" + "".join(f"u{n};i;{time}\n" for n, time in enumerate(lines))
+    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"user": f"u{n}", "item": "i", "time": time}) + "\n" for n, time in enumerate(lines))
+    )
+    for ending, first in (("csv", 2), ("jsonl", 1)):
+        outcome = read_all(tmp_path / f"a.{ending}", **BERLIN)
+        times = [time for _, _, time in found(outcome)]
+        assert times == [at("2025-12-24 18:30"), at("2025-07-01 09:05"), at("2025-10-26T00:30", "UTC")]
+        told = [(f"line {n + first}", reason) for n, reason in enumerate(lines.values()) if reason]
+        assert faults(outcome) == told
+
+
+def test_times_with_an_offset_need_no_zone(tmp_path, read_all):
+    (tmp_path / "a.csv").write_text("user,item,time\nu,i,17/May/2015:10:05:03 +0200\nu,i,17/May/2015:10:05:03\n")
+    outcome = read_all(tmp_path / "a.csv", time_zone=None, time_format="%d/%b/%Y:%H:%M:%S %z")
+    assert [row["time"] for row in outcome.rows] == [at("2015-05-17T08:05:03", "UTC")]
+    assert [position for position, _ in faults(outcome)] == ["line 3"]
+
+
+ISO = ["2024-07-01T12:00:00Z", "2024-07-01T12:00:00", "2024-07-01", "2024-07-01T12:00+02:00"]
+
+
+@pytest.mark.parametrize("texts", [ISO, ISO[1:3], [5, *ISO]], ids=["mixed", "local", "several kinds"])
+def test_a_local_time_without_a_zone_is_refused_and_never_utc(texts):
+    columns = {"user": ["u"] * len(texts), "item": ["i"] * len(texts), "time": texts}
+    batch, refusals = Normaliser(FieldMapping())(RawEvents(columns, str, str))
+    local = [row for row, text in enumerate(texts) if text in ISO[1:3]]
+    assert [one.row for one in refusals if one.code == "time_zone"] == local
+    assert {one.reason for one in refusals if one.row in local} == {
+        "time must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given"
+    }
+    batch, refusals = Normaliser(FieldMapping(time_zone="Europe/Berlin"))(RawEvents(columns, str, str))
+    assert not [one for one in refusals if one.row in local]
+    times = batch["time"].cast(pa.int64()).to_pylist()
+    assert at("2024-07-01T12:00") in times and at("2024-07-01T00:00") in times
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_local_timestamps_of_files_need_a_zone_too(unit, tmp_path, read_all):
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    local = int((datetime(2024, 7, 1, 12) - datetime(1970, 1, 1)).total_seconds()) * per_second
+    times = pa.array([local, None], pa.timestamp(unit))
+    pq.write_table(pa.table({"user": ["u", "v"], "item": ["i", "i"], "time": times}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"--time_zone must be given, such as .*: field `time` of .* has local times"):
+        ReadEvents(str(tmp_path / "a.parquet"), FieldMapping())
+    outcome = read_all(tmp_path / "a.parquet", time_zone="Europe/Berlin")
+    assert [row["time"] for row in outcome.rows] == [at("2024-07-01T12:00")]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (
+            {"time_format": "%d.%m.%Y"},
+            "time_zone must be given, such as Europe/Berlin or UTC: times of this time_format",
+        ),
+        ({"time_format": "%d.%m.%Y", "time_unit": "s"}, "time_unit must not be given with time_format"),
+        ({"time_zone": "Berlin"}, "time_zone must be an IANA time zone such as Europe/Berlin or UTC, got 'Berlin'"),
+        ({"decimal": ";"}, "decimal must be one of"),
+        ({"value_unit": 0}, "value_unit must be"),
+        ({"value_unit": float("nan")}, "value_unit must be"),
+    ],
+)
+def test_options_are_checked_before_a_run(options, rule):
+    with pytest.raises(ValueError, match=rule):
+        FieldMapping(**options)
+
+
+NUMBERS = ["12,50", "1.234,5", "1.234", "12.50", "1 234,00", "1'234.567,8", "x", "-,5", "12,", "1,2,3", "1e3",
+           "-1.234.567"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.binary(), pa.large_string(), pa.dictionary(pa.int8(), pa.string()), None]
+)
+def test_numbers_are_read_in_one_style_alone(kind):
+    def read(decimal):
+        values = NUMBERS if kind is None else pa.array(NUMBERS).cast(kind)
+        values = [*NUMBERS[:-1], 5] if kind is None else values
+        columns = {"user": ["u"] * 12, "item": ["i"] * 12, "time": [1] * 12, "value": values}
+        fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
+        batch, refusals = Normaliser(fields)(RawEvents(columns, str, str))
+        assert {one.code for one in refusals} == {"value_type"}
+        return batch["value"].to_pylist(), [one.row for one in refusals], {one.reason for one in refusals}
+
+    last = 5.0 if kind is None else -1234567.0
+    assert read(",") == ([12.5, 1234.5, 1234.0, 1234.0, -0.5, 12.0, 1000.0, last], [3, 5, 6, 9],
+                         {"value must be a number, with a comma before decimals"})  # fmt: skip
+    assert read(None)[0][:3] == [1.234, 12.5, 1000.0] and read(".")[0][:3] == [1.234, 12.5, 1000.0]
+    grouped = Normaliser(FieldMapping(value="v", time_unit="s", decimal="."))
+    columns = {"user": ["u"], "item": ["i"], "time": [1], "v": ["1,234.50"]}
+    assert grouped(RawEvents(columns, str, str))[0]["value"].to_pylist() == [1234.5]
+
+
+def test_values_are_rounded_to_public_units_and_may_be_missing(tmp_path, read_all):
+    (tmp_path / "a.csv").write_text('user;item;time;value\nu;i;1;"12,50"\nu;i;1;\nu;i;1;NA\nu;i;1;0,1\nu;i;1;2,005\n')
+    options = {"value": "value", "time_unit": "s", "decimal": ",", "null": ("NA",), "whole": True}
+    cents = read_all(tmp_path / "a.csv", **options, optional_value=True, value_unit=0.01)
+    assert [row["value"] for row in cents.rows] == [1250.0, 0.0, 0.0, 10.0, 200.0] and not cents.letters
+    needed = read_all(tmp_path / "a.csv", **options)
+    assert [row["value"] for row in needed.rows] == [12.0, 0.0, 2.0]
+    assert faults(needed) == [(f"line {line}", "value must be present and not empty") for line in (3, 4)]
+
+
+def test_white_space_and_texts_for_nothing(tmp_path, read_all):
+    lines = [
+        "user,item,time",
+        " u ,tea\u00a0,2024-01-01",
+        "u,\ufefftea\t, 2024-01-01 ",
+        "n/a,tea,2024-01-01",
+        "u, - ,2024-01-01",
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    outcome = read_all(tmp_path / "a.csv", trim=True, null=("n/a", "-"))
+    assert [(row["user"], row["item"]) for row in outcome.rows] == [("u", "tea")] * 2
+    assert faults(outcome) == [
+        ("line 4", "user must be present and not empty"),
+        ("line 5", "item must be present and not empty"),
+    ]
+    as_it_stands = read_all(tmp_path / "a.csv")
+    assert [row["user"] for row in as_it_stands.rows] == [" u ", "n/a", "u"]
+
+
+def test_a_header_that_stands_in_the_file_again_is_one_dead_letter(tmp_path, read_all):
+    (tmp_path / "a.csv").write_text("user,item,time,x\nu,i,2024-01-01,1\nuser,item,time,x\nv,item,2024-01-01,2\n")
+    outcome = read_all(tmp_path / "a.csv")
+    assert [row["user"] for row in outcome.rows] == ["u", "v"]
+    assert faults(outcome) == [("line 3", "record must not be the header again")]
+
+
+def test_a_folder_of_files_compressed_or_not(tmp_path, read_all):
+    folder = tmp_path / "events"
+    (folder / "older").mkdir(parents=True)
+    text = "user;item;time\nu{0};i;2024-01-01\n"
+    (folder / "a.csv").write_text(text.format(1))
+    (folder / "b.csv.gz").write_bytes(gzip.compress(text.format(2).encode()))
+    (folder / "c.csv.zst").write_bytes(zstandard.compress(b"\xef\xbb\xbf" + text.format(3).encode()))
+    (folder / "_SUCCESS").touch()
+    (folder / "older" / "d.csv").write_text(text.format(4))
+    assert [row["user"] for row in read_all(folder).rows] == ["u1", "u2", "u3"]
+    (folder / "readme.txt").touch()
+    with pytest.raises(InputFileError, match=r"--input must end in .*, got .*readme\.txt"):
+        match_files(str(folder))
+    with pytest.raises(InputFileError, match="--input must have at least one file"):
+        match_files(str(tmp_path))
+
+
+COMMAND = ["counts", "--window", "1d", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "2"]
+FORMS = ["--encoding", "windows-1252", "--time_format", "%d.%m.%Y %H:%M", "--time_zone",
+         "Europe/Berlin", "--user_field", "Kunde", "--item_field", "Artikel", "--time_field", "Gekauft am",
+         "--null", "-"]  # fmt: skip
+SUMS = ["--decimal", ",", "--value_field", "Betrag", "--value_unit", "0.01", "--max_value", "5000"]
+
+
+def german(path):
+    """Write purchases as a spreadsheet in Germany exports them; return the true counts and sums, in cents."""
+    chance = random.Random(7)
+    lines, counts, sums = ["Kunde;Artikel;Gekauft am;Betrag"], {}, {}
+    for customer in range(4000):
+        for item in ("Gartenstühle", "Möbel"):
+            day, minute = chance.randrange(3), chance.randrange(24 * 60)
+            time = datetime(2025, 12, 23) + timedelta(days=day, minutes=minute)
+            price = chance.choice(['"12,50"', "7,05", '"1.234,50"', "-", ""])
+            lines.append(f"{customer};{item};{time:%d.%m.%Y %H:%M};{price}")
+            counts[item, day] = counts.get((item, day), 0) + 1
+            cents = {'"12,50"': 1250, "7,05": 705, '"1.234,50"': 5000}.get(price, 0)
+            sums[item, day] = sums.get((item, day), 0) + cents
+    lines += ["1;Möbel;31.02.2025 10:00;1,00", "2;Möbel;2025-12-24 18:30;1,00", "3;Möbel;24.12.2025 18:30;12.50"]
+    path.write_bytes(("\r\n".join(lines) + "\r\n").encode("windows-1252"))
+    return counts, sums
+
+
+@pytest.mark.parametrize("summed", [False, True], ids=["counts", "sums"])
+def test_a_spreadsheet_from_germany_gets_a_right_answer_in_one_call(summed, tmp_path, capsys):
+    counts, sums = german(tmp_path / "kauf.csv")
+    output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.parquet")]
+    letters = ["--dead_letter", str(tmp_path / "dead.jsonl")]
+    period = ["--start", "2025-12-23", "--end", "2025-12-26"]
+    assert cli.main([*COMMAND, *period, *output, *letters, *FORMS, *(SUMS if summed else [])]) == 0
+    told = capsys.readouterr().err
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    start = datetime(2025, 12, 22, 23, tzinfo=UTC)  # midnight in Berlin
+    assert {row["item"] for row in rows} == {"Gartenstühle", "Möbel"} and len(rows) == 6
+    for row in rows:
+        day = (row["window_start"] - start) // timedelta(days=1)
+        assert row["window_start"] == start + timedelta(days=day)
+        assert abs(row["count"] - counts[row["item"], day]) < 100
+        if summed:
+            assert abs(row["sum"] - sums[row["item"], day]) < 400_000
+    assert "events without a value count with 0" in told or not summed
+    bad = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert [letter["position"] for letter in bad] == [f"line {8002 + n}" for n in range(3 if summed else 2)]
+
+
+def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsys):
+    german(tmp_path / "kauf.csv")
+    output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.jsonl"), "--dry_run"]
+    period = ["--start", "2025-12-23", "--end", "2025-12-26"]
+    sums = ["--value_field", "Betrag", "--decimal", ",", "--max_value", "50"]
+    assert cli.main([*COMMAND, *period, *output, *FORMS, *sums]) == 0
+    told = capsys.readouterr().err
+    assert "8,000 of 8,003 events usable" in told
+    assert "values were rounded to whole numbers of 1, and sums and intervals are of these" in told
+
+
+def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("user;item;time\nu;i;01.02.2024 00:30\n")
+    runs = set()
+    for zone, form in (("UTC", "%d.%m.%Y %H:%M"), ("Europe/Berlin", "%d.%m.%Y %H:%M"), ("UTC", "%m.%d.%Y %H:%M")):
+        output = ["--input", str(tmp_path / "a.csv"), "--output", str(tmp_path / f"{len(runs)}.jsonl")]
+        key = ["--noise_key_file", str(tmp_path / "key")]
+        (tmp_path / "key").write_bytes(bytes(range(32)))
+        (tmp_path / "key").chmod(0o600)
+        period = ["--start", "2024-01-01", "--end", "2024-03-01"]
+        cli.main([*COMMAND, *period, *output, *key, "--time_zone", zone, "--time_format", form])
+        runs |= {line.split()[2] for line in capsys.readouterr().err.splitlines() if "run id: " in line}
+    assert len(runs) == 3

@@ -1,0 +1,100 @@
+"""Local times and times of a form: read at once as they are read one by one, by Python's own zones and strptime."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.transforms.events.local_times import EPOCH, check_form, has_zone, parse, parse_column, zone_clock
+
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "Asia/Kathmandu",
+         "Africa/Casablanca", "Pacific/Apia", "America/Sao_Paulo"]  # fmt: skip
+FORMS = ["%d.%m.%Y %H:%M", "%Y%m%d%H%M%S", "%d/%b/%Y:%H:%M:%S", "%m/%d/%Y %I:%M %p", "%Y-%m-%d %H:%M:%S.%f", "%Y-%j"]
+
+
+def micros(time):
+    return (time.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@given(st.datetimes(datetime(1970, 1, 3), datetime(2199, 12, 28)))
+def test_a_local_time_is_what_python_says_and_one_in_a_skipped_hour_is_none(zone, local):
+    (time,), (skipped,) = zone_clock(zone).to_utc(np.array([micros(local)]))
+    there = local.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)  # of two, it is the first
+    back = there.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    assert skipped == (back != local)
+    if not skipped:
+        assert time == micros(there)
+
+
+def test_hours_that_are_left_out_or_shown_twice():
+    texts = ["2025-03-30 01:59", "2025-03-30 02:00", "2025-03-30 02:59", "2025-03-30 03:00", "2025-10-26 02:30",
+             "2040-07-01 12:00"]  # fmt: skip
+    local = np.array([micros(datetime.fromisoformat(text)) for text in texts])
+    times, skipped = zone_clock("Europe/Berlin").to_utc(local)
+    assert skipped.tolist() == [False, True, True, False, False, False]
+    found = [(EPOCH + timedelta(microseconds=int(time))).strftime("%H:%M") for time in times[~skipped]]
+    assert found == ["00:59", "01:00", "00:30", "10:00"]
+
+
+@pytest.mark.parametrize("zone", ["", "Berlin", "../etc/passwd", "/etc/passwd", "Europe/Berlin\0", "x" * 300])
+def test_an_unknown_zone_is_refused(zone):
+    with pytest.raises(ValueError, match="time_zone must be an IANA time zone such as Europe/Berlin or UTC, got"):
+        zone_clock(zone)
+
+
+def read(texts, form):
+    times, good = parse_column(pa.array(texts), form)
+    return [time if known else None for time, known in zip(times.tolist(), good.tolist(), strict=True)]
+
+
+def one_by_one(texts, form):
+    found = [parse(text, form) for text in texts]
+    return [None if time is None else micros(time) for time in found]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(st.datetimes(datetime(1000, 1, 1)), st.integers(0, 20), st.text("0123456789 .:/x\u0661", max_size=2))
+def test_text_of_a_form_is_read_at_once_as_by_strptime(form, time, place, edit):
+    text = time.strftime(form)
+    edited = text[:place] + edit + text[place + len(edit) :]
+    texts = [text, edited, text + edit, edit + text, text[: place + 1]]
+    assert read(texts, form) == one_by_one(texts, form)
+    assert read([text], form) == [micros(datetime.strptime(text, form))]
+
+
+def test_days_that_there_are_not_are_no_times():
+    texts = ["24.12.2025 18:30", "31.02.2025 10:00", "29.02.2100 10:00", "29.02.2024 10:00", "24.12.2025 24:00",
+             "24.12.2025 18:60", "00.12.2025 10:00", "24.13.2025 10:00",
+             "24.12.0000 10:00", "2025-12-24 18:30"]  # fmt: skip
+    assert [time is not None for time in read(texts, "%d.%m.%Y %H:%M")] == [True, False, False, True] + [False] * 6
+    assert read(["4.2.2025 9:05", "04.02.2025 09:05"], "%d.%m.%Y %H:%M")[0] == micros(datetime(2025, 2, 4, 9, 5))
+
+
+def test_text_that_is_no_utf_8_or_is_long_or_missing_is_no_time():
+    data = pa.array([b"\xff4.12.2025 18:30", b"1" * 10_000, None, b""], pa.binary())
+    assert read(data, "%d.%m.%Y %H:%M") == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [
+        ("%H:%M", "must name a year, a month and a day"),
+        ("%d.%m.", "must name a year, a month and a day"),
+        ("%c", "must have directives of strptime among"),
+        ("%Y-%m-%d %Z", "must have directives of strptime among"),
+        ("%Y-%m-%d %", "must have directives of strptime among"),
+        ("", "must name a year"),
+        ("%Y-%m-%d %Y", "must be a form that strptime can read"),
+    ],
+)
+def test_forms_that_name_no_day_or_depend_on_the_place_are_refused(form, rule):
+    with pytest.raises(ValueError, match=f"time_format {rule}"):
+        check_form(form)
+
+
+def test_forms_with_a_zone_are_known():
+    assert has_zone("%d/%b/%Y:%H:%M:%S %z") and not has_zone("%Y-%m-%dT%H:%M:%SZ") and not has_zone("%Y%%z")
