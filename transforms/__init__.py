@@ -33,6 +33,7 @@ from privstream.transforms.rows import (
     RangeQuery,
     RankedItem,
 )
+from privstream.transforms.timing.steps import WindowOptions
 from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
 
 __all__ = [
@@ -68,4 +69,5 @@ __all__ = [
     "SparseVectorAlerts",
     "ThresholdFlags",
     "TopKWithGap",
+    "WindowOptions",
 ]

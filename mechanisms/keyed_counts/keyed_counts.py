@@ -533,6 +533,14 @@ def means_with_bounds(
     return means, np.maximum(upper - means, means - lower)
 
 
+def list_told(bounds: Bounds) -> tuple[str, ...]:
+    """Return what a person is limited to on the list of different people, as a sentence; nothing without one."""
+    if not bounds.listed:
+        return ()
+    most = f"at most {bounds.listed:,} items in the whole run, once for each"
+    return (f"On the list of different people a person counts for {most}.",)
+
+
 def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
     """Return sentences that say what a unit is limited to, and which items are considered; `lasting`: stay found."""
     if unit == "event":
@@ -544,11 +552,7 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
-    if bounds.listed:
-        found.append(
-            f"On the list of different people a person counts for at most {bounds.listed:,} items in the whole run, "
-            "once for each."
-        )
+    found += list_told(bounds)
     if bounds.largest is not None:
         low = -bounds.largest if bounds.signed else 0
         found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")

@@ -68,7 +68,23 @@ def read_signature(path: str) -> Signature:
         types, choices = _types(each.annotation)
         value = REQUIRED if default is None else ast.literal_eval(default)
         arguments[each.arg] = Argument(each.arg, types, choices, value, _followed(each.arg, texts[each.arg]))
+    if made.args.kwarg is not None:
+        for option in _window_options():
+            arguments[option.name] = option._replace(text=texts.get(option.name, option.text))
     return Signature(docstring.partition("\n")[0], arguments)
+
+
+@cache
+def _window_options() -> tuple[Argument, ...]:
+    """Return the options of windows, which transforms hand on unread: see `WindowOptions`."""
+    classes = {each.name: each for each in _parse("timing.steps").body if isinstance(each, ast.ClassDef)}
+    texts = described(ast.get_docstring(classes["WindowOptions"]) or "")
+    made = next(each for each in classes["Steps"].body if isinstance(each, ast.FunctionDef) and each.name == "of")
+    return tuple(
+        Argument(each.arg, *_types(each.annotation), REQUIRED if default is None else ast.literal_eval(default), text)
+        for each, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True)
+        if each.annotation is not None and (text := texts.get(each.arg))
+    )
 
 
 def described(docstring: str, title: str = "Args") -> dict[str, str]:

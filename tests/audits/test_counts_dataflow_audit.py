@@ -9,7 +9,7 @@ from attacks import falls, stands
 from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
-from privstream.transforms.counts.contributions import Contributed, CountContributions
+from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.keyed_counts import KeyedCounts
 from tiny_runner import dofns_of
 
@@ -26,7 +26,7 @@ class Forgetful(CountContributions):
     """Limits each window by itself."""
 
     def handle(self, key, step, batches, state):
-        return super().handle(key, step, batches, Contributed())
+        return super().handle(key, step, batches, self.decode(key, []))
 
 
 def counts(seed, **options):

@@ -25,12 +25,12 @@ from privstream.transforms.batches import (
     encode,
     group_of,
 )
-from privstream.transforms.counts.contributions import Contributed, CountContributions, joined, unsealed_counts
+from privstream.transforms.counts.contributions import CountContributions, joined, unsealed_counts
 from privstream.transforms.counts.publishing import LargestCounts, Pairs
 from privstream.transforms.events.bounding import (
     SELECTIONS,
     BoundAcrossWindows,
-    Contributions,
+    Used,
     added_up,
     bound_items,
     place_in_run,
@@ -132,7 +132,7 @@ def admitted(taking_part, participations, streams, split=1, *, reload=False) -> 
     limit = BoundAcrossWindows(
         steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, participations=participations, streams=streams
     )
-    ledger, log, found = Contributions(), [], set()
+    ledger, log, found = limit.decode(b"", []), [], set()
     for step in sorted({step for step, _, _ in taking_part}):
         batches = []
         for stream in sorted({s for at, s, _ in taking_part if at == step}, reverse=bool(split % 2)):
@@ -196,7 +196,7 @@ def test_a_cap_above_16_bits_holds():
     limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
-    ledger = Contributions(participations=before)
+    ledger = Used(limit.decode(b"", []).counters | {"participations": before})
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
         handled = limit.handle(b"", 1, [(StepKey("", 1, 0), InStreams.of("", holdings))], ledger)
@@ -207,11 +207,12 @@ def test_a_cap_above_16_bits_holds():
 
 def test_counting_over_many_steps_does_not_wrap_around():
     limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=100_000)
-    _, charges = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), Contributions())
+    _, charged = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), limit.decode(b"", []))
+    charges = charged["participations"]
     counters = UserCounters()
     for _ in range(17):
-        counters = counters.add(charges[0])
-        charges[0] = counters.compact()
+        counters = counters.add(charges)
+        charges = counters.compact()
     assert counters.charged(np.array([5], np.uint64)).tolist() == [2**16]
 
 
@@ -304,7 +305,7 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
         held = HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
         return InStreams.of("", held)
 
-    first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], Contributed())
+    first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], stage.decode(b"", []))
     (one,) = map(counted, first.outputs)
     assert [one.items.tolist(), one.counts.tolist(), one.new.tolist()] == [[7, 8], [2, 1], [2, 1]]
     assert one.sums.tolist() == [100, 5]

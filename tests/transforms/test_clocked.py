@@ -139,7 +139,7 @@ def test_steps_without_any_event():
 
 @one_job("a clock", [False, True], runners=["prism"])
 def test_a_watermark_that_creeps_and_jumps(endless):
-    """Every step as the watermark passes; what comes later is set aside; an endless clock ends with its input."""
+    """Every step as the watermark passes; what comes later is set aside; an unbounded clock ends with its input."""
     steps = Steps(size=MICROS, period=MICROS, first=10, end=None if endless else 700)
     fn = Tell(steps=steps, timer_offset=0)
     events = test_stream.TestStream(coder=BytesCoder())

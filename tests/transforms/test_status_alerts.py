@@ -11,7 +11,7 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, SparseVectorAlerts
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.alerts.status_tests import DecideRules, Met
+from privstream.transforms.alerts.status_tests import DecideRules, RuleStates
 from privstream.transforms.batches import HolderBatch, Names, encode
 from slow_reference import hashed
 
@@ -92,7 +92,10 @@ def reference(made, events):
                 np.empty(0, np.uint64)
             ] * 3
             given = Holdings(
-                step=made.steps.alike(step), users=columns[0], items=columns[1], ranks=columns[2].astype(np.uint16)
+                step=made.steps.in_first_period(step),
+                users=columns[0],
+                items=columns[1],
+                ranks=columns[2].astype(np.uint16),
             )
             noise = made.steps.renewed(made.noise, step).derive("stream", stream)
             state, found = made.counted.monitor.step(state, given, noise)
@@ -151,7 +154,7 @@ def test_a_state_follows_from_its_log():
     assert len(state.unlogged) == 0
     for log in (segments, stage.encode(state)):
         found = stage.decode(key, log)
-        assert isinstance(found, Met)
+        assert isinstance(found, RuleStates)
         people = np.arange(100, dtype=np.uint64)
         assert found.counters.charged(people).tolist() == state.counters.charged(people).tolist()
         assert found.since.tolist() == state.since.tolist()

@@ -315,3 +315,12 @@ def test_a_run_with_other_parameters_shares_no_noise(changes):
     one, other = (transform(**more) for more in ({}, changes))
     words = [made.answer.mechanism._source(made.answer.noise).derive("stream", "").words(4) for made in (one, other)]
     assert np.all(words[0] != words[1])
+
+
+def test_the_guarantee_says_what_a_person_has_on_the_list_of_different_people():
+    """A long run has a list, and a short one has none."""
+    long = {"start": START, "end": START + 10 * 365, "epsilon": 1.0, "delta": 1e-6}
+    told = [" ".join(transform(**given).guarantee.limits) for given in (long, {})]
+    listed = "On the list of different people a person counts for at most 4 items in the whole run, once for each."
+    assert [listed in text for text in told] == [True, False]
+    assert "Theorem 4" in transform(**long).guarantee.proof and "Theorem 3" in transform().guarantee.proof

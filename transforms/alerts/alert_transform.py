@@ -15,6 +15,7 @@ from privstream.transforms.alerts.status_tests import StatusAlerts
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.events.private_transform import PrivateTransform
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 BUDGETS = ("shared", "per_rule")
 
@@ -41,8 +42,8 @@ class AlertTransform(PrivateTransform):
     tested = "measurement"
 
     @property
+    @override
     def public(self) -> Mapping[str, Any]:
-        """The rules, and the time that they are tested in, in microseconds since 1970."""
         steps, known = self.steps, [rule.given for rule in self.plan.rules]
         if steps.first is None or steps.end is None:
             return {"rules": known}
@@ -82,8 +83,8 @@ class AlertTransform(PrivateTransform):
         return ()
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """By how much a threshold must be passed, in all tests together, and what alerts cost."""
         plan, windows = self.plan, self.windows or LATER
         mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
         span = "" if self.windows else f" of the first {windows:,} windows"

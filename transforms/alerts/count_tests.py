@@ -18,6 +18,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.threshold_tests import AlertPlan, Runs, TestCounts, Tests
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +47,14 @@ class CountedAlerts:
 
     def margin(self, tests: int, windows: int = 1) -> float:
         """Return by how much means over so many windows are off at most in all tests, but with the plan's beta."""
-        return self._exceeded(self.plan.beta / (2 * tests), windows) / windows
+        return self._tail_bound(self.plan.beta / (2 * tests), windows) / windows
 
     def distance(self, duration: int, tests: int) -> float:
         """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
 
         At the threshold itself noise gives an alert in half of all windows, however long a number lasts.
         """
-        return float(self._exceeded(self.plan.beta / tests, 1) + 1)
+        return float(self._tail_bound(self.plan.beta / tests, 1) + 1)
 
     def stddev(self, windows: int = 1) -> float:
         """Return the standard deviation of the noise on a mean over so many windows."""
@@ -71,7 +72,7 @@ class CountedAlerts:
 
     def enough(self, tail: float, windows: int) -> int:
         """Return the least threshold that a mean of noise over so many windows meets with such a probability."""
-        return -(-(self._exceeded(tail, windows) + 1) // windows)
+        return -(-(self._tail_bound(tail, windows) + 1) // windows)
 
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
@@ -101,9 +102,9 @@ class CountedAlerts:
 
     def lower_bound(self, windows: int) -> int:
         """Return by how much, with the plan's beta in one test, noise makes a gap summed over them too large."""
-        return self._exceeded(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
+        return self._tail_bound(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
 
-    def _exceeded(self, tail: float, windows: int) -> int:
+    def _tail_bound(self, tail: float, windows: int) -> int:
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows).exceeded(windows, tail)
@@ -133,28 +134,28 @@ class CompareCounts(TestCounts, state="compare_counts"):
         self.signs = np.array([rule.sign for rule in method.plan.rules])
         self.thresholds = np.array([rule.threshold for rule in method.plan.rules])
 
+    @override
     def initial(self, key: bytes) -> CountedRuns:
-        """Return the state before the first window: there are no runs that could stop."""
         start = super().initial(key)
         recent = np.zeros((self.lengths.max() - 1, start.fired.size), np.int64)
         return CountedRuns((), start.fired, start.since, recent)
 
+    @override
     def snapshot(self, state: Runs) -> bytes:
-        """Encode a state; where each rule is about one window, as ever."""
         assert isinstance(state, CountedRuns)
         fields = {"fired": state.fired, "since": state.since}
         return pack("alert runs", 1, fields | ({"recent": state.recent} if len(state.recent) else {}))
 
+    @override
     def restore(self, data: bytes) -> CountedRuns:
-        """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
         recent = fields.get("recent", np.zeros((0, fields["fired"].size), np.int64))
         if len(recent) != self.lengths.max() - 1:
             raise SnapshotError("state must be of a run with the same rules")
         return CountedRuns((), fields["fired"], fields["since"], recent)
 
+    @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
-        """Compare all counts of one window, in all streams of the key."""
         assert isinstance(state, CountedRuns)
         streams = self.plan.streams_of(key)
         tests = self.read(streams, batches)

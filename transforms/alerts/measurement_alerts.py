@@ -30,8 +30,9 @@ from privstream.transforms.events.private_transform import ApplyDoFn, check_stre
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock, stepped
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, WithOnTimeMarkers, digest
+from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, apart_in_time, digest
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from typing_extensions import override
 
 
 class KeyMeasurements(beam.DoFn):
@@ -45,8 +46,8 @@ class KeyMeasurements(beam.DoFn):
         self.read = Metrics.counter("privstream", "measurements")
         self.outside = Metrics.counter("privstream", "events_outside_run")
 
+    @override
     def process(self, row: Any) -> Iterator[Any]:
-        """Encode one measurement under the step keys of its windows."""
         self.read.inc()
         try:
             number, micros, value, stream = self._read(row)
@@ -92,13 +93,13 @@ class KeyMeasurements(beam.DoFn):
 class KeepMeasurements(OnTimeBatches, state="keep_measurements"):
     """Per stream and step: pass on the measurements that were in time, when the step is due."""
 
+    @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Pass them on, all together."""
         table = {str(i): batch for i, batch in enumerate(batches)}
         yield ONE_RUN, stepped(key.step, pack("measurements", 1, table))
 
+    @override
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe a late measurement."""
         self.late.inc()
         yield late_letter(self.steps, key.step, "late measurement", "", key.stream)
 
@@ -109,8 +110,8 @@ class TestMeasurements(TestAlerts, state="test_measurements"):
     Sorting equal labels by value is safe: if no measurement differs by more than 1, no order statistic does.
     """
 
+    @override
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
-        """Put the measurements of a window in order."""
         found: list[tuple[int, int, int, float]] = []
         for batch in batches:
             for data in unpack("measurements", 1, batch).values():
@@ -232,8 +233,8 @@ class MeasurementAlerts(AlertTransform):
         self.noise = noise.derive("measurement alerts", public)
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What is promised for the measurements, whatever they are."""
         cost = (
             f"Tests stop when alerts have cost as much as {self.plan.mechanism.min_hits:,} at the full price, or nearly"
         )
@@ -253,19 +254,19 @@ class MeasurementAlerts(AlertTransform):
         )
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """All measurements count."""
         return Coverage(holds="the measurements", scope=OF_ALL_TESTS, note=SURE)
 
+    @override
     def build(self, measurements: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         check_rows("measurements", measurements, Measurement._fields[:3])
         plan = self.plan
         everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)
-        marked = apply_dofn(everywhere, check, KeyedBatch) | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        checked = apply_dofn(everywhere, check, KeyedBatch)
         keep = KeepMeasurements(steps=self.steps, timer_offset=1)
-        kept = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), keep, Keyed)
+        kept = apply_dofn(apart_in_time(checked, self.steps), keep, Keyed)
         clocked = kept | "WithClock" >> WithClock(self.steps, plan.keys)
         tests = TestMeasurements(plan=plan, steps=self.steps, timer_offset=2, noise=self.noise)
         return apply_dofn(clocked, tests, Alert)

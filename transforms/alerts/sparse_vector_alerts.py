@@ -39,8 +39,9 @@ from privstream.transforms.events.private_transform import ApplyDoFn, check_stre
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 BETTER = 0.75
 """A method without a number in each row must need so much less than one that has them."""
@@ -132,15 +133,11 @@ class SparseVectorAlerts(AlertTransform):
         epsilon: limit on what all rows together show about one person over the whole run, > 0. A smaller value protects
             better and needs more noise.
         rules: public rules, which are tested in this order. Their thresholds are numbers of people.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
             `end` must be given unless the input has no end.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         min_alerts: number of alerts that the budget pays for in any case. An alert that passes its threshold clearly
             costs less, so that there may be more.
         branches: number of prices of an alert, 1 to 32: the full price or, if the threshold is passed clearly enough, a
@@ -172,6 +169,7 @@ class SparseVectorAlerts(AlertTransform):
             the number of rules if that is larger.
         beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.
@@ -192,13 +190,10 @@ class SparseVectorAlerts(AlertTransform):
         *,
         epsilon: float,
         rules: tuple[AlertRule, ...],
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         period: Seconds | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         min_alerts: int = 10,
         branches: int = 2,
         budget: Literal["shared", "per_rule"] = "shared",
@@ -211,6 +206,7 @@ class SparseVectorAlerts(AlertTransform):
         max_hits: int | None = None,
         beta: float = 0.05,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.positive("epsilon", epsilon)
@@ -229,12 +225,10 @@ class SparseVectorAlerts(AlertTransform):
         self.streams_per_person = streams_per_person
         self.shards = check_shards(shards)
         self.steps = Steps.of(
-            window=window,
             period=period,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **options,
         )
         one_direction = by_rule or len({rule.sign for rule in rules}) == 1
         mechanism = AdaptiveSparseVector(
@@ -348,8 +342,8 @@ class SparseVectorAlerts(AlertTransform):
         return StatusAlerts(plan=plan, monitor=monitor, windows=self.windows)
 
     @property
+    @override
     def false_alerts(self) -> tuple[FalseAlerts, ...]:
-        """The rules with at_least that noise alone meets in a run with nobody at all."""
         plan = self.plan
         enough = plan.enough if self.counted is None else self.counted.enough
         return false_alerts(plan.rules, enough, self._tests_of, plan.quiet)
@@ -359,14 +353,14 @@ class SparseVectorAlerts(AlertTransform):
         return len(self.plan.streams) * max(1, (self.windows or LATER) + 1 - rule.windows)
 
     @property
+    @override
     def advice(self) -> str:
-        """What would help where noise alone meets rules."""
         several = all(rule.until is None for rule in self.plan.rules)
         return advice_on(self.false_alerts, several)
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised, over the whole run and all streams."""
         plan = self.plan
         caveats = [KEYED_NOISE]
         some_streams = self.streams_per_person is not None and self.streams_per_person < len(plan.streams)
@@ -412,8 +406,8 @@ class SparseVectorAlerts(AlertTransform):
         )
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """Who counts: people in some streams and, by status, while they have charges left."""
         limits, signs = streams_of_person(self.streams_per_person, self.plan.streams), {r.sign for r in self.plan.rules}
         more = "; alerts of at_least rules may be missing" * (1 in signs)
         more += "; alerts of at_most rules may be false" * (-1 in signs)
@@ -422,12 +416,12 @@ class SparseVectorAlerts(AlertTransform):
         return people_who_count(limits, OF_ALL_TESTS, SURE, more)
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)
@@ -441,8 +435,7 @@ class SparseVectorAlerts(AlertTransform):
         )
         meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
         keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        met = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
+        met = apply_dofn(apart_in_time(keyed_batches, self.steps), meet, Keyed)
         if plan.by_stream:
             limit = BoundAcrossWindows(
                 steps=self.steps, noise=self.noise, timer_offset=2, item_shards=1, streams=self.streams_per_person

@@ -24,6 +24,7 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clocks
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 USED_UP = (
     "When an at_most alert ends, everybody who is back is charged: where nobody has charges left, such a rule is met "
@@ -114,15 +115,15 @@ def rank_rules(element: Keyed) -> Iterator[Keyed]:
 
     All that a person meets in a window of a stream is in one batch, so ranks depend on that person alone.
     """
-    step, met = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
-    people = met.people()
-    ranks = place_in_run(people, np.lexsort((met.batch.items, people))).astype(np.uint16)
-    ranked = replace(met, batch=replace(met.batch, ranks=ranks))
+    step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
+    people = held.people()
+    ranks = place_in_run(people, np.lexsort((held.batch.items, people))).astype(np.uint16)
+    ranked = replace(held, batch=replace(held.batch, ranks=ranks))
     yield from on_clocks((stream, step, encode(batch)) for stream, batch in ranked.each())
 
 
 @dataclass(frozen=True, eq=False)
-class Met:
+class RuleStates:
     """What a stream remembers: who was charged, since when rules are met, and what changed and is not yet logged."""
 
     counters: UserCounters
@@ -145,26 +146,26 @@ class DecideRules(SingleSteps, state="decide_rules"):
         """The mechanism of one stream."""
         return self.method.monitor
 
-    def initial(self, key: bytes) -> Met:
-        """No rule is met, and nobody was charged."""
-        return Met(UserCounters(), self.monitor.initial_state().since, Charges.none())
+    @override
+    def initial(self, key: bytes) -> RuleStates:
+        return RuleStates(UserCounters(), self.monitor.initial_state().since, Charges.none())
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Met) -> tuple[Met, list[Alert]]:
-        """Decide one window."""
+    @override
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: RuleStates) -> tuple[RuleStates, list[Alert]]:
         held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
-        given = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
+        given = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
         active = given.active(state.counters, self.monitor.max_hits)
         self.limited.add(step, len(active), len(active) - int(active.sum()))
         found, since, charges = self.monitor.decide(state.counters, state.since, given, noise)
         self.alerts.inc(len(found.rules))
-        after = Met(state.counters.add(charges), since, state.unlogged.merged(charges))
+        after = RuleStates(state.counters.add(charges), since, state.unlogged.merged(charges))
         return after, list(self._rows(stream, step, found))
 
     def _rows(self, stream: str, step: int, found: RuleRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
-        plan, later = self.method.plan, step - self.steps.alike(step)
+        plan, later = self.method.plan, step - self.steps.in_first_period(step)
         start, end = self.steps.bounds(step)
         counts = found.counts.tolist() or [None] * len(found.rules)
         columns = (found.rules.tolist(), found.status.tolist(), found.since.tolist(), counts)
@@ -194,35 +195,35 @@ class DecideRules(SingleSteps, state="decide_rules"):
         """By how much, with the plan's beta in one count, noise makes a gap too large."""
         return self.monitor.count_error(self.method.plan.beta)
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe people who come too late."""
         held = decode(HolderBatch, batch)
         self.late.inc(len(held.users))
         for number in np.unique(held.items).tolist():
             name = self.method.plan.rules[number].name
             yield late_letter(self.steps, step, "late people", name, key.decode())
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: Met) -> list[bytes]:
-        """Write who has been charged since the last time, and since when rules are met."""
+    @override
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RuleStates) -> list[bytes]:
         return [_segment(state.unlogged, state.since)]
 
-    def decode(self, key: bytes, segments: list[bytes]) -> Met:
-        """Add up the log."""
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> RuleStates:
         state = self.initial(key)
         for segment in segments:
             found: dict[str, Any] = unpack("rules met", 1, segment)
             counters = state.counters.add(Charges.from_bytes(found["charges"]))
-            state = Met(counters, found["since"], Charges.none())
+            state = RuleStates(counters, found["since"], Charges.none())
         return state
 
-    def encode(self, state: Met) -> list[bytes]:
-        """Write one entry per person."""
+    @override
+    def encode(self, state: RuleStates) -> list[bytes]:
         charges = state.counters.compact()
         starts = range(0, max(1, len(charges)), SEGMENT)
         return [_segment(charges.slice(start, start + SEGMENT), state.since) for start in starts]
 
-    def logged(self, state: Met) -> Met:
-        """Return the state without what is in the log now."""
+    @override
+    def logged(self, state: RuleStates) -> RuleStates:
         return replace(state, unlogged=Charges.none())
 
 

@@ -23,22 +23,20 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
-    seal_encoded,
     string_buffers,
 )
-from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.events.dead_letters import late_in_streams, late_letter
-from privstream.transforms.events.split import people_key
+from privstream.transforms.events.bounding import BoundEvents, first_of_run, to_people
+from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clocks, stepped
-from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 ONE_RUN = b""
 """Key of tests that go over all streams."""
 
 
-class MeetRules(OnTimeBatches, state="meet_rules"):
+class MeetRules(BoundEvents, state="meet_rules"):
     """Per group of streams, step and shard of people: events in, out who meets which rule: holdings of its number.
 
     They go on keyed by group of streams and step, or `by_people`, for `BoundAcrossWindows`, by shard of people.
@@ -52,8 +50,8 @@ class MeetRules(OnTimeBatches, state="meet_rules"):
         self.noise = noise
         self.by_people = by_people
 
+    @override
     def setup(self) -> None:
-        """Hash the rules' items, as `SplitEvents` does those of events."""
         pairs = [(number, item) for number, rule in enumerate(self.rules) for item in rule.items or ()]
         texts = pa.array([item for _, item in pairs], pa.string())
         items = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(texts)))
@@ -62,22 +60,15 @@ class MeetRules(OnTimeBatches, state="meet_rules"):
         self._rules = np.array([number for number, _ in pairs], np.int64)[order]
         self._for_all = np.array([number for number, rule in enumerate(self.rules) if rule.items is None], np.int64)
 
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late events."""
-        events = InStreams.from_bytes(EventBatch, batch)
-        self.late.inc(len(events.users))
-        yield from late_in_streams(self.steps, key, events, None)
-
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Find who meets which rule in one step of one shard of people."""
-        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+    @override
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
         rows, rules = self.meet(events.people(), events.batch.items)
         if not len(rows):
             return
-        met = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
-        held = InStreams.sort(events.streams, events.codes[rows], met).with_rows()
+        holders = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
+        held = InStreams.sort(events.streams, events.codes[rows], holders).with_rows()
         if self.by_people:
-            yield people_key(key.shard), seal_encoded(key, held.to_bytes())
+            yield to_people(key, held.to_bytes())
         else:
             yield key._replace(shard=0).to_bytes(), held.to_bytes()
 
@@ -106,16 +97,16 @@ class CountMeeting(beam.DoFn):
         self.rules = rules
         self.by_stream = by_stream
 
+    @override
     def process(self, element: Keyed) -> Iterator[Keyed]:
-        """Count one batch."""
-        step, met = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
-        cells = met.codes * self.rules + met.batch.items.astype(np.int64)
-        counts = np.bincount(cells, minlength=len(met.streams) * self.rules).reshape(-1, self.rules)
+        step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
+        cells = held.codes * self.rules + held.batch.items.astype(np.int64)
+        counts = np.bincount(cells, minlength=len(held.streams) * self.rules).reshape(-1, self.rules)
         if self.by_stream:
-            each = zip(met.streams, counts, strict=True)
+            each = zip(held.streams, counts, strict=True)
             yield from on_clocks((stream, step, encode_counts((stream,), row)) for stream, row in each)
         else:
-            yield ONE_RUN, stepped(step, encode_counts(met.streams, counts))
+            yield ONE_RUN, stepped(step, encode_counts(held.streams, counts))
 
 
 def encode_counts(streams: tuple[str, ...], counts: np.ndarray) -> bytes:
@@ -232,25 +223,25 @@ class TestAlerts(SingleSteps):
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
         """Return the tests of one window."""
 
+    @override
     def initial(self, key: bytes) -> Runs:
-        """Return the state before the first window."""
         plan = self.plan
         fired = np.full((len(plan.streams_of(key)), len(plan.rules)), NEVER, np.int64)
         return Runs(tuple(plan.mechanism.initial_state() for _ in plan.groups), fired, fired)
 
+    @override
     def snapshot(self, state: Runs) -> bytes:
-        """Encode a state."""
         runs = {f"run {i}": self.plan.mechanism.snapshot(progress) for i, progress in enumerate(state.progress)}
         return pack("alert runs", 1, runs | {"fired": state.fired, "since": state.since})
 
+    @override
     def restore(self, data: bytes) -> Runs:
-        """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
         runs = (self.plan.mechanism.restore(fields[f"run {i}"]) for i in range(len(self.plan.groups)))
         return Runs(tuple(runs), fields["fired"], fields["since"])
 
+    @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
-        """Test all rules in one window, in all streams of the key."""
         plan, mechanism = self.plan, self.plan.mechanism
         if all(map(mechanism.halted, state.progress)):
             return state, []
@@ -342,8 +333,8 @@ class TestAlerts(SingleSteps):
             self.stopped.inc()
         return rows
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count a late batch, and describe it in the dead-letter output."""
         self.late.inc()
         yield late_letter(self.steps, step, "late count", "")
 
@@ -351,8 +342,8 @@ class TestAlerts(SingleSteps):
 class TestCounts(TestAlerts, state="test_counts"):
     """Test how many people meet each rule: every rule in every stream, in every window."""
 
+    @override
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
-        """Add up the counts of all shards; who is not there counts as nobody."""
         counts = np.zeros((len(streams), len(self.plan.rules)), np.int64)
         place = {stream: number for number, stream in enumerate(streams)}
         for batch in batches:

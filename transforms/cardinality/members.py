@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
+from privstream.mechanisms.monitor.holdings import Charges
+from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import unpack
 from privstream.mechanisms.sorted_runs import SEGMENT, Run, SortedRuns
 from privstream.transforms.batches import (
     EventBatch,
@@ -25,16 +24,25 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    seal,
-    string_buffers,
+    encode,
 )
-from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
+from privstream.transforms.events.bounding import (
+    Charged,
+    LimitCounter,
+    Used,
+    draw_in_streams,
+    entry,
+    first_of_run,
+    to_people,
+    within_limit,
+)
 from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.split import check_texts, people_key, split_by_shard, stream_numbers
+from privstream.transforms.events.split import CodedEvents, SplitCodes, check_texts, stream_numbers
 from privstream.transforms.timing.clocked import on_clocks
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches
+from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps, to_micros
+from typing_extensions import override
 
 ABSENT = 0
 
@@ -57,8 +65,8 @@ class Stays(Run):
         order = np.argsort(people)
         return cls(people[order], until[order])
 
+    @override
     def merged(self, newer: Stays) -> Stays:
-        """Return the stays of both, of which the newer ones count where there are two."""
         people, until, first = self.interleaved(newer)
         last = np.roll(first, -1)  # the first row is always one
         return Stays(people[last], until[last])
@@ -157,47 +165,29 @@ def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
     return found
 
 
-class SplitPresence(beam.DoFn):
-    """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
+class SplitPresence(SplitCodes):
+    """Split events of people who come and go; the code of an event is 2 * stream + kind.
 
-    People become keyed 64-bit hashes; an item is 2 * stream + kind. What lies outside of the public steps or streams,
-    or neither enters nor leaves, is counted and left out.
+    What lies outside of the public steps or streams, or neither enters nor leaves, is counted and left out.
     """
 
     def __init__(self, *, steps: Steps, rules: PresenceRules, noise: NoiseSource, shards: int) -> None:
-        self.steps = steps
+        super().__init__(steps=steps, noise=noise, shards=shards)
         self.rules = rules
-        self.noise = noise
-        self.shards = shards
-        self.events = Metrics.counter("privstream", "events")
-        self.usable = Metrics.counter("privstream", "events_usable")
-        self.outside = Metrics.counter("privstream", "events_outside_run")
-        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_values = Metrics.counter("privstream", "events_of_other_values")
 
-    def setup(self) -> None:
-        """Derive the hash, which depends on nothing but the key."""
-        self._user_hash = self.noise.derive("user hash")
-
-    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        """Split one batch."""
-        self.events.inc(batch.num_rows)
+    @override
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
         streams = stream_numbers(batch["stream"], self.rules.streams)
         kinds = self.rules.kinds(batch["item"]) if self.rules.by_item else np.full(batch.num_rows, ENTER)
-        times = batch["time"].to_numpy()
-        rows, steps = self.steps.assign(times)
+        rows, steps = self.steps.assign(batch["time"].to_numpy())
         meant = (streams >= 0) & (kinds >= 0)
         self.other_streams.inc(int((streams < 0).sum()))
         self.other_values.inc(int(((streams >= 0) & (kinds < 0)).sum()))
         self.outside.inc(int(meant.sum() - meant[rows].sum()))
-        keep = meant[rows]
-        rows, steps = rows[keep], steps[keep]
+        rows, steps = rows[meant[rows]], steps[meant[rows]]
         self.usable.inc(len(rows))
-        if not len(rows):
-            return
-        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
-        items, times = (2 * streams + kinds)[rows].astype(np.uint64), times[rows]
-        yield from split_by_shard(users, items, times, steps, self.shards)
+        return CodedEvents(rows, (2 * streams + kinds)[rows].astype(np.uint64), steps)
 
 
 def last_presence(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -219,18 +209,18 @@ class LastPresence(OnTimeBatches, state="last_presence"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.rules = rules
 
+    @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Find the last event of each person."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows = last_presence(events.users, events.items, events.times)
         items = events.items[rows]
         kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
         stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
-        said = HolderBatch(events.users[rows], streams, stay, Names.none())
-        yield people_key(key.shard), seal(key, said)
+        last = HolderBatch(events.users[rows], streams, stay, Names.none())
+        yield to_people(key, encode(last))
 
+    @override
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count late events, and describe them by stream, window and kind, with how many there were."""
         items = decode(EventBatch, batch).items
         self.late.inc(len(items))
         for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
@@ -241,22 +231,20 @@ class LastPresence(OnTimeBatches, state="last_presence"):
 
 NEVER = 1 << 62
 CHANGE = struct.Struct(">q")
-NOBODY = UserCounters()
-NOWHERE = MembershipLog()
+LIMITS = ("visits", "joined", "streams")
 
 
 @dataclass(frozen=True)
 class Members:
-    """Who is present until when, how often they have entered, and in how many streams; all as of the end of `step`.
+    """Who is present until when, and what people have used of their limits; all as of the end of `step`.
 
-    `membership`, `visits` and `joined` are kept by the keyed hash of person and stream, `streams` by person.
+    `membership`, and of the limits `visits` and `joined`, are kept by the keyed hash of person and stream, `streams` by
+    person.
     """
 
-    step: int = 0
-    membership: MembershipLog = NOWHERE
-    visits: UserCounters = NOBODY
-    joined: UserCounters = NOBODY
-    streams: UserCounters = NOBODY
+    step: int
+    membership: MembershipLog
+    used: Used
 
 
 class TrackMembers(OrderedSteps, state="track_members"):
@@ -291,62 +279,46 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self.limited = LimitCounter("entries", steps)
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
-        """Compare the new stays with those known before."""
-        said = HolderBatch.join([batch for _, batch in batches])
-        streams, stay = said.items.astype(np.int64), said.ranks.astype(np.int64)
+        heard = HolderBatch.join([batch for _, batch in batches])
+        streams, stay = heard.items.astype(np.int64), heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
-        places = self._places(said.users, streams)
+        places = self._places(heard.users, streams)
         before = state.membership.until(places)
         present = before > step
         entering = np.flatnonzero(~present & (stay > 0))
-        admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], state)
+        admitted, charged = self._admit(heard.users[entering], places[entering], state.used)
         self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)
         outputs = self._changes(step, streams[rows], present[rows], stay[rows] > 0, before[rows], until[rows])
         stays = Stays.of(places[rows], until[rows])
-        after = Members(
-            step=step,
-            membership=state.membership.updated(stays, step),
-            visits=state.visits.add(visits),
-            joined=state.joined.add(joined),
-            streams=state.streams.add(of_person),
-        )
-        segment = _segment(step, stays, visits, joined, of_person) if len(rows) else None
+        after = Members(step, state.membership.updated(stays, step), state.used.after(charged))
+        segment = _members_entry(step, stays, charged) if len(rows) else None
         return Handled(after, segment, outputs)
 
     def _places(self, users: np.ndarray, streams: np.ndarray) -> np.ndarray:
         """Return the keyed hash of person and stream."""
         if len(self.rules.streams) == 1:
             return users
-        places = np.empty(len(users), np.uint64)
-        order = np.argsort(streams, kind="stable")
-        starts = np.flatnonzero(first_of_run(streams[order])).tolist()
-        if starts:
-            sources = [self._sources[self.rules.streams[number]] for number in streams[order[starts]].tolist()]
-            together = SideBySide(sources, [*starts, len(order)])
-            places[order] = together.words(users[order])[:, 0, 0]
-        return places
+        return draw_in_streams(self._sources.__getitem__, self.rules.streams, streams, users)
 
-    def _admit(
-        self, people: np.ndarray, places: np.ndarray, state: Members
-    ) -> tuple[np.ndarray, Charges, Charges, Charges]:
-        """Tell which of the distinct entries are within a person's limits, and what they charge: visits, streams."""
+    def _admit(self, people: np.ndarray, places: np.ndarray, used: Used) -> tuple[np.ndarray, Charged]:
+        """Tell which of the distinct entries are within a person's limits, and what they charge."""
         admitted = np.ones(len(people), bool)
-        joined = of_person = visits = Charges.none()
+        charged = dict.fromkeys(LIMITS, Charges.none())
         if self.visits is not None:
-            admitted &= state.visits.charged(places) < self.visits
+            admitted &= used["visits"].charged(places) < self.visits
         if self.streams_per_person is not None and self.streams_per_person < len(self.rules.streams):
-            new = np.flatnonzero(admitted & (state.joined.charged(places) == 0))
-            left = self.streams_per_person - state.streams.charged(people[new])
-            over = place_in_run(people[new], np.lexsort((places[new], people[new]))) >= left
-            admitted[new[over]] = False
-            joined, of_person = Charges.of(places[new[~over]]), Charges.of(people[new[~over]])
+            new = np.flatnonzero(admitted & (used["joined"].charged(places) == 0))
+            within = within_limit(people[new], self.streams_per_person, used["streams"], lambda rows: places[new[rows]])
+            admitted[new[~within]] = False
+            charged |= {"joined": Charges.of(places[new[within]]), "streams": Charges.of(people[new[within]])}
         if self.visits is not None:
-            visits = Charges.of(places[admitted])
-        return admitted, visits, joined, of_person
+            charged["visits"] = Charges.of(places[admitted])
+        return admitted, charged
 
     def _changes(
         self,
@@ -360,7 +332,9 @@ class TrackMembers(OrderedSteps, state="track_members"):
         """Return by how much each stream's size changes, at this step and at later ones."""
         now = np.full(len(streams), step)
         parts = [(now, -1, present), (before, 1, present), (now, 1, stays), (until, -1, stays)]
-        chosen = [np.flatnonzero(rows & (at <= min(self._last, self.steps.last_alike(step)))) for at, _, rows in parts]
+        chosen = [
+            np.flatnonzero(rows & (at <= min(self._last, self.steps.last_of_period(step)))) for at, _, rows in parts
+        ]
         ats = np.concatenate([at[rows] for (at, _, _), rows in zip(parts, chosen, strict=True)])
         signs = np.concatenate([np.full(len(rows), sign) for (_, sign, _), rows in zip(parts, chosen, strict=True)])
         names = np.concatenate([streams[rows] for rows in chosen])
@@ -376,37 +350,33 @@ class TrackMembers(OrderedSteps, state="track_members"):
         ]
         return list(on_clocks(changes))
 
+    @override
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        """Describe late batches, which no runner that keeps its watermark lets happen."""
         yield late_letter(self.steps, key.step, "late events", f"{len(batch.users)} people")
 
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> Members:
-        """Put the log together."""
-        state = Members()
+        step, membership = 0, MembershipLog()
         for segment in segments:
             found: dict[str, Any] = unpack("members", 1, segment)
-            step, stays = int(found.pop("step")), Stays.from_bytes(found.pop("stays"))
-            charges = {name: Charges.from_bytes(data) for name, data in found.items()}
-            state = Members(
-                step=step,
-                membership=state.membership.updated(stays, step),
-                **{name: getattr(state, name).add(one) for name, one in charges.items()},
-            )
-        return state
+            step = int(found["step"])
+            membership = membership.updated(Stays.from_bytes(found["stays"]), step)
+        return Members(step, membership, Used.of_entries("members", LIMITS, segments))
 
+    @override
     def encode(self, state: Members) -> list[bytes]:
-        """Write one entry per person who is present, and per counter."""
-        stays = state.membership.compact(state.step)
-        charges = [counter.compact() for counter in (state.visits, state.joined, state.streams)]
-        longest = max(len(stays), *map(len, charges))
+        stays, charges = state.membership.compact(state.step), state.used.compact()
+        longest = max(len(stays), *map(len, charges.values()))
         return [
-            _segment(state.step, stays.slice(i, i + SEGMENT), *(one.slice(i, i + SEGMENT) for one in charges))
+            _members_entry(
+                state.step,
+                stays.slice(i, i + SEGMENT),
+                {limit: one.slice(i, i + SEGMENT) for limit, one in charges.items()},
+            )
             for i in range(0, longest, SEGMENT)
         ]
 
 
-def _segment(step: int, stays: Stays, visits: Charges, joined: Charges, streams: Charges) -> bytes:
+def _members_entry(step: int, stays: Stays, charged: Charged) -> bytes:
     """Encode one entry of the log."""
-    fields: dict[str, int | float | bytes | np.ndarray] = {"step": step, "stays": stays.to_bytes()}
-    charges = {"visits": visits.to_bytes(), "joined": joined.to_bytes(), "streams": streams.to_bytes()}
-    return pack("members", 1, fields | charges)
+    return entry("members", charged, step=step, stays=stays.to_bytes())

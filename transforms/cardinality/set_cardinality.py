@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
@@ -32,48 +31,39 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, privacy_unit
 from privstream.transforms.events.split import check_shards
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import ClockedSteps, Outputs, WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 UNITS = ("person", "event")
 NO_BOUND = -1
 
 
-class PublishCardinality(ClockedSteps, state="publish_cardinality"):
+class PublishCardinality(MechanismSteps, state="publish_cardinality"):
     """Per stream: run the mechanism through every window, and publish its estimates."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        streams: tuple[str, ...],
-        mechanism: mechanisms.SetCardinality,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
-        self.mechanism = mechanism
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "estimates_published")
+    counter = "estimates_published"
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe changes that come too late, which no runner that keeps its watermark lets happen."""
         self.late.inc()
         yield late_letter(self.steps, step, "late change", "")
 
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState
     ) -> tuple[CardinalityState, Outputs]:
-        """Estimate in all windows from `first` to `last`."""
         stream = key.decode()
         changes = np.zeros(last - first + 1, np.int64)
         for step, found in batches.items():
             if first <= step <= last:
                 changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
-        state, published = self.mechanism.run(state, changes, noise)
+        state, published = self.mechanism.run(state, changes, self.noise_of(key, first))
         outputs: list[tuple[int, CardinalityEstimate]] = []
         columns = (column.tolist() for column in published)
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
@@ -128,7 +118,6 @@ class SetCardinality(PrivateTransform):
     Args:
         epsilon: limit on what all rows together show about one person or one event, > 0. A smaller value protects
             better and needs more noise.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it. Nobody is in
             the set at that moment.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
@@ -154,13 +143,11 @@ class SetCardinality(PrivateTransform):
             stream.
         streams_per_person: with unit "person", the number of streams that one person may be in: those that the person
             enters first. Without it, one.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -176,7 +163,6 @@ class SetCardinality(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
@@ -192,16 +178,13 @@ class SetCardinality(PrivateTransform):
         ] = "auto",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **options)
         self.rules = PresenceRules.of(
             enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
         )
@@ -237,8 +220,8 @@ class SetCardinality(PrivateTransform):
         self.noise = noise
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What is promised, over the whole run and all streams."""
         found = self.mechanism.guarantee
         limits = list(found.limits)
         if self.mechanism.unit == "event":
@@ -256,8 +239,8 @@ class SetCardinality(PrivateTransform):
         return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """Who counts: people within their limits of visits and streams."""
         visits, limits = (
             self.mechanism.visits_per_person,
             streams_of_person(self.streams_per_person, self.rules.streams),
@@ -268,8 +251,8 @@ class SetCardinality(PrivateTransform):
         return people_who_count(limits, together(self.rules.streams))
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far the estimates are off at most, all of them together."""
         mechanism, windows = self.mechanism, self.mechanism.expected_steps
         error, updates = mechanism.error(windows), mechanism.expected_updates
         span = "" if mechanism.horizon else f" in the first {windows:,} windows"
@@ -288,12 +271,12 @@ class SetCardinality(PrivateTransform):
         return self.mechanism.error(window, updates)
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(item=self.rules.by_item, streams=self.rules.streams != ("",))
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if not events.is_bounded and self.method == "visit_counter" and self.mechanism.delta == 0:
             raise ValueError(
                 "delta must be > 0 with method visit_counter when the input is unbounded: with delta = 0 noise does "
@@ -304,10 +287,7 @@ class SetCardinality(PrivateTransform):
         people = self.noise.derive("people in a set")
         batches = gather(events, apply_dofn, self.event_fields)
         keyed_batches = apply_dofn(batches, SplitPresence(**common, noise=people, shards=self.shards), KeyedBatch)
-        marked = (
-            keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
-        )
-        said = apply_dofn(marked, LastPresence(**common, timer_offset=1), Keyed)
+        last = apply_dofn(apart_in_time(keyed_batches, self.steps), LastPresence(**common, timer_offset=1), Keyed)
         track = TrackMembers(
             **common,
             noise=people,
@@ -315,7 +295,7 @@ class SetCardinality(PrivateTransform):
             visits=self.mechanism.visits_per_person,
             streams_per_person=self.streams_per_person,
         )
-        changes = apply_dofn(said, track, Keyed)
+        changes = apply_dofn(last, track, Keyed)
         clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, together=True, apart=False)
         publish = PublishCardinality(
             steps=self.steps,

@@ -4,17 +4,14 @@ events, whoever sent them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
+from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -26,25 +23,21 @@ from privstream.transforms.batches import (
     seal_encoded,
     sealed_batch,
 )
-from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
-from privstream.transforms.events.dead_letters import late_in_streams
+from privstream.transforms.events.bounding import (
+    BoundEvents,
+    BoundOverRun,
+    Charged,
+    LimitCounter,
+    Used,
+    draw_in_streams,
+    first_of_run,
+    within_limit,
+)
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.timing.on_time import OnTimeBatches
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
-NOBODY = UserCounters()
 StreamCounts = InStreams[CountBatch]
-
-
-@dataclass(frozen=True)
-class Contributed:
-    """How often each person has contributed, which keys each has counted for (keyed hash of all three), or counts for
-    on a list of different people, and for how many keys each counts there."""
-
-    times: UserCounters = NOBODY
-    pairs: UserCounters = NOBODY
-    listed: UserCounters = NOBODY
 
 
 class PeopleLists(NamedTuple):
@@ -54,13 +47,8 @@ class PeopleLists(NamedTuple):
     last: int
 
 
-class CountContributions(OrderedSteps, state="count_contributions"):
-    """Per shard of people: leave out what is beyond a person's limit, and count the rest by group of streams
-    and shard of keys.
-
-    Steps are handled in order, and of a person's keys in a step those count that come first in an order that depends
-    on nothing but the person, the keys, their streams and the noise key. So what is left of a person's events depends
-    on that person's events alone.
+class CountContributions(BoundOverRun, state="count_contributions"):
+    """Leave out what is beyond a person's limit, and count the rest by group of streams and shard of keys.
 
     Args:
         contributions: of one person in the whole run, at most; None where others have limited them.
@@ -73,6 +61,8 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
             are depends on that person's events alone: the first that count, those of one step in the order above.
     """
+
+    kind = "contributed"
 
     def __init__(
         self,
@@ -89,9 +79,10 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         domain: Domain | None = None,
         lists: PeopleLists | None = None,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
+        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.lists = lists
+        # pairs of a person and a key, by the keyed hash of both and the stream; and keys for which a list counts people
+        self.limit_names = ("times", "pairs") if lists is None else ("times", "pairs", "listed")
         self.noise = noise
         self.contributions = contributions
         self.spread = spread
@@ -104,51 +95,56 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.limited = LimitCounter("contributions", steps)
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Contributed
-    ) -> Handled:
-        """Admit people's keys while the limit allows it, and count what is admitted."""
-        held = InStreams.join(HolderBatch, [batch for _, batch in batches])
-        rows = np.arange(len(held.users))
+    @override
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+        users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
         if self.remembers_keys:
             pairs = self._pairs(held, rows)
-            new = _charged(state.pairs, pairs) == 0
+            new = _charged(used["pairs"], pairs) == 0
         if self.distinct:
             rows = np.flatnonzero(new)
-        admitted = rows[self._within_limit(step, held, rows, state.times)]
-        times = nobody = Charges.none()
+        charged = dict.fromkeys(self.limit_names, Charges.none())
+        admitted = rows
         if self.contributions is not None:
+            draws = partial(self._pairs_of_some, held, rows)
+            admitted = rows[within_limit(users[rows], self.allowed(step), used["times"], draws)]
             self.limited.add(step, len(rows), len(rows) - len(admitted))
-            times = Charges.of(held.users[admitted])
+            charged["times"] = Charges.of(users[admitted])
         if self.lists is not None:
-            return self._listed(step, held, admitted, times, state)
-        counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else nobody
-        after = Contributed(state.times.add(times), state.pairs.add(counted))
-        outputs = list(by_group(step, self._count(held, admitted, new if self.newcomers else None), self.key_shards))
-        return Handled(after, _segment(times, counted) if len(times) else None, outputs)
+            some, charges = self._listed(step, held, admitted, used)
+            charged |= charges
+            counted = None if some is None else np.isin(np.arange(len(users)), some)
+        else:
+            if self.remembers_keys:
+                charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
+            counted = new if self.newcomers else None
+        return charged, list(by_group(step, self._count(held, admitted, counted), self.key_shards))
+
+    @override
+    def remembered(self, step: int, used: Used) -> Used:
+        if self.lists is None or self.steps.number(step) <= self.lists.last:
+            return used
+        return Used({"times": used["times"], "pairs": UserCounters(), "listed": UserCounters()})
 
     def _listed(
-        self, step: int, held: InStreams[HolderBatch], admitted: np.ndarray, times: Charges, state: Contributed
-    ) -> Handled:
-        """Count what is admitted, and beside it for whom a list counts each key from now on."""
+        self, step: int, held: InStreams[HolderBatch], admitted: np.ndarray, used: Used
+    ) -> tuple[np.ndarray | None, Charged]:
+        """Return the rows in which a list counts a person for a key from now on, and what that charges.
+
+        After its last step there are none, and nothing is charged.
+        """
         assert self.lists is not None
-        pairs = listed = Charges.none()
-        new, before = None, Contributed(state.times)  # after its last step nothing is remembered of a list
-        if self.steps.number(step) <= self.lists.last:
-            left = self.lists.keys - state.listed.charged(held.users[admitted])
-            open_ = admitted[left > 0]
-            own = self._pairs(held, open_)
-            fresh = _charged(state.pairs, own) == 0
-            some, own, left = open_[fresh], own[fresh], left[left > 0][fresh]
-            users = held.users[some]
-            chosen = place_in_run(users, np.lexsort((own, users))) < left
-            pairs, listed = Charges.of(own[chosen]), Charges.of(users[chosen])
-            new, before = np.zeros(len(held.users), bool), state
-            new[some[chosen]] = True
-        after = Contributed(state.times.add(times), before.pairs.add(pairs), before.listed.add(listed))
-        outputs = list(by_group(step, self._count(held, admitted, new), self.key_shards))
-        return Handled(after, _segment(times, pairs, listed) if len(times) or len(pairs) else None, outputs)
+        if self.steps.number(step) > self.lists.last:
+            return None, {}
+        keys, listed = self.lists.keys, used["listed"]
+        open_ = admitted[listed.charged(held.users[admitted]) < keys]
+        own = self._pairs(held, open_)
+        fresh = _charged(used["pairs"], own) == 0
+        some, own = open_[fresh], own[fresh]
+        chosen = within_limit(held.users[some], keys, listed, own.__getitem__)
+        some, own = some[chosen], own[chosen]
+        return some, {"pairs": Charges.of(own), "listed": Charges.of(held.users[some])}
 
     def allowed(self, step: int) -> int:
         """Return how many contributions of a person may count up to a step, since everything started afresh."""
@@ -158,30 +154,14 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         assert self.steps.count is not None
         return -(-self.contributions * self.steps.number(step) // self.steps.count)
 
-    def _within_limit(
-        self, step: int, held: InStreams[HolderBatch], rows: np.ndarray, times: UserCounters
-    ) -> np.ndarray:
-        """Return which of some rows, increasing, people still have contributions left for."""
-        users = held.users[rows]
-        if self.contributions is None:
-            return np.arange(len(users))
-        people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
-        left = self.allowed(step) - times.charged(people)
-        kept = np.ones(len(users), bool)
-        over = np.flatnonzero((wanted > left)[person])  # few: nobody else's keys need an order
-        place = place_in_run(users[over], np.lexsort((self._pairs(held, rows[over]), users[over])))
-        kept[over] = place < left[person[over]]
-        return np.flatnonzero(kept)
-
     def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
-        """Return keyed hashes of person, stream and key, uint64, for some rows, increasing."""
-        codes = held.codes[rows]
-        starts = [*np.flatnonzero(first_of_run(codes)).tolist(), len(rows)]
+        """Return keyed hashes of person, stream and key, uint64, for some rows."""
         labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
-        if not len(rows):
-            return labels[:, 0]
-        sources = [self._sources[held.streams[code]] for code in codes[starts[:-1]].tolist()]
-        return SideBySide(sources, starts).words(labels)[:, 0, 0]
+        return draw_in_streams(self._sources.__getitem__, held.streams, held.codes[rows], labels)
+
+    def _pairs_of_some(self, held: InStreams[HolderBatch], rows: np.ndarray, some: np.ndarray) -> np.ndarray:
+        """Return the same for some of these rows."""
+        return self._pairs(held, rows[some])
 
     def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
@@ -201,28 +181,6 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.clipped.inc(int((within != values).sum()))
         return within
 
-    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
-        """Return the contributions in a sealed record."""
-        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
-
-    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
-        """Describe late contributions by key."""
-        return late_in_streams(self.steps, key, batch, self.domain)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> Contributed:
-        """Add up the log."""
-        found: list[dict[str, Any]] = [unpack("contributed", 1, segment) for segment in segments]
-        names = ("times", "pairs") if self.lists is None else ("times", "pairs", "listed")
-        return Contributed(*(UserCounters.of(Charges.from_bytes(one[name]) for one in found) for name in names))
-
-    def encode(self, state: Contributed) -> list[bytes]:
-        """Write one entry per person, and per key of a person."""
-        parts = [state.times.compact(), state.pairs.compact()]
-        if self.lists is not None:
-            parts.append(state.listed.compact())
-        chunks = range(0, max(map(len, parts)), SEGMENT)
-        return [_segment(*(part.slice(i, i + SEGMENT) for part in parts)) for i in chunks]
-
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     """Return what each key has been charged; in order they are found several times as fast."""
@@ -230,12 +188,6 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     charged = np.empty(len(keys), np.int64)
     charged[order] = counters.charged(keys[order])
     return charged
-
-
-def _segment(times: Charges, pairs: Charges, listed: Charges | None = None) -> bytes:
-    """Encode one entry of the log."""
-    entry = {"times": times.to_bytes(), "pairs": pairs.to_bytes()}
-    return pack("contributed", 1, entry if listed is None else entry | {"listed": listed.to_bytes()})
 
 
 def add_up(rows: StreamCounts) -> StreamCounts:
@@ -276,23 +228,12 @@ def unsealed_counts(record: bytes) -> StreamCounts:
     return InStreams.from_bytes(CountBatch, sealed_batch(record))
 
 
-class CountEvents(OnTimeBatches, state="count_events"):
+class CountEvents(BoundEvents, state="count_events"):
     """Per group of streams, step and shard of items: events in, counts of those that were in
     time out, with sums of values."""
 
-    def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
-
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late events."""
-        events = InStreams.from_bytes(EventBatch, batch)
-        self.late.inc(len(events.users))
-        yield from late_in_streams(self.steps, key, events, self.domain)
-
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Count one step of one shard of items."""
-        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+    @override
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
         found = events.batch
         sums = None if found.values is None else found.values.astype(np.int64)
         ones = CountBatch(found.items, np.ones(len(found.items), np.int64), found.names, None, sums)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
-import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -35,8 +34,9 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, last_end, renamed, windows_in
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
+from typing_extensions import Unpack
 
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
@@ -68,7 +68,6 @@ class KeyedCounts(PrivateTransform):
     Args:
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
             more noise.
-        window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
             person.
@@ -92,7 +91,6 @@ class KeyedCounts(PrivateTransform):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
             that is remembered but items that stay found. The guarantee is then for what one person does in one such
             period.
-        allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
         min_people: number of people without whom an item is never found or published: in one window where items stay
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
@@ -119,6 +117,7 @@ class KeyedCounts(PrivateTransform):
             replaced by another one ("replace_one").
         beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -135,7 +134,6 @@ class KeyedCounts(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: Seconds,
         noise: NoiseSource,
         max_contributions: int | None = None,
         spread: bool = False,
@@ -146,8 +144,6 @@ class KeyedCounts(PrivateTransform):
         end: Moment | None = None,
         windows: int | None = None,
         horizon: int | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         domain: Domain | None = None,
         min_people: int = 1,
         top: int | None = None,
@@ -161,6 +157,7 @@ class KeyedCounts(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.01,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         if domain is not None and not isinstance(domain, Domain):
@@ -172,10 +169,8 @@ class KeyedCounts(PrivateTransform):
         rises = rising is not None
         by = ("rise", "count") if rises else ("count",)
         self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1), by)
-        end = last_end(window, start, end, renamed("windows", windows, "horizon", horizon))
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        windows = renamed("windows", windows, "horizon", horizon)
+        self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
         by_itself, may_be_found = domain is None and span == "window", domain is None and span != "start"
         if not isinstance(forget, bool):
@@ -371,9 +366,7 @@ class KeyedCounts(PrivateTransform):
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        apart = marked | "ApartFromOthers" >> beam.Reshuffle()
-        return self._publish(self._count(apart, apply_dofn), apply_dofn)
+        return self._publish(self._count(apart_in_time(batches, self.steps), apply_dofn), apply_dofn)
 
     def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages from events to what counts of them, by shard of items."""

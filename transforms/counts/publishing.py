@@ -307,14 +307,14 @@ class CountsOnClock(SingleSteps):
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
         if first // REPLAYED != (last + 1) // REPLAYED:
             return []
-        return [stepped(step, _join(batches.get(step, [])).to_bytes()) for step in sorted({*batches, last})]
+        return [stepped(step, _joined_bytes(batches.get(step, []))) for step in sorted({*batches, last})]
 
     def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
         """Restore the state, and count again what came since."""
         state: RememberedKeys = super().decode(key, segments[:1])
         for segment in segments[1:]:
             last, counted = self.step_of(segment), InStreams.from_bytes(CountBatch, segment[STEP.size :])
-            for step in range(self.steps.first_alike(last) + state.counts.step, last):
+            for step in range(self.steps.first_of_period(last) + state.counts.step, last):
                 state, _ = self._counted(key, step, _join([]), state)
             state, _ = self._counted(key, last, counted, state)
         return state
@@ -492,6 +492,10 @@ NO_COUNTS: StreamCounts = InStreams.empty(CountBatch, ())
 def _join(batches: list[bytes]) -> StreamCounts:
     parts = [InStreams.from_bytes(CountBatch, batch) for batch in batches]
     return joined(parts) if len(parts) > 1 else parts[0] if parts else NO_COUNTS  # each is added up
+
+
+def _joined_bytes(batches: list[bytes]) -> bytes:
+    return batches[0] if len(batches) == 1 else _join(batches).to_bytes()  # one that is whole stays as it came
 
 
 def _present(column: np.ndarray | None) -> np.ndarray:

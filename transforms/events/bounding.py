@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -27,10 +29,12 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import people_key
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 PARTS = ("", "_at_first", "_at_last")
 """How names of counters end: in all, in the first quarter of the windows, and in the last."""
@@ -116,7 +120,7 @@ def bound_items(
         times,
         limit=limit,
         selection=selection,
-        lots=lambda rows: noise.words(np.stack([users[rows], items[rows]], axis=1))[:, 0, 0],
+        draws=lambda rows: noise.words(np.stack([users[rows], items[rows]], axis=1))[:, 0, 0],
     )
 
 
@@ -127,11 +131,11 @@ def bound_people(
     *,
     limit: int,
     selection: str,
-    lots: Callable[[np.ndarray], np.ndarray],
+    draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
     """Choose rows as `bound_items` does, where `users` are any uint64 numbers.
 
-    `lots` returns random numbers, uint64, for rows in the order of `users`.
+    `draws` returns random numbers, uint64, for rows in the order of `users`.
     """
     order = np.argsort(users)
     alone = first_of_run(users[order])
@@ -143,7 +147,7 @@ def bound_people(
         -times[many] if selection == "last" else times[many],
         limit,
         random=selection == "random",
-        lots=lambda rows: lots(many[rows]),
+        draws=lambda rows: draws(many[rows]),
     )
     return Kept(np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks]), left_out)
 
@@ -155,7 +159,7 @@ def _choose(
     limit: int,
     *,
     random: bool,
-    lots: Callable[[np.ndarray], np.ndarray],
+    draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
     """Choose rows by least time, or at random, and rank them."""
     order = np.lexsort((times, items, users))
@@ -167,12 +171,12 @@ def _choose(
         rows = held[times[held] == least]
         rows = rows[first_of_run(users[rows])]
         return Kept(rows, np.zeros(len(rows), np.uint16), len(held) - len(rows))
-    lot = lots(held)
-    priority = lot if random else times[held]
+    drawn = draws(held)
+    priority = drawn if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
     kept = place < limit
-    rows, lot = held[kept], lot[kept]
-    ranks = place[kept] if random else place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows])))
+    rows, drawn = held[kept], drawn[kept]
+    ranks = place[kept] if random else place_in_run(users[rows], np.lexsort((items[rows], drawn, users[rows])))
     return Kept(rows, ranks.astype(np.uint16), len(held) - len(rows))
 
 
@@ -202,14 +206,76 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
     return place
 
 
-class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
-    """Per group of streams, step and shard of people: events in, bounded holdings out, with sums of values if any.
+def draw_in_streams(
+    sources: Callable[[str], NoiseSource], streams: Sequence[str], codes: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Return a random word for each row, uint64, which depends on nothing but its stream and its labels.
 
-    Each stream is bounded by itself. They go on keyed by group of streams and shard of items, or `by_people`, for
-    `BoundAcrossWindows`, by shard of people.
+    Args:
+        sources: what draws in a stream.
+        streams: names, to which `codes` point, one for each row.
+        labels: uint64 words, shape (n,) or (n, k).
+    """
+    drawn = np.empty(len(codes), np.uint64)
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(first_of_run(codes[order])).tolist()
+    if starts:
+        each = [sources(streams[code]) for code in codes[order[starts]].tolist()]
+        drawn[order] = SideBySide(each, [*starts, len(order)]).words(labels[order])[:, 0, 0]
+    return drawn
+
+
+def within_limit(
+    people: np.ndarray, limit: int, used: UserCounters, draws: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Mark the rows that people have something left for: of each person those that come first in a random order.
+
+    Args:
+        people: uint64 hashes, one for each row.
+        limit: how much one person may use until now.
+        used: what people have used before.
+        draws: random words for some rows, uint64, that depend on nothing but what the row says of its person.
+    """
+    distinct, person, wanted = np.unique(people, return_inverse=True, return_counts=True)
+    left = limit - used.charged(distinct)
+    kept = np.ones(len(people), bool)
+    over = np.flatnonzero((wanted > left)[person])  # few: nobody else's rows need an order
+    place = place_in_run(people[over], np.lexsort((draws(over), people[over])))
+    kept[over] = place < left[person[over]]
+    return kept
+
+
+class BoundEvents(OnTimeBatches):
+    """Per group of streams, step and shard of people, or of items: the events of a step that were in time, together.
 
     A batch without an on-time marker (see `WithOnTimeMarkers`) is late: it is counted and described in the dead-letter
     output, never used. When the step is due, all state of the key is freed.
+    """
+
+    def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None = None) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.domain = domain
+
+    @abstractmethod
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
+        """Send on what counts of the events of one key."""
+
+    @override
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        yield from self.bound(key, InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, b) for b in batches]))
+
+    @override
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        events = InStreams.from_bytes(EventBatch, batch)
+        self.late.inc(len(events.users))
+        yield from late_in_streams(self.steps, key, events, self.domain)
+
+
+class BoundPerWindow(BoundEvents, state="bound_per_window"):
+    """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
+
+    They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
+    people.
     """
 
     def __init__(
@@ -224,8 +290,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
         by_people: bool = False,
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
+        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self._sources = SourcesByName(partial(noise.derive, "item order"))
         self.items_per_step = items_per_step
         self.selection = selection
@@ -233,42 +298,33 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
         self.by_people = by_people
         self.limited = LimitCounter("items", steps)
 
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late events."""
-        events = InStreams.from_bytes(EventBatch, batch)
-        self.late.inc(len(events.users))
-        yield from late_in_streams(self.steps, key, events, self.domain)
+    @override
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
+        rows, people, codes = events.batch, events.people(), events.codes
 
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Bound one step of one shard of people."""
-        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
-        rows, people = events.batch, events.people()
+        def sources(stream: str) -> NoiseSource:
+            return self._sources[stream].derive(key.step)
+
+        def draws(some: np.ndarray) -> np.ndarray:
+            labels = np.stack([rows.users[some], rows.items[some]], axis=1)
+            return draw_in_streams(sources, events.streams, codes[some], labels)
+
         kept = bound_people(
-            people,
-            rows.items,
-            rows.times,
-            limit=self.items_per_step,
-            selection=self.selection,
-            lots=lambda some: self._lots(key.step, events, some),
+            people, rows.items, rows.times, limit=self.items_per_step, selection=self.selection, draws=draws
         )
         self.limited.add(key.step, len(kept.rows) + kept.left_out, kept.left_out)
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
         batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
-        held = InStreams.sort(events.streams, events.codes[kept.rows], batch)
+        held = InStreams.sort(events.streams, codes[kept.rows], batch)
         if self.by_people:
-            yield people_key(key.shard), seal_encoded(key, held.to_bytes())
+            yield to_people(key, held.to_bytes())
         else:
             yield from split_by_item(key, held, self.item_shards)
 
-    def _lots(self, step: int, events: InStreams[EventBatch], rows: np.ndarray) -> np.ndarray:
-        """Draw for rows, in the order of streams, what orders the items of a person."""
-        labels = np.stack([events.users[rows], events.batch.items[rows]], axis=1)
-        codes = events.codes[rows]
-        starts = np.flatnonzero(first_of_run(codes)).tolist()
-        if not starts:
-            return np.empty(0, np.uint64)
-        sources = [self._sources[events.streams[code]].derive(step) for code in codes[starts].tolist()]
-        return SideBySide(sources, [*starts, len(rows)]).words(labels)[:, 0, 0]
+
+def to_people(key: StepKey, data: bytes) -> Keyed:
+    """Send what an encoded batch says of people on to the stage that bounds them over the whole run."""
+    return people_key(key.shard), seal_encoded(key, data)
 
 
 def split_by_item(key: StepKey, held: InStreams[HolderBatch], shards: int) -> Iterator[tuple[bytes, bytes]]:
@@ -280,30 +336,126 @@ def split_by_item(key: StepKey, held: InStreams[HolderBatch], shards: int) -> It
         yield key._replace(shard=i).to_bytes(), held.take(np.flatnonzero(shard == i)).to_bytes()
 
 
-NOBODY = UserCounters()
-NOTHING = Charges.none()
+Charged = dict[str, Charges]
+"""What a step charges people: for each limit whom, and how much."""
 
 
 @dataclass(frozen=True)
-class Contributions:
-    """How often each person has taken part, in all and per stream (keyed hash of person and stream)."""
+class Used:
+    """How much people have used of each limit of the whole run, by the name of the limit."""
 
-    participations: UserCounters = NOBODY
-    memberships: UserCounters = NOBODY
-    streams: UserCounters = NOBODY
+    counters: Mapping[str, UserCounters]
+
+    def __getitem__(self, limit: str) -> UserCounters:
+        return self.counters[limit]
+
+    def after(self, charged: Charged) -> Used:
+        """Return what follows a step."""
+        return Used({limit: counter.add(charged[limit]) for limit, counter in self.counters.items()})
+
+    def compact(self) -> Charged:
+        """Return all that was charged so far."""
+        return {limit: counter.compact() for limit, counter in self.counters.items()}
+
+    def entries(self, kind: str) -> list[bytes]:
+        """Write one entry per person and limit, for a log (see `entry`)."""
+        charges = self.compact()
+        starts = range(0, max(map(len, charges.values())), SEGMENT)
+        return [
+            entry(kind, {limit: one.slice(start, start + SEGMENT) for limit, one in charges.items()})
+            for start in starts
+        ]
+
+    @classmethod
+    def of_entries(cls, kind: str, limits: Sequence[str], entries: Sequence[bytes]) -> Used:
+        """Add up a log."""
+        found: list[dict[str, Any]] = [unpack(kind, 1, one) for one in entries]
+        return cls({limit: UserCounters.of(Charges.from_bytes(one[limit]) for one in found) for limit in limits})
 
 
-class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
-    """Per shard of people: leave out who has taken part in enough steps, or is new to a stream but in enough others.
+def entry(kind: str, charged: Charged, **more: int | bytes) -> bytes:
+    """Encode one entry of a log of charges."""
+    return pack(kind, 1, more | {limit: charges.to_bytes() for limit, charges in charged.items()})
 
-    Steps are handled in order, and within a step a person's streams in an order that depends on nothing but the
-    person, the step and the key. So what is left of a person's events depends on that person's events alone.
+
+class ChargesInOrder(OrderedSteps):
+    """Steps in order that charge people for one thing alone; the log has their charges."""
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
+        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
+
+    @override
+    def encode(self, state: UserCounters) -> list[bytes]:
+        return state.compact().to_segments()
+
+
+class HoldingsInOrder(OrderedSteps):
+    """What people have in several streams, step after step."""
+
+    domain: Domain | None
+
+    @override
+    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
+        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
+
+    @override
+    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
+        return late_in_streams(self.steps, key, batch, self.domain)
+
+
+class BoundOverRun(HoldingsInOrder):
+    """Per shard of people, step after step: leave out what is beyond people's limits over the whole run.
+
+    Steps are handled in order, and what a person has in a step in an order that depends on nothing but that, the person
+    and the noise key. So what is left depends on the person's own events alone.
+
+    A subclass names the kind of its log's entries, and its limits, in the order in which an entry has them.
+    """
+
+    kind: ClassVar[str]
+    limit_names: tuple[str, ...]
+
+    def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.domain = domain
+
+    @abstractmethod
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+        """Return what a step charges, and what is sent on."""
+
+    def remembered(self, step: int, used: Used) -> Used:
+        """Return what is still needed after a step of what people have used."""
+        return used
+
+    @override
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Used
+    ) -> Handled:
+        charged, outputs = self.admit(key, step, InStreams.join(HolderBatch, [batch for _, batch in batches]), state)
+        segment = entry(self.kind, charged) if any(map(len, charged.values())) else None
+        return Handled(self.remembered(step, state).after(charged), segment, outputs)
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> Used:
+        return Used.of_entries(self.kind, self.limit_names, segments)
+
+    @override
+    def encode(self, state: Used) -> list[bytes]:
+        return state.entries(self.kind)
+
+
+class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
+    """Leave out who has taken part in enough steps, or is new to a stream but in enough others.
 
     Args:
         participations: steps of streams that one person takes part in at most, or None.
         streams: streams that one person takes part in at most, or None.
         by_people: whether what is left goes on by shard of people, and not by group of streams and shard of items.
     """
+
+    kind = "contributions"
+    limit_names = ("participations", "memberships", "streams")  # memberships: by the keyed hash of person and stream
 
     def __init__(
         self,
@@ -317,8 +469,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         domain: Domain | None = None,
         by_people: bool = False,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
+        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.noise = noise
         self.item_shards = item_shards
         self.by_people = by_people
@@ -327,31 +478,19 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.limited = LimitCounter("holdings", steps)
 
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Contributions
-    ) -> Handled:
-        """Admit each person to streams and steps while the limits allow it."""
-        held = InStreams.join(HolderBatch, [batch for _, batch in batches])
+    @override
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
         (people, in_stream), taking_part = _distinct(held.users, held.codes)
-        lots = np.empty(len(people), np.uint64)
-        order = np.argsort(in_stream, kind="stable")
-        if len(order):
-            starts = np.flatnonzero(first_of_run(in_stream[order]))
-            sources = [self._sources[held.streams[code]] for code in in_stream[order[starts]].tolist()]
-            together = SideBySide(sources, [*starts.tolist(), len(order)])
-            lots[order] = together.words(people[order])[:, 0, 0]
-        admitted, charges = self._admit(people, lots, state)
+        pairs = draw_in_streams(self._sources.__getitem__, held.streams, in_stream, people)
+        admitted, charged = self._admit(people, pairs, used)
         kept = admitted[taking_part]
         self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
         if self.by_people:
             rest = held.take(np.flatnonzero(kept)).to_bytes()
-            outputs = [(key, seal_encoded(StepKey("", step, 0), rest))]
-        else:
-            outputs = list(self._by_group(step, held, kept))
-        after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
-        return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
+            return charged, [(key, seal_encoded(StepKey("", step, 0), rest))]
+        return charged, list(self._by_group(step, held, kept))
 
-    def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
+    def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[Keyed]:
         """Send what is kept on by group of streams and shard of items; streams without rows go on too."""
         groups = np.array([int(group_of(stream)) for stream in held.streams])
         empty = held.without_rows
@@ -363,48 +502,23 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
             if len(rows := np.flatnonzero(kept & (group == number))):
                 yield from split_by_item(to, held.take(rows), self.item_shards)
 
-    def _admit(self, people: np.ndarray, lots: np.ndarray, state: Contributions) -> tuple[np.ndarray, list[Charges]]:
+    def _admit(self, people: np.ndarray, pairs: np.ndarray, used: Used) -> tuple[np.ndarray, Charged]:
         """Tell who of the distinct (person, stream) pairs may take part, and what that charges."""
         admitted = np.ones(len(people), bool)
-        memberships, streams, participations = NOTHING, NOTHING, NOTHING
+        charged = dict.fromkeys(self.limit_names, Charges.none())
         if self.streams is not None:
-            new = np.flatnonzero(state.memberships.charged(lots) == 0)
-            left = self.streams - state.streams.charged(people[new]).astype(np.int64)
-            over = place_in_run(people[new], np.lexsort((lots[new], people[new]))) >= left
-            admitted[new[over]] = False
-            joined = new[~over]
-            memberships, streams = Charges.of(lots[joined]), Charges.of(people[joined])
+            new = np.flatnonzero(used["memberships"].charged(pairs) == 0)
+            within = within_limit(people[new], self.streams, used["streams"], lambda rows: pairs[new[rows]])
+            admitted[new[~within]] = False
+            joined = new[within]
+            charged |= {"memberships": Charges.of(pairs[joined]), "streams": Charges.of(people[joined])}
         if self.participations is not None:
-            rows = np.flatnonzero(admitted)
-            left = self.participations - state.participations.charged(people[rows]).astype(np.int64)
-            over = place_in_run(people[rows], np.lexsort((lots[rows], people[rows]))) >= left
-            admitted[rows[over]] = False
-            participations = Charges.of(people[admitted])
-        return admitted, [participations, memberships, streams]
-
-    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
-        """Return the holdings in a sealed record."""
-        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
-
-    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
-        """Describe late holdings by item."""
-        return late_in_streams(self.steps, key, batch, self.domain)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> Contributions:
-        """Add up the log."""
-        state = Contributions()
-        for segment in segments:
-            parts = [Charges.from_bytes(part) for part in unpack("contributions", 1, segment).values()]  # type: ignore[arg-type]
-            state = Contributions(
-                *(counters.add(part) for counters, part in zip(vars(state).values(), parts, strict=True))
-            )
-        return state
-
-    def encode(self, state: Contributions) -> list[bytes]:
-        """Write one entry per person and counter."""
-        compacted = [counters.compact() for counters in vars(state).values()]
-        chunks = range(0, max(map(len, compacted)), SEGMENT)
-        return [_segment([part.slice(i, i + SEGMENT) for part in compacted]) for i in chunks]
+            some = np.flatnonzero(admitted)
+            counter = used["participations"]
+            within = within_limit(people[some], self.participations, counter, lambda rows: pairs[some[rows]])
+            admitted[some[~within]] = False
+            charged["participations"] = Charges.of(people[admitted])
+        return admitted, charged
 
 
 def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
@@ -416,7 +530,39 @@ def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, n
     return (users[order][first], codes[order][first]), number
 
 
-def _segment(charges: list[Charges]) -> bytes:
-    """Encode one entry of the log."""
-    names = ("participations", "memberships", "streams")
-    return pack("contributions", 1, {name: part.to_bytes() for name, part in zip(names, charges, strict=True)})
+def bound_items_of_people(
+    batches: PCollection[Any],
+    apply_dofn: ApplyDoFn,
+    *,
+    steps: Steps,
+    noise: NoiseSource,
+    items_per_step: int,
+    selection: str,
+    item_shards: int,
+    participations: int | None,
+    streams: int | None,
+    domain: Domain | None,
+    by_people: bool,
+) -> PCollection[Any]:
+    """Add the stages from batches of events to who has what: two stages, or one without limits.
+
+    It is by shard of items or, `by_people`, by shard of people.
+
+    Args:
+        batches: of events, with on-time markers.
+        apply_dofn: adds a stage.
+        steps, noise, items_per_step, selection, item_shards, domain: see `BoundPerWindow`.
+        participations, streams: limits of the whole run, see `BoundAcrossWindows`.
+    """
+    common: dict[str, Any] = {"steps": steps, "noise": noise, "item_shards": item_shards, "domain": domain}
+    limits = participations is not None or streams is not None
+    bound = BoundPerWindow(
+        **common, timer_offset=1, items_per_step=items_per_step, selection=selection, by_people=limits or by_people
+    )
+    held = apply_dofn(batches, bound, Keyed)
+    if not limits:
+        return held
+    limit = BoundAcrossWindows(
+        **common, timer_offset=2, participations=participations, streams=streams, by_people=by_people
+    )
+    return apply_dofn(held, limit, Keyed)

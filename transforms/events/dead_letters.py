@@ -18,6 +18,7 @@ from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, St
 from privstream.transforms.events.broken_rule import BrokenRuleError
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 DEAD_LETTERS = "dead_letters"
 """Tag of the output for records that cannot be used."""
@@ -161,20 +162,20 @@ class LogSetAside(beam.DoFn):
     def __init__(self) -> None:
         self._reasons: Counter[str] = Counter()
 
+    @override
     def start_bundle(self) -> None:
-        """Start with nothing."""
         self._reasons = Counter()
 
+    @override
     def process(self, letter: DeadLetter) -> Iterator[None]:
-        """Count a dead letter."""
         self._reasons[letter.reason] += 1
         yield from ()
 
+    @override
     def finish_bundle(self) -> None:
-        """Pass on what was counted."""
         if self._reasons:
             LOG.add(self._reasons)
 
+    @override
     def teardown(self) -> None:
-        """Log what is left."""
         LOG.flush()

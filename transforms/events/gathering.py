@@ -19,6 +19,7 @@ from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.single_events import Said, read_event
 from privstream.transforms.timing.steps import MILLISECOND
+from typing_extensions import override
 
 ROWS_PER_BATCH = 65_536
 
@@ -54,16 +55,16 @@ class GatherRows(beam.DoFn):
     def __init__(self, fields: EventFields) -> None:
         self.fields = fields
 
+    @override
     def start_bundle(self) -> None:
-        """Start with no rows."""
         self._rows: dict[Together, list[Said]] = defaultdict(list)
         self._oldest: dict[Together, Any] = {}
         self._number = self._text = 0
 
+    @override
     def process(
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
-        """Keep a row, and pass on a batch when enough are together; pass on what can be used of Arrow batches."""
         if isinstance(element, pa.RecordBatch):
             if element.num_rows:
                 yield from self._check(element)
@@ -79,8 +80,8 @@ class GatherRows(beam.DoFn):
         if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
             yield from self._flush()
 
+    @override
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Pass on what is left."""
         yield from self._flush()
 
     def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:

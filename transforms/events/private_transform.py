@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -25,7 +26,8 @@ from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.keyed_state import check_runner
-from privstream.transforms.timing.steps import Steps, of_period
+from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
+from typing_extensions import override
 
 ROWS = "rows"
 
@@ -54,6 +56,16 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     _dead_letters = False
     _read_rows: ReadRows | None = None
     _given: Mapping[str, Any] = MappingProxyType({})
+
+    def __init_subclass__(cls) -> None:
+        """Let signatures have the options of windows, too, that a transform hands on."""
+        super().__init_subclass__()
+        made = inspect.signature(cls)
+        own = [each for each in made.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        if len(own) < len(made.parameters):
+            options = inspect.signature(Steps.of).parameters
+            shared = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
+            cls.__signature__ = made.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
 
     def __new__(cls, *others: Any, **given: Any) -> Self:
         """Keep the parameters, which are public, for `repr`; what noise is drawn from is none."""
@@ -173,8 +185,8 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         )
         return other
 
+    @override
     def expand(self, events: Any) -> PCollection[Any] | Published:
-        """Build the stages, and gather what they set aside."""
         for each in events.values() if isinstance(events, Mapping) else (events,):
             check_runner(each.pipeline)
         dead: list[PCollection[Any]] = []

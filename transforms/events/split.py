@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import apache_beam as beam
 import numpy as np
@@ -17,6 +18,7 @@ from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey,
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.timing.on_time import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 
 def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
@@ -69,21 +71,66 @@ def check_shards(shards: int) -> int:
     return shards
 
 
-def split_by_shard(
-    users: np.ndarray, items: np.ndarray, times: np.ndarray, steps: np.ndarray, shards: int
-) -> Iterator[KeyedBatch]:
-    """Part events without names, at least one, of all streams together, by step and by shard of people."""
-    first = int(steps.min())
-    group = (steps - first) * shards + (users % np.uint64(shards)).astype(np.int64)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order])) + 1
-    for rows in np.split(order, starts):
-        step, shard = divmod(int(group[rows[0]]), shards)
-        data = encode(EventBatch(users[rows], items[rows], times[rows], Names.none()))
-        yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+class ReadEvents(beam.DoFn):
+    """What stages share that read checked batches of events: their counters, and the hash of people.
+
+    See `EventFields.schema` for the columns of a batch.
+    """
+
+    def __init__(self, *, steps: Steps, noise: NoiseSource | None = None, shards: int = 1) -> None:
+        self.steps = steps
+        self.noise = noise
+        self.shards = shards
+        self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+
+    @override
+    def setup(self) -> None:
+        if self.noise is not None:  # depends on nothing but the key
+            self._user_hash = self.noise.derive("user hash")
+
+    def users(self, texts: pa.Array) -> np.ndarray:
+        """Return hashes of people."""
+        return self._user_hash.hash_bytes(*reversed(string_buffers(texts)))
 
 
-class SplitEvents(beam.DoFn):
+class CodedEvents(NamedTuple):
+    """Events that count in a batch: row of the batch, a public code of stream and item (uint64), and step."""
+
+    rows: np.ndarray
+    codes: np.ndarray
+    steps: np.ndarray
+
+
+class SplitCodes(ReadEvents):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names, of all streams together.
+
+    People become keyed 64-bit hashes, and items public codes.
+    """
+
+    @abstractmethod
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
+        """Return the events that count in a batch, with their codes; count the others."""
+
+    @override
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        self.events.inc(batch.num_rows)
+        found = self.code(batch)
+        if not len(found.rows):
+            return
+        users, times = self.users(batch["user"])[found.rows], batch["time"].to_numpy()[found.rows]
+        first = int(found.steps.min())
+        group = (found.steps - first) * self.shards + (users % np.uint64(self.shards)).astype(np.int64)
+        order = np.argsort(group, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+            step, shard = divmod(int(group[rows[0]]), self.shards)
+            data = encode(EventBatch(users[rows], found.codes[rows], times[rows], Names.none()))
+            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+
+
+class SplitEvents(ReadEvents):
     """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
 
     With `together` there is one per group of streams, step and shard of people, see `InStreams`.
@@ -105,28 +152,22 @@ class SplitEvents(beam.DoFn):
         limits: tuple[float, float] | None = None,
         together: bool = False,
     ) -> None:
-        self.steps = steps
-        self.noise = noise
-        self.shards = shards
+        super().__init__(steps=steps, noise=noise, shards=shards)
         self.domain = domain
         self.positions = positions
         self.streams = streams
         self.limits = limits
         self.together = together
-        self.events = Metrics.counter("privstream", "events")
-        self.usable = Metrics.counter("privstream", "events_usable")
-        self.outside = Metrics.counter("privstream", "events_outside_run")
-        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
         self.clipped = Metrics.counter("privstream", "values_clipped")
 
+    @override
     def setup(self) -> None:
-        """Derive the hashes, which depend on nothing but the key."""
-        self._user_hash = self.noise.derive("user hash")
-        self._item_hash = self.noise.derive("item hash")
+        super().setup()
+        self._item_hash = cast(NoiseSource, self.noise).derive("item hash")
 
+    @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        """Split one batch; see `EventFields.schema` for its columns."""
         self.events.inc(batch.num_rows)
         yield from self._split(self._select(batch))
 
@@ -151,7 +192,7 @@ class SplitEvents(beam.DoFn):
         if not len(rows):
             return
         codes, items, texts = self._encode_items(batch["item"])
-        users = (self._users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
+        users = (self.users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
         values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
         streams, stream = _sorted_streams(batch["stream"], rows)
         groups = [group_of(name) if self.together else name for name in streams]
@@ -174,10 +215,6 @@ class SplitEvents(beam.DoFn):
             to = StepKey(kept_under[group[start]], int(steps[start]), int(shard[start]))
             data = _in_streams(streams, stream[start:end], events).to_bytes() if self.together else encode(events)
             yield to.to_bytes(), (digest(data), data)
-
-    def _users(self, texts: pa.Array) -> np.ndarray:
-        """Return hashes of people."""
-        return self._user_hash.hash_bytes(*reversed(string_buffers(texts)))
 
     def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the values of some rows within the limits; a row that counts in several windows is counted once."""

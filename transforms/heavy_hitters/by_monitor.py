@@ -14,14 +14,14 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Limit
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
 from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Keyed, StepKey, group_of, seal_parts
-from privstream.transforms.events.bounding import LimitCounter, first_of_run
+from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, first_of_run
 from privstream.transforms.events.coverage import charged_out
 from privstream.transforms.events.dead_letters import late_events
 from privstream.transforms.events.domain import Domain
@@ -32,6 +32,7 @@ from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.on_time import KeyedBatch, StepBatches, digest
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 
 def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
@@ -121,8 +122,8 @@ class EmitEmptySteps(beam.DoFn):
         self.streams = streams
         self.shard = shard
 
+    @override
     def process(self, _: bytes) -> Iterator[KeyedBatch]:
-        """Look through all steps of the run, in every stream."""
         for stream in self.streams:
             nobody = InStreams.empty(EventBatch, [stream]).to_bytes()
             for step in self.steps_of(stream):
@@ -134,9 +135,9 @@ class EmitEmptySteps(beam.DoFn):
             raise ValueError("start, and end or windows, must be given to test a domain in every window")
         step = self.steps.first
         while step < self.steps.end:
-            end = min(self.steps.end, self.steps.last_alike(step) + 1)
+            end = min(self.steps.end, self.steps.last_of_period(step) + 1)
             noise = self.steps.renewed(self.noise, step).derive("stream", stream)
-            later = step - self.steps.alike(step)  # than the steps of the mechanism
+            later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
             found = self.monitor.next_absent_hit(step - later, end - later, noise)
             if found is not None:
                 yield found + later
@@ -167,8 +168,8 @@ class MonitorStage(OrderedSteps):
         """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
         self.limited.add(step, len(active), len(active) - int(active.sum()))
 
+    @override
     def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
-        """Describe late holdings by item."""
         return late_events(self.steps, key, batch, self.domain)
 
 
@@ -186,11 +187,13 @@ class PruneItems(StepBatches, state="prune_items"):
         self.tested = Metrics.counter("privstream", "items_tested")
         self.kept = Metrics.counter("privstream", "items_near_heavy")
 
+    @override
     def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
-        """Test the items of one step of one shard; an empty step, in which nobody holds anything, goes on."""
         held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
         found = ItemCounts.of(held)
-        near = found.could_exceed(self.monitor, self.steps.alike(key.step), self.steps.renewed(self.noise, key.step))
+        near = found.could_exceed(
+            self.monitor, self.steps.in_first_period(key.step), self.steps.renewed(self.noise, key.step)
+        )
         self.tested.inc(len(near))
         self.kept.inc(int(near.sum()))
         for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *found.having(near).each()):
@@ -198,16 +201,16 @@ class PruneItems(StepBatches, state="prune_items"):
                 yield stream.encode(), part
 
 
-class MonitorStream(MonitorStage, state="monitor_stream"):
+class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
     """Per stream: decide each step once, publish its hits, and log who was charged."""
 
     monitor: ThresholdMonitor
     hits = Metrics.counter("privstream", "hits_published")
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
-        """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
-        alike, source = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        alike, source = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
         holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         self.count_charged(step, holdings.active(state, self.monitor.max_hits))
@@ -229,14 +232,6 @@ class MonitorStream(MonitorStage, state="monitor_stream"):
         ]
         segment = charges.to_bytes() if len(charges) else None
         return Handled(state.add(charges), segment, rows)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
-        """Add up the log."""
-        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
-
-    def encode(self, state: UserCounters) -> list[bytes]:
-        """Write one entry per person."""
-        return state.compact().to_segments()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,15 +26,15 @@ from privstream.transforms.batches import (
     StepKey,
     seal_encoded,
     seal_parts,
-    sealed_batch,
     string_buffers,
 )
-from privstream.transforms.events.dead_letters import late_in_streams
+from privstream.transforms.events.bounding import HoldingsInOrder
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor, ItemCounts, MonitorStage
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
 from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.ordered import Handled
+from typing_extensions import override
 
 NO_ITEMS = np.empty(0, np.uint64)
 NO_COUNTS = np.empty(0, np.int64)
@@ -52,7 +52,7 @@ MayBeUpIn = dict[str, MayBeUp]
 """By stream; nothing may be up in others. An entry is never changed."""
 
 
-class PruneDownItems(MonitorStage, state="prune_down_items"):
+class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
     """Per group of streams and shard of items: keep the items that may be up, or may go up.
 
     This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
@@ -66,10 +66,10 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
     tested = Metrics.counter("privstream", "items_tested")
     kept = Metrics.counter("privstream", "items_near_heavy")
 
+    @override
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: MayBeUpIn
     ) -> Handled:
-        """Prune one step of one shard; streams without rows, in which nobody has anything, go on."""
         found = ItemCounts.of(InStreams.join(HolderBatch, [batch for _, batch in batches]))
         kept, after, changed = self._test(step, found, state)
         self.tested.inc(len(kept))
@@ -86,7 +86,7 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
 
     def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn, list[str]]:
         """Return which items may be up before or after a step, what follows, and in which streams that must be kept."""
-        alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        alike, noise = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
         listed = self.monitor.domain_size is not None
         kept = np.zeros(len(found.items), bool) if listed else found.could_exceed(self.monitor, alike, noise)
         following: MayBeUpIn = {}
@@ -121,23 +121,15 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
         listed = self.monitor.domain_size is not None
         return {stream: one for stream, one in state.items() if listed or len(one.items)}
 
-    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
-        """Return the holdings in a sealed record."""
-        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
-
-    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
-        """Describe late holdings by item."""
-        return late_in_streams(self.steps, key, batch, self.domain)
-
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> MayBeUpIn:
-        """Take what was written last of each stream."""
         state: MayBeUpIn = {}
         for segment in segments:
             state.update(_changes(segment))
         return self._held(state)
 
+    @override
     def encode(self, state: MayBeUpIn) -> list[bytes]:
-        """Write all."""
         return [_segment(state)]
 
 
@@ -227,14 +219,14 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     monitor: StatusMonitor
     hits = Metrics.counter("privstream", "hits_published")
 
+    @override
     def follows(self, state: Statuses) -> bool:
-        """Go on while anything is up."""
         return len(state.up) > 0
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
-        """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
-        holdings = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
+        holdings = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
         self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
@@ -248,7 +240,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     def _rows(self, stream: str, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the items that are up or end; a count that nobody was charged for is none."""
         start, end = self.steps.bounds(step)
-        later = step - self.steps.alike(step)  # than the steps of the mechanism
+        later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
         counts = found.counts.tolist() or [None] * len(found.items)
         columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
         for item, count, since, status in zip(*columns, strict=True):
@@ -269,15 +261,15 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         known = names.select(started.items) if self.domain is None and len(started) else Names.none()
         return Change(charges, started, known, before.without(after.items).items)
 
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
-        """Add up the log."""
         state = Statuses(UserCounters(), UpItems.none(), Names.none())
         for segment in segments:
             state = state.after(Change.from_bytes(segment))
         return state
 
+    @override
     def encode(self, state: Statuses) -> list[bytes]:
-        """Write one entry per person, and what is up."""
         up = Change(Charges.none(), state.up, state.names, NOTHING)
         charges = state.counters.compact()
         parts = [charges.slice(i, i + SEGMENT) for i in range(0, len(charges), SEGMENT)]
@@ -297,14 +289,16 @@ class ByStatus(ByMonitor):
     monitor: StatusMonitor
 
     @property
+    @override
     def lasting(self) -> None:
         """None: an item that lasts charges people only once."""
 
     @property
+    @override
     def counts_every_row(self) -> bool:
-        """There is none while an item continues."""
         return False
 
+    @override
     def people_needed(self, windows: int, probability: float) -> float:
         """Return how many people an item needs in each of so many windows to be up in at least half of them.
 
@@ -328,14 +322,14 @@ class ByStatus(ByMonitor):
         return people, self.monitor.steps_up(people)
 
     @property
+    @override
     def numbers(self) -> dict[str, float]:
-        """The noise, the threshold of the first window, and what is known of ends."""
         between, windows = self.between
         return super().numbers | {"ends_with": self.ends_with, "between": between, "windows_between": windows}
 
     @property
+    @override
     def remarks(self) -> str:
-        """What a reader of rows must know beside the detection threshold."""
         between, windows = self.between
         up_steps = self.monitor.calibrated.up_steps
         ends = f"An item that at most {self.ends_with:,} people still have ends in the next window with probability "
@@ -346,8 +340,8 @@ class ByStatus(ByMonitor):
             "There are counts where an item starts or ends."
         )
 
+    @override
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
-        """Add the last stages: from who has what, by shard of items, to rows."""
         _ = self.monitor.calibrated  # once, at launch; workers receive it
         common: dict[str, Any] = {
             "monitor": self.monitor,

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal, Self
 
-import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
@@ -30,8 +29,7 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
-from privstream.transforms.batches import Keyed
-from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
+from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -48,8 +46,9 @@ from privstream.transforms.heavy_hitters.by_counts import ByCounts
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Steps, renamed
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, renamed
+from typing_extensions import Unpack, override
 
 MOST_STEPS = 2**53
 LATER = 1000
@@ -87,7 +86,6 @@ class ShiftingHeavyHitters(PrivateTransform):
             more noise.
         delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
             (number of people).
-        window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_hits: number of times that one person is charged in one stream, 1 to 65,535. With the method "status" an
             item charges the people who have it when it starts and when it ends; with other methods that charge people,
@@ -100,9 +98,6 @@ class ShiftingHeavyHitters(PrivateTransform):
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         end: no window ends after this moment, in seconds since 1970 UTC.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. On long runs thresholds are lower than with `windows`, at the price of a counter for each person.
         items_per_step: number of items of one person that count in a window.
@@ -133,6 +128,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
             noise is on counts.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -151,7 +147,6 @@ class ShiftingHeavyHitters(PrivateTransform):
         *,
         epsilon: float,
         delta: float,
-        window: Seconds,
         noise: NoiseSource,
         max_hits: int | None = None,
         windows: int | None = None,
@@ -159,8 +154,6 @@ class ShiftingHeavyHitters(PrivateTransform):
         period: Seconds | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         participation_cap: int | None = None,
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
@@ -173,6 +166,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         beta: float = 0.05,
         count_share: float = 0.25,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.one_of("selection", selection, SELECTIONS)
@@ -194,12 +188,10 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.streams_per_person = streams_per_person
         self.shards = check_shards(shards)
         steps = Steps.of(
-            window=window,
             period=period,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **options,
         )
         if horizon is not None and steps.first is not None:
             ends = steps.first + horizon
@@ -325,12 +317,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         return "streams" if self.streams_per_person is not None and self.streams is None else ""
 
     @property
+    @override
     def unused(self) -> frozenset[str]:
-        """Arguments that the method taken does not use."""
         return frozenset(("max_hits", "count_share") if self.method == "counts" else ("forget",))
 
+    @override
     def to_finish(self) -> Self:
-        """Return this transform with all rows of items that stay found: `finish` knows which of them are reports."""
         if not isinstance(self.answer, ByCounts) or not self.answer.remembers:
             return self
         made = copy.copy(self)
@@ -338,8 +330,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         return made
 
     @property
+    @override
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """Smooth the counts of items that stay found, and leave out those that are not surely above 0."""
         return self.answer.finish
 
     def _label(self, *, counted_from: int | None) -> str:
@@ -363,8 +355,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         return None if self.steps.first is None or self.steps.end is None else self.domain
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised, over the whole run and all streams."""
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]
         if self._tested_domain is None:
             caveats.append(items_hashed(self.neighbouring))
@@ -377,8 +369,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         return replace(self.answer.guarantee, caveats=tuple(caveats))
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """Who counts: people within their limits, and, where reports charge them, while they have charges left."""
         stream = "" if self.streams_per_person is None else " of a stream"
         possible = None if self.steps.count is None else self.steps.count * (self.streams_per_person or 1)
         items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
@@ -394,8 +386,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         )
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How many people must have an item for it to be reported."""
         first, later = self.detection_threshold, self.detection_threshold_at(LATER)
         rising = f" This number is for the first window; it rises to {later:,} in window {LATER:,}."
         stream = "" if self.streams_per_person is None else " of one stream"
@@ -414,8 +406,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         )
 
     @property
+    @override
     def advice(self) -> str:
-        """That items could stay found, where they are counted and windows forget though nobody asked for it."""
         return self.answer.advice if isinstance(self.answer, ByCounts) else ""
 
     @property
@@ -433,12 +425,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         return self.answer.tests
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(streams=self.streams_per_person is not None)
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if self.streams is not None and self.streams_per_person is None:
             raise ValueError("streams_per_person must be given with streams")
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
@@ -451,31 +443,19 @@ class ShiftingHeavyHitters(PrivateTransform):
             streams=self.streams,
             together=True,
         )
-        limits = self._participations is not None or self.streams_per_person is not None
-        lists = isinstance(self.answer, ByCounts) and self.answer.lists
-        bound = BoundPerWindow(
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        held = bound_items_of_people(
+            apart_in_time(self.answer.with_empty_steps(batches), self.steps),
+            apply_dofn,
             **common,
-            timer_offset=1,
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
-            by_people=limits or lists,
+            participations=self._participations,
+            streams=self.streams_per_person,
             domain=domain,
+            by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
         )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = self.answer.with_empty_steps(batches) | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
-        if limits:
-            limit = BoundAcrossWindows(
-                **common,
-                timer_offset=2,
-                item_shards=self.shards,
-                participations=self._participations,
-                streams=self.streams_per_person,
-                domain=domain,
-                by_people=lists,
-            )
-            held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 

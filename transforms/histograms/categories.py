@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,17 +21,17 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    seal,
-    string_buffers,
+    encode,
 )
-from privstream.transforms.events.bounding import LimitCounter, place_in_run
+from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, place_in_run, to_people
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.split import people_key, split_by_shard, stream_numbers
-from privstream.transforms.timing.clocked import ClockedSteps, on_clocks
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.events.split import CodedEvents, ReadEvents, SplitCodes, stream_numbers
+from privstream.transforms.timing.clocked import MechanismSteps, on_clocks
+from privstream.transforms.timing.on_time import OnTimeBatches
+from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
 _MOST_CELLS = 1 << 22
@@ -78,22 +78,19 @@ class Categories:
         return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
 
 
-class ReadCategories(beam.DoFn):
+class ReadCategories(ReadEvents):
     """What stages that read events share: which categories, streams and steps the rows of an Arrow batch count in."""
 
-    def __init__(self, *, steps: Steps, categories: Categories) -> None:
-        self.steps = steps
+    def __init__(
+        self, *, steps: Steps, categories: Categories, noise: NoiseSource | None = None, shards: int = 1
+    ) -> None:
+        super().__init__(steps=steps, noise=noise, shards=shards)
         self.categories = categories
-        self.events = Metrics.counter("privstream", "events")
-        self.usable = Metrics.counter("privstream", "events_usable")
-        self.outside = Metrics.counter("privstream", "events_outside_run")
-        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
         self.limited = LimitCounter("categories")
 
     def read(self, batch: pa.RecordBatch) -> Contributions:
         """Return what counts in a batch."""
-        self.events.inc(batch.num_rows)
         items = batch["item"]
         of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
         rows, positions, beyond = of_items(items)
@@ -129,8 +126,9 @@ class Contributions:
 class CountEvents(ReadCategories):
     """Count the categories of each Arrow batch, per stream and step: whose events they are is not even read."""
 
+    @override
     def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
-        """Count one batch."""
+        self.events.inc(batch.num_rows)
         found = self.read(batch)
         yield from on_clocks(count(self.categories, found.streams, found.steps, found.positions))
 
@@ -168,30 +166,14 @@ def decode_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(found["columns"]), np.asarray(found["counts"])
 
 
-class SplitRows(ReadCategories):
-    """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
+class SplitRows(SplitCodes, ReadCategories):
+    """Split the categories of events; the code of one is stream * domain size + category."""
 
-    People become keyed 64-bit hashes; an item is stream * domain size + category.
-    """
-
-    def __init__(self, *, steps: Steps, categories: Categories, noise: NoiseSource, shards: int) -> None:
-        super().__init__(steps=steps, categories=categories)
-        self.noise = noise
-        self.shards = shards
-
-    def setup(self) -> None:
-        """Derive the hash, which depends on nothing but the key."""
-        self._user_hash = self.noise.derive("user hash")
-
-    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        """Split one batch."""
+    @override
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
         found = self.read(batch)
-        if not len(found.rows):
-            return
-        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[found.rows]
-        items = (found.streams * len(self.categories.domain) + found.positions).astype(np.uint64)
-        times = batch["time"].to_numpy()[found.rows]
-        yield from split_by_shard(users, items, times, found.steps, self.shards)
+        codes = found.streams * len(self.categories.domain) + found.positions
+        return CodedEvents(found.rows, codes.astype(np.uint64), found.steps)
 
 
 def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -205,32 +187,52 @@ def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: i
     return rows, place[rows].astype(np.uint16)
 
 
-class BoundRows(OnTimeBatches, state="bound_rows"):
-    """Per step and shard of people: late batches out, and each person's first rows on, by shard of people."""
+class BoundCodes(OnTimeBatches):
+    """Per step and shard of people: late batches out, and of each person so many codes on, by shard of people."""
 
-    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, limit: int) -> None:
+    counter: ClassVar[str]
+
+    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
-        self.limit = limit
-        self.limited = LimitCounter("items", steps)
+        self.limited = LimitCounter(self.counter, steps)
 
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late rows."""
-        rows = decode(EventBatch, batch)
-        self.late.inc(len(rows.users))
-        columns, counts = np.unique(rows.items.astype(np.int64), return_counts=True)
-        yield from late_counts(self.steps, self.categories, key.step, columns, counts)
+    @abstractmethod
+    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows that count, and their places (uint16) in an order of the rows of each person.
 
+        Both are functions of the person's own events and the noise key, whatever the order of rows.
+        """
+
+    @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Bound one step of one shard of people."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        rows, places = first_rows(events.users, events.items, events.times, self.limit)
+        rows, places = self.choose(key.step, events)
         self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
-        kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
-        yield people_key(key.shard), seal(key, kept)
+        yield to_people(key, encode(HolderBatch(events.users[rows], events.items[rows], places, Names.none())))
+
+    @override
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        codes = decode(EventBatch, batch).items
+        self.late.inc(len(codes))
+        yield from late_codes(self.steps, self.categories, key.step, codes)
 
 
-class LimitRows(OrderedSteps, state="limit_rows"):
+class BoundRows(BoundCodes, state="bound_rows"):
+    """Of each person the first rows of a window count."""
+
+    counter = "items"
+
+    def __init__(self, *, limit: int, **common: Any) -> None:
+        super().__init__(**common)
+        self.limit = limit
+
+    @override
+    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
+        return first_rows(events.users, events.items, events.times, self.limit)
+
+
+class LimitRows(ChargesInOrder, state="limit_rows"):
     """Per shard of people: leave out what is beyond a person's share of the whole run, and count the rest.
 
     Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
@@ -242,8 +244,8 @@ class LimitRows(OrderedSteps, state="limit_rows"):
         self.limit = limit
         self.limited = LimitCounter("contributions", steps)
 
+    @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
-        """Admit rows while their person has some left, and count what is admitted."""
         rows = HolderBatch.join([batch for _, batch in batches])
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
@@ -252,18 +254,14 @@ class LimitRows(OrderedSteps, state="limit_rows"):
         counts = list(on_clocks(count(self.categories, streams, np.full(len(streams), step), positions)))
         return Handled(state.add(charges), charges.to_bytes() if len(charges) else None, counts)
 
+    @override
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        """Describe late rows by stream and category."""
-        columns, counts = np.unique(batch.items.astype(np.int64), return_counts=True)
-        return late_counts(self.steps, self.categories, key.step, columns, counts)
+        return late_codes(self.steps, self.categories, key.step, batch.items)
 
-    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
-        """Add up the log."""
-        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
 
-    def encode(self, state: UserCounters) -> list[bytes]:
-        """Write one entry per person."""
-        return state.compact().to_segments()
+def late_codes(steps: Steps, categories: Categories, step: int, codes: np.ndarray) -> Iterator[Any]:
+    """Describe late events by their codes (see `SplitRows`)."""
+    return late_counts(steps, categories, step, *np.unique(codes.astype(np.int64), return_counts=True))
 
 
 def late_counts(
@@ -280,20 +278,20 @@ def late_counts(
 CELLS_AT_ONCE = 1 << 20  # steps times columns
 
 
-class CountedSteps(ClockedSteps):
+class CountedSteps(MechanismSteps):
     """Counts of categories per stream, on a public clock."""
 
-    def __init__(self, *, steps: Steps, timer_offset: int, categories: Categories) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=categories.streams)
+    def __init__(self, *, categories: Categories, **common: Any) -> None:
+        super().__init__(streams=categories.streams, **common)
         self.categories = categories
         self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
 
+    @override
     def setup(self) -> None:
-        """Read the names of the categories."""
         self._names: list[str] = self.categories.domain.texts.to_pylist()
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count late events, and describe them by category."""
         columns, counts = decode_counts(batch)
         self.late.inc(int(counts.sum()))
         stream = self.categories.streams.index(key.decode())

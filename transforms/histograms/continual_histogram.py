@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, Monotone
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.histograms.categories import Categories, CountedSteps
+from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.questions import Question, questions, watched
 from privstream.transforms.rows import HistogramEstimate
 from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Moment, WindowOptions
+from typing_extensions import Unpack, override
 
 METHODS = {
     "auto": "auto",
@@ -64,14 +64,10 @@ class ContinualHistogram(CategoryTransform):
             (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
             some hundred windows: `privstream plan` says where it does.
         domain: public list of items: the categories. Events of other items count in no answer.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
             counts of all categories.
         unit: what is protected: one "event", or all that one "person" does in the whole run.
@@ -94,6 +90,7 @@ class ContinualHistogram(CategoryTransform):
             three times as large.
         beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -112,13 +109,10 @@ class ContinualHistogram(CategoryTransform):
         *,
         epsilon: float,
         domain: Domain,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         queries: tuple[str | Monotone, ...] = ("histogram",),
         unit: Literal["event", "person"] = "event",
         max_contributions: int | None = None,
@@ -132,14 +126,13 @@ class ContinualHistogram(CategoryTransform):
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             domain=domain,
-            window=window,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **options,
             unit=unit,
             max_contributions=max_contributions,
             max_per_window=max_per_window,
@@ -159,13 +152,13 @@ class ContinualHistogram(CategoryTransform):
         self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
 
     @property
+    @override
     def mechanism(self) -> HistogramQueries:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far the numbers are off at most, all of them together."""
         mechanism, error = self.mechanism, _expected_error(self.mechanism)
         numbers: dict[str, Any] = {"error_bound": error, "method": self.method}
         windows, grown = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows", ""
@@ -188,8 +181,8 @@ class ContinualHistogram(CategoryTransform):
         """
         return self.mechanism.error_bound(window, intervals)
 
+    @override
     def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return PublishHistogram(
             steps=self.steps,
             timer_offset=timer_offset,
@@ -213,28 +206,17 @@ def _expected(mechanism: HistogramQueries) -> int:
 class PublishHistogram(CountedSteps, state="publish_histogram"):
     """Per stream: run the mechanism through every window, and publish what is asked."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        categories: Categories,
-        mechanism: HistogramQueries,
-        questions: tuple[Question, ...],
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
-        self.mechanism = mechanism
-        self.questions = questions
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "estimates_published")
+    counter = "estimates_published"
 
+    def __init__(self, *, questions: tuple[Question, ...], **common: Any) -> None:
+        super().__init__(**common)
+        self.questions = questions
+
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        """Answer in all windows from `first` to `last`."""
-        stream = key.decode()
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        stream, noise = key.decode(), self.noise_of(key, first)
         published: list[tuple[np.ndarray, int]] = []
         counts = self.matrix(first, last, batches)
         runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end

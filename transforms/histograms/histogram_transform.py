@@ -23,8 +23,9 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.split import check_shards
 from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 UNITS = ("event", "person")
 MOST_CONTRIBUTIONS = 65_535
@@ -42,11 +43,8 @@ class CategoryTransform(PrivateTransform):
         self,
         *,
         domain: Domain,
-        window: Seconds,
         start: Moment,
         end: Moment | None,
-        renew_every: Seconds | None,
-        allowed_lateness: Seconds,
         unit: str,
         max_contributions: int | None,
         max_per_window: int | None,
@@ -57,6 +55,7 @@ class CategoryTransform(PrivateTransform):
         restartable: bool | None,
         noise: NoiseSource,
         shards: int,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         if not isinstance(domain, Domain):
@@ -70,9 +69,7 @@ class CategoryTransform(PrivateTransform):
         self.max_per_window = _limit("max_per_window", max_per_window, self.unit)
         if self.unit == "person" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a person")
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **options)
         self.categories = Categories(
             domain=domain,
             streams=check_streams(streams),
@@ -118,8 +115,8 @@ class CategoryTransform(PrivateTransform):
         return self.steps.count
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What is promised, over the whole run and all streams."""
         categories = self.categories.limit
         counted = f"at most {categories} categories" if categories > 1 else "one category"
         limits = [f"An event counts in one window of one stream, for {counted} of {len(self.categories.domain):,}."]
@@ -142,8 +139,8 @@ class CategoryTransform(PrivateTransform):
         )
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """What counts: so many categories of an event, and so many of a person."""
         limits, several, thing = [], self.categories.limit, "event"
         if several > 1:
             thing = "category"
@@ -164,13 +161,13 @@ class CategoryTransform(PrivateTransform):
         )
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event: where the unit is an event, nothing of whose it is."""
         user = TEXT if self.unit == "person" else UNREAD
         return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if not events.is_bounded and self.mechanism.delta == 0 and not self.restartable:
             raise ValueError(
                 "restartable must be true when the input is unbounded and delta is 0: else noise does not depend on "
@@ -184,13 +181,9 @@ class CategoryTransform(PrivateTransform):
             limit = cast(int, self.max_contributions)
             noise = self._source.derive("people in histograms")
             keyed_batches = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
-            marked = (
-                keyed_batches
-                | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-                | "ApartFromOthers" >> beam.Reshuffle()
-            )
             in_window = min(limit, self.max_per_window or limit)
-            bounded = apply_dofn(marked, BoundRows(**common, timer_offset=1, limit=in_window), Keyed)
+            bound = BoundRows(**common, timer_offset=1, limit=in_window)
+            bounded = apply_dofn(apart_in_time(keyed_batches, self.steps), bound, Keyed)
             counts, last = apply_dofn(bounded, LimitRows(**common, timer_offset=2, limit=limit), Keyed), 3
         clocked = counts | "WithClock" >> WithClock(
             self.steps, self.categories.streams, together=True, apart=self.unit == "event"

@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags, FlagMechanism
+from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.histograms.categories import Categories, CountedSteps
+from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import CategoryFlag
 from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Moment, WindowOptions
+from typing_extensions import Unpack, override
 
 Thresholds = int | Mapping[str, int]
 """A number for all categories, or one for each by its name."""
@@ -50,10 +50,10 @@ class ThresholdFlags(CategoryTransform):
             "direct_counters" counts with noise in every window, as a histogram does. "henzinger_sricharan_steiner" is
             the published algorithm: its error hardly grows with the run, and is large from the start; with a delta
             above 0 it needs an epsilon below 3.
-        domain, window, start, end, renew_every: see `histograms.continual_histogram.ContinualHistogram`.
-        allowed_lateness, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
+        domain, start, end, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
         max_per_window, categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
         neighbouring, restartable, beta, noise, shards: see `histograms.continual_histogram.ContinualHistogram`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -70,14 +70,11 @@ class ThresholdFlags(CategoryTransform):
         epsilon: float,
         thresholds: Thresholds,
         domain: Domain,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
         method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         unit: Literal["event", "person"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
@@ -88,14 +85,13 @@ class ThresholdFlags(CategoryTransform):
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(
             domain=domain,
-            window=window,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **options,
             unit=unit,
             max_contributions=max_contributions,
             max_per_window=max_per_window,
@@ -122,13 +118,13 @@ class ThresholdFlags(CategoryTransform):
         self.method, self._mechanism = choose_method(method, makers, lambda made: made.error(self.windows or MANY))
 
     @property
+    @override
     def mechanism(self) -> CountedFlags | ColumnFlags:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far counts are from their thresholds at most, where flags are wrong."""
         windows, beta = self.windows or MANY, self.mechanism.beta
         error = self.error(windows)
         return Accuracy(
@@ -145,8 +141,8 @@ class ThresholdFlags(CategoryTransform):
         """Return the error bound in window 1, 2, .."""
         return self.mechanism.error(window)
 
+    @override
     def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return RaiseFlags(
             steps=self.steps,
             timer_offset=timer_offset,
@@ -159,22 +155,15 @@ class ThresholdFlags(CategoryTransform):
 class RaiseFlags(CountedSteps, state="raise_flags"):
     """Per stream: run the mechanism through every window, and publish all flags."""
 
-    def __init__(
-        self, *, steps: Steps, timer_offset: int, categories: Categories, mechanism: FlagMechanism, noise: NoiseSource
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
-        self.mechanism = mechanism
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "flags_published")
+    counter = "flags_published"
 
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        """Find all flags in all windows from `first` to `last`."""
         stream, before = key.decode(), state.step
         counts = self.matrix(first, last, batches)
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
-        state, flags = self.mechanism.run(state, counts, noise)
+        state, flags = self.mechanism.run(state, counts, self.noise_of(key, first))
         bounds = [self.mechanism.error(before + 1 + i) for i in range(len(flags))]
         return state, (
             (step, row)

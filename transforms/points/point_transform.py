@@ -28,8 +28,9 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.times import micros_of
-from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from typing_extensions import Unpack, override
 
 UPDATES, QUERIES = b"u", b"q"
 
@@ -118,8 +119,8 @@ class PackUpdates(beam.DoFn):
         self.other_points = Metrics.counter("privstream", "points_outside_universe")
         self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
 
+    @override
     def process(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """Pack one batch."""
         self.events.inc(batch.num_rows)
         points = batch["user"].to_numpy()
         inserted, meant = self._actions(batch["item"])
@@ -175,8 +176,8 @@ class PackQueries(beam.DoFn):
         self.fields = fields
         self.outside = Metrics.counter("privstream", "queries_outside_run")
 
+    @override
     def process(self, query: Any) -> Iterator[Any]:
-        """Pack one query."""
         try:
             numbers, micros, stream = self._read(query)
         except Exception as error:
@@ -245,7 +246,7 @@ def late_records(steps: Steps, stream: str, step: int, record: bytes, fields: tu
         yield late_letter(steps, step, "late event", text, stream)
 
 
-class AnswerWindows(SingleSteps):
+class AnswerWindows(SingleSteps, MechanismSteps):
     """Per stream: run a mechanism through every window, and answer the queries of each and the standing ones.
 
     A subclass says of what type its rows are, how the numbers of a query are called, and what its counter counts.
@@ -253,22 +254,10 @@ class AnswerWindows(SingleSteps):
 
     row_type: type
     fields: tuple[str, ...]
-    counter: str
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        streams: tuple[str, ...],
-        mechanism: Any,
-        standing: tuple[tuple[int, ...], ...],
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=1, streams=streams)
-        self.mechanism = mechanism
+    def __init__(self, *, standing: tuple[tuple[int, ...], ...], **common: Any) -> None:
+        super().__init__(timer_offset=1, **common)
         self.standing = standing
-        self.noise = noise
-        self.published = Metrics.counter("privstream", self.counter)
         self.late_queries = Metrics.counter("privstream", "queries_late")
 
     @abstractmethod
@@ -277,22 +266,20 @@ class AnswerWindows(SingleSteps):
     ) -> tuple[Any, Iterable[tuple[int, ...]]]:
         """Make the updates, then answer distinct queries in order, int64 (n, fields): the numbers of a row for each."""
 
+    @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
-        """Make the updates of a window, then answer its queries."""
         updates = PointBatch.join([batch for batch in batches if batch[:1] == UPDATES]).updates()
         asked = decode_queries([batch for batch in batches if batch[:1] == QUERIES], len(self.fields))
         standing = np.array(self.standing, np.int64).reshape(-1, len(self.fields))
         queries = np.unique(np.concatenate([asked, standing]), axis=0)
         stream = key.decode()
-        state, answers = self.answer(
-            state, updates, queries, self.steps.renewed(self.noise, step).derive("stream", stream)
-        )
+        state, answers = self.answer(state, updates, queries, self.noise_of(key, step))
         start, end = self.steps.bounds(step)
         self.published.inc(len(queries))
         return state, [self.row_type(stream, start, end, *numbers) for numbers in answers]
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe what is late."""
         if batch[:1] == QUERIES:
             self.late_queries.inc()
         else:
@@ -315,21 +302,17 @@ class PointTransform(PrivateTransform):
         self,
         *,
         universe: int,
-        window: Seconds,
         start: Moment,
         end: Moment | None,
-        renew_every: Seconds | None,
-        allowed_lateness: Seconds,
         standing: Sequence[Sequence[int]],
         insert_values: tuple[str, ...] | None,
         delete_values: tuple[str, ...] | None,
         streams: tuple[str, ...] | None,
         noise: NoiseSource,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
         self.streams = check_streams(streams)
@@ -363,8 +346,8 @@ class PointTransform(PrivateTransform):
         return (LATER, f" in the first {LATER:,} windows") if self.windows is None else (self.windows, "")
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What is promised, over the whole run and all streams."""
         found: PrivacyGuarantee = self.mechanism.guarantee
         sets = self.mechanism.duplicates == "ignored"
         same = "Of the updates of one point in one window the last one counts." if sets else "Every update counts."
@@ -375,14 +358,14 @@ class PointTransform(PrivateTransform):
         )
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(user=NUMBER, streams=self.streams != ("",))
 
+    @override
     def build(
         self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]], apply_dofn: ApplyDoFn
     ) -> PCollection[Any]:
-        """Build the stages."""
         given = dict(inputs) if isinstance(inputs, Mapping) else {"events": inputs}
         if set(given) - {"events", "queries"} or "events" not in given:
             raise ValueError(f"input must be events, or a dictionary of events and queries, got {', '.join(given)}")

@@ -16,7 +16,8 @@ from privstream.mechanisms.points.incremental_predecessor import IncrementalPred
 from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import NearestPoints
-from privstream.transforms.timing.steps import Moment, Seconds
+from privstream.transforms.timing.steps import Moment, WindowOptions
+from typing_extensions import Unpack, override
 
 FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
@@ -51,7 +52,6 @@ class PredecessorQueries(PointTransform):
         epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
             more noise.
         universe: points are the whole numbers from 1 to this number, at most 2^60.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
@@ -59,9 +59,6 @@ class PredecessorQueries(PointTransform):
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be 0 without `delete_values`, and > 0 for input without an end if there are
             `delete_values`.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         standing: points whose neighbours are asked for in every window.
         queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
             it, all points in all windows; likewise for standing ones in a run without an end.
@@ -74,6 +71,7 @@ class PredecessorQueries(PointTransform):
         neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -94,13 +92,10 @@ class PredecessorQueries(PointTransform):
         *,
         epsilon: float,
         universe: int,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         standing: Sequence[int] = (),
         queries: int | None = None,
         duplicates: Literal["ignored", "counted"] = "ignored",
@@ -109,15 +104,14 @@ class PredecessorQueries(PointTransform):
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
+        **options: Unpack[WindowOptions],
     ) -> None:
         checks.integer("universe", universe, minimum=1)
         super().__init__(
             universe=universe,
-            window=window,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **options,
             standing=[(point,) for point in standing],
             insert_values=insert_values,
             delete_values=delete_values,
@@ -145,23 +139,23 @@ class PredecessorQueries(PointTransform):
             self._mechanism = IncrementalPredecessor(**common)
 
     @property
+    @override
     def mechanism(self) -> Mechanism:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def keeps_noise_from_data(self) -> bool:
-        """Whether the noise of numbers does not depend on the data; tests against hidden thresholds need not."""
         return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """All updates count."""
         return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How many points may lie between a query and its answer."""
         windows, span = self.stated
         error, beta = self.error(windows), self.mechanism.beta
         return Accuracy(
@@ -180,8 +174,8 @@ class PredecessorQueries(PointTransform):
             return self.mechanism.error(window, points)
         return self.mechanism.error(window)
 
+    @override
     def answering(self, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return AnswerPredecessors(
             steps=self.steps, streams=self.streams, mechanism=self.mechanism, standing=self.standing, noise=noise
         )
@@ -195,10 +189,10 @@ class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
     counter = "neighbours_published"
     mechanism: Mechanism
 
+    @override
     def answer(
         self, state: Any, updates: Updates, queries: np.ndarray, noise: NoiseSource
     ) -> tuple[Any, Iterable[tuple[int, ...]]]:
-        """Find what is near to points."""
         points = queries[:, 0]
         state, near = self.mechanism.step(state, PredecessorStep(updates, points), noise)
         columns = (points, near.predecessors, near.successors, near.distances, near.errors)

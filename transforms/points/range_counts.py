@@ -16,7 +16,8 @@ from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import RangeCount
-from privstream.transforms.timing.steps import Moment, Seconds
+from privstream.transforms.timing.steps import Moment, WindowOptions
+from typing_extensions import Unpack, override
 
 FIELDS = ("low", "high")
 NO_BOUND = -1
@@ -48,16 +49,12 @@ class RangeCounts(PointTransform):
         epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
             more noise.
         universe: points are the whole numbers from 1 to this number, at most 2^60.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
             empty one. Only input without an end may do without it.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be > 0 for input without an end.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         standing: ranges (low, high) that are counted in every window.
         queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
             it, all ranges in all windows.
@@ -72,6 +69,7 @@ class RangeCounts(PointTransform):
         neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -92,13 +90,10 @@ class RangeCounts(PointTransform):
         *,
         epsilon: float,
         universe: int,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         standing: Sequence[tuple[int, int]] = (),
         queries: int | None = None,
         duplicates: Literal["ignored", "counted"] = "ignored",
@@ -108,15 +103,14 @@ class RangeCounts(PointTransform):
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
+        **options: Unpack[WindowOptions],
     ) -> None:
         checks.integer("universe", universe, minimum=1)
         super().__init__(
             universe=universe,
-            window=window,
             start=start,
             end=end,
-            renew_every=renew_every,
-            allowed_lateness=allowed_lateness,
+            **options,
             standing=standing,
             insert_values=insert_values,
             delete_values=delete_values,
@@ -136,25 +130,25 @@ class RangeCounts(PointTransform):
         )
 
     @property
+    @override
     def mechanism(self) -> RangeCounter:
-        """The mechanism of one stream."""
         return self._mechanism
 
     @property
+    @override
     def keeps_noise_from_data(self) -> bool:
-        """Whether the noise does not depend on the data."""
         return self.mechanism.delta == 0
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """All updates count; of consistent counts no error is stated."""
         if self.mechanism.consistent:
             return Coverage(holds="", scope="")
         return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far the counts are off."""
         if self.mechanism.consistent:
             text = "No error is stated for consistent counts."
             return Accuracy(error=math.inf, failure_probability=self.beta, claim=text)
@@ -175,8 +169,8 @@ class RangeCounts(PointTransform):
         intervals = self.mechanism.widest(*zip(*self.standing, strict=True)) if known else None
         return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries, intervals)
 
+    @override
     def answering(self, noise: NoiseSource) -> beam.DoFn:
-        """Return the last stage."""
         return CountRanges(
             steps=self.steps,
             streams=self.streams,
@@ -236,10 +230,10 @@ class CountRanges(AnswerWindows, state="count_ranges"):
         self.queries = queries
         self.beta = beta
 
+    @override
     def answer(
         self, state: RangeState, updates: Updates, queries: np.ndarray, noise: NoiseSource
     ) -> tuple[RangeState, Iterable[tuple[int, ...]]]:
-        """Count in ranges; there are bounds where counts need not be consistent."""
         state = self.mechanism.update(state, updates)
         if not len(queries):
             return state, ()

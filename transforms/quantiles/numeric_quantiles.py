@@ -19,27 +19,28 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
-from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
-from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
+from privstream.transforms.batches import EventBatch, Keyed
+from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, together
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.split import check_shards, people_key, stream_numbers
+from privstream.transforms.events.split import check_shards, stream_numbers
 from privstream.transforms.histograms.categories import (
     LISTED,
+    BoundCodes,
     Categories,
     CountedSteps,
     CountEvents,
     LimitRows,
     SplitRows,
-    late_counts,
 )
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
+from typing_extensions import Unpack, override
 
 LAST_PLACE = 65_535
 """Of the streams in which a person has a value: so many values of one person may count, at most."""
@@ -62,8 +63,8 @@ class SortIntoBins(beam.DoFn):
         self.streams = streams
         self.clipped = Metrics.counter("privstream", "values_clipped")
 
+    @override
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Sort one batch."""
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
@@ -74,39 +75,30 @@ class SortIntoBins(beam.DoFn):
         yield batch.append_column("item", named)
 
 
-class BoundValues(OnTimeBatches, state="bound_values"):
-    """Per step and shard of people: of each person one value in each stream, chosen at random; on by shard of people.
+class BoundValues(BoundCodes, state="bound_values"):
+    """Of each person one value in each stream counts, chosen at random.
 
     Which one, and which stream comes first, depends on nothing but the person's own events, with their times, and the
-    noise key. An item is stream * number of bins + bin.
+    noise key. The code of a value is stream * number of bins + bin.
     """
 
-    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.categories = categories
+    counter = "values"
+
+    def __init__(self, *, noise: NoiseSource, **common: Any) -> None:
+        super().__init__(**common)
         self.noise = noise
-        self.limited = LimitCounter("values", steps)
 
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late values."""
-        events = decode(EventBatch, batch)
-        self.late.inc(len(events.users))
-        bins, counts = np.unique(events.items.astype(np.int64), return_counts=True)
-        yield from late_counts(self.steps, self.categories, key.step, bins, counts)
-
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Bound one step of one shard of people."""
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        noise = self.noise.derive("value order", key.step)
+    @override
+    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
+        noise = self.noise.derive("value order", step)
         values = _hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        lots = _hashes(noise.derive("person"), events.users, values)
+        draws = _hashes(noise.derive("person"), events.users, values)
         streams = events.items // np.uint64(len(self.categories.domain))
-        order = np.lexsort((events.items, events.times, lots, streams, events.users))  # rows that are left are equal
+        order = np.lexsort((events.items, events.times, draws, streams, events.users))  # rows that are left are equal
         rows = order[first_of_run(events.users[order], streams[order])]
-        users, lots = events.users[rows], lots[rows]
-        places = np.minimum(place_in_run(users, np.lexsort((streams[rows], lots, users))), LAST_PLACE).astype(np.uint16)
-        self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
-        yield people_key(key.shard), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
+        users, draws = events.users[rows], draws[rows]
+        places = place_in_run(users, np.lexsort((streams[rows], draws, users)))
+        return rows, np.minimum(places, LAST_PLACE).astype(np.uint16)
 
 
 def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -118,26 +110,13 @@ def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarra
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     """Per stream, on a public clock: publish the quantiles of every window."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        categories: Categories,
-        mechanism: Mechanism,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
-        self.mechanism = mechanism
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "quantiles_published")
+    counter = "quantiles_published"
 
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: KeyedState
     ) -> tuple[KeyedState, Outputs]:
-        """Publish all windows from `first` to `last`."""
-        stream = key.decode()
-        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        stream, noise = key.decode(), self.noise_of(key, first)
         outputs: list[tuple[int, QuantileEstimate]] = []
         for step, counts in enumerate(self.matrix(first, last, batches), first):
             given = BinnedStep(step=self.steps.number(step), counts=counts)
@@ -177,7 +156,6 @@ class NumericQuantiles(PrivateTransform):
             more noise.
         low: least value, in the unit of values. Smaller ones count as this one.
         high: largest value. Larger ones count as this one. Choose it by what is possible, not by looking at the data.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         quantiles: which parts of all values lie below, in (0, 1), increasing; 0.5 is the median. More of them cost no
@@ -195,14 +173,12 @@ class NumericQuantiles(PrivateTransform):
             each window.
         end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
             no end, and where quantiles are about more than one window.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
-        allowed_lateness: number of seconds that a window stays open after its end.
         streams: public names of the streams; they must be given if events have a stream.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
         beta: probability with which some interval of a stream may not contain its quantile.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
@@ -222,7 +198,6 @@ class NumericQuantiles(PrivateTransform):
         epsilon: float,
         low: float,
         high: float,
-        window: Seconds,
         start: Moment,
         noise: NoiseSource,
         quantiles: tuple[float, ...] = (0.5,),
@@ -233,21 +208,18 @@ class NumericQuantiles(PrivateTransform):
         unit: Literal["person", "event"] = "person",
         over: Span = "window",
         end: Moment | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         self.noise = noise
         self.streams = check_streams(streams)
         self.shards = check_shards(shards)
         checks.real("start", start)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **options)
         span = windows_in(over, self.steps)
         if span != "window" and self.steps.count is None:
             raise ValueError("end must be given where quantiles are about more than one window")
@@ -275,8 +247,8 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person or event is promised, over the whole run and all streams."""
         found, most = self.mechanism.guarantee, self.mechanism.contributions
         if not self._by_person:
             return replace(found, public=("all parameters", "the windows"))
@@ -289,13 +261,13 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How many values lie between a quantile and the ends of its interval."""
         return self.mechanism.accuracy
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """What counts: of a person one value in a window, and so many in the whole run."""
         made, windows, limits = self.mechanism, self.steps.count, []
         if self._by_person:
             stream = "" if self.streams == ("",) else " of a stream"
@@ -313,8 +285,8 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         user = TEXT if self._by_person else UNREAD
         return EventFields(user=user, item=False, streams=self.streams != ("",), value=NUMBER)
 
@@ -322,8 +294,8 @@ class NumericQuantiles(PrivateTransform):
     def _by_person(self) -> bool:
         return self.mechanism.unit == "person"
 
+    @override
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         if not events.is_bounded and self.mechanism.delta == 0 and self.mechanism.over == "start":
             raise ValueError(
                 "delta must be > 0 when the input is unbounded and quantiles are since the start: with delta = 0 noise "
@@ -354,8 +326,8 @@ class NumericQuantiles(PrivateTransform):
             return apply_dofn(batches, CountEvents(**common), Keyed), 1
         noise = self.noise.derive("people in quantiles")
         split = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
-        marked = split | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
-        bounded = apply_dofn(marked, BoundValues(**common, timer_offset=1, noise=noise), Keyed)
+        bound = BoundValues(**common, timer_offset=1, noise=noise)
+        bounded = apply_dofn(apart_in_time(split, self.steps), bound, Keyed)
         limit = LimitRows(**common, timer_offset=2, limit=self.mechanism.contributions)
         return apply_dofn(bounded, limit, Keyed), 3
 

@@ -25,6 +25,7 @@ from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
 from privstream.transforms.timing.on_time import NO_TIME, KeyedBatch
 from privstream.transforms.timing.steps import MILLISECOND, Steps
+from typing_extensions import override
 
 ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
 """One step that contains every time of an event."""
@@ -47,8 +48,8 @@ class CountRecords(beam.DoFn):
         self.noise = noise
         self.limited = LimitCounter("items")
 
+    @override
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
-        """Count one shard."""
         events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
         kept = bound_items(
             events.users, events.items, events.times, limit=1, selection=self.selection, noise=self.noise
@@ -63,8 +64,8 @@ class NoRecords(beam.DoFn):
     def __init__(self, domain_size: int) -> None:
         self.domain_size = domain_size
 
+    @override
     def process(self, _: bytes) -> Iterator[Keyed]:
-        """Count nothing."""
         yield ONE_KEY, encode_counts(np.zeros(self.domain_size, np.int64))
 
 
@@ -132,8 +133,8 @@ class KeyQueries(beam.DoFn):
         self.whole = whole
         self.late = Metrics.counter("privstream", "queries_late")
 
+    @override
     def process(self, query: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
-        """Encode one query; a timestamp at the end of time says nothing."""
         try:
             read = self._read(query)
         except Exception as error:

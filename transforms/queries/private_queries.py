@@ -49,6 +49,7 @@ from privstream.transforms.queries.answering import (
 )
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.on_time import KeyedBatch
+from typing_extensions import override
 
 COUNTS = "counts"
 DIGITS = 1
@@ -351,8 +352,8 @@ class PrivateQueries(PrivateTransform):
         return OnlineMultiplicativeWeights(alpha=alpha, **parameters)
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised, over all queries."""
         found, limits = self.mechanism.guarantee, [f"Each person counts with one record, the {self.selection} one."]
         if isinstance(self.mechanism, OnlineMultiplicativeWeights):
             public = ["all parameters, among them the number of records"]
@@ -372,13 +373,13 @@ class PrivateQueries(PrivateTransform):
         )
 
     @property
+    @override
     def coverage(self) -> Coverage:
-        """What counts: one item of each person."""
         return people_who_count([Limit.at_most("", 1, "item", "", self.selection)], TOGETHER)
 
     @property
+    @override
     def prediction(self) -> Accuracy:
-        """How far answers are off, and whether queries are refused; compared by the error of a query of all items."""
         bound, confidence = self.error_bound, f"With probability {1 - self.beta:g}, the first {self.queries:,} answers"
         numbers: dict[str, Any] = {"error_bound": bound, "queries": self.queries}
         made = self.mechanism
@@ -408,12 +409,12 @@ class PrivateQueries(PrivateTransform):
         return self.mechanism.accuracy(self.queries, self.beta)
 
     @property
+    @override
     def event_fields(self) -> EventFields:
-        """What is read of an event."""
         return EventFields(timed=False)
 
+    @override
     def build(self, inputs: Mapping[str, PCollection[Any]], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
         data, queries = inputs["events"], inputs["queries"]
         if not data.is_bounded:
             raise ValueError("events must be a bounded collection: all queries are about the same data set")

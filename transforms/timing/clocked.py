@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import apache_beam as beam
 from apache_beam.coders import Coder
@@ -21,12 +21,14 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.version import __version__
 from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, Decoded, KeyedState, Progress, declare_states
 from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+from typing_extensions import override
 
 
 def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None:
@@ -92,8 +94,8 @@ class WithClock(beam.PTransform[Any, Any]):
         self.names = tuple(by_clock(streams)) if together else streams
         self.apart = apart
 
+    @override
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
-        """Start every clock once, by an element that holds the watermark back until it has been handled."""
         if records.is_bounded and self.steps.end is None:
             raise ValueError("end must be given when the input is bounded: every window until end is published")
         windows = (self.steps.end or 0) - (self.steps.first or 0)
@@ -115,8 +117,8 @@ class StartClocks(beam.DoFn):
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
 
+    @override
     def process(self, _: bytes) -> Iterator[Keyed]:
-        """Emit all seeds."""
         for name in self.names:
             yield name.encode(), SEED
 
@@ -169,7 +171,7 @@ States = dict[bytes, Any]
 
 CHUNK = 4096  # steps handled before their outputs are passed on
 BLOCKS = (1, 16, 256, 4096, 65_536)
-ENDLESS_BLOCKS = BLOCKS[:3]
+UNBOUNDED_BLOCKS = BLOCKS[:3]
 OVER = "over"
 SEGMENT_BYTES = 1 << 20  # of a log of streams that share a clock, and at least one stream
 
@@ -187,8 +189,8 @@ class ClockedSteps(beam.DoFn, ABC):
     blocks of steps let one call handle many of them; runners may fire them in any order. Outputs have the last moment
     of their window as timestamp, at which the timer of the next step holds the watermark until the step is handled.
 
-    When the input of an endless clock ends, it stops at the end of a block: at most two blocks of `ENDLESS_BLOCKS` more
-    are handled, as many as the position of the clock says.
+    When the input of an unbounded clock ends, it stops at the end of a block: at most two blocks of `UNBOUNDED_BLOCKS`
+    more are handled, as many as the position of the clock says.
 
     What a key remembers from step to step is the state of `mechanism`, which a subclass sets; or it says itself what
     the first state is, and how one is encoded. A stage is a subclass with `state`, see `declare_states`.
@@ -217,7 +219,7 @@ class ClockedSteps(beam.DoFn, ABC):
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._before = steps.first - 1
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
-        self._blocks: tuple[int, ...] = ENDLESS_BLOCKS if steps.end is None else BLOCKS
+        self._blocks: tuple[int, ...] = UNBOUNDED_BLOCKS if steps.end is None else BLOCKS
 
     def initial(self, key: bytes) -> Any:
         """Return the state before the first step."""
@@ -374,7 +376,7 @@ class ClockedSteps(beam.DoFn, ABC):
     def _chunks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Return the steps to handle, in runs that are short, and in which nothing starts afresh."""
         while first <= last:
-            until = min(first + self.chunk - 1, last, self.steps.last_alike(first))
+            until = min(first + self.chunk - 1, last, self.steps.last_of_period(first))
             yield first, until
             first = until + 1
 
@@ -399,7 +401,7 @@ class ClockedSteps(beam.DoFn, ABC):
         self._set_timers(cells.due, self._before, None)
 
     def _end(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
-        """Say at which step an endless clock stops, now that its input has ended."""
+        """Say at which step an unbounded clock stops, now that its input has ended."""
         last = self._block_end(len(self._blocks) - 1, decoded.progress.handled)
         decoded.progress = replace(decoded.progress, last=last)
         self.keys.close(key, decoded, cells)
@@ -466,6 +468,27 @@ def _shared_log(parts: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
         yield pack("streams of a clock", 1, {"parts": join_parts(some)})
 
 
+class MechanismSteps(ClockedSteps):
+    """A mechanism of each stream runs through its steps, and what it gives is published.
+
+    A subclass names the counter of what it publishes.
+    """
+
+    counter: ClassVar[str]
+
+    def __init__(
+        self, *, steps: Steps, timer_offset: int, streams: tuple[str, ...], mechanism: Any, noise: NoiseSource
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
+        self.mechanism = mechanism
+        self.noise = noise
+        self.published = Metrics.counter("privstream", self.counter)
+
+    def noise_of(self, key: bytes, step: int) -> NoiseSource:
+        """Return the noise of a stream; another one after everything has started afresh."""
+        return self.steps.renewed(self.noise, step).derive("stream", key.decode())
+
+
 class SingleSteps(ClockedSteps):
     """Handle steps one by one: for stages that gain nothing by a walk over many."""
 
@@ -473,8 +496,8 @@ class SingleSteps(ClockedSteps):
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
         """Handle one step: return the state after it, and its outputs."""
 
+    @override
     def walk(self, key: bytes, first: int, last: int, batches: Batches, state: Any) -> tuple[Any, Outputs]:
-        """Handle steps `first` to `last`."""
         outputs: list[tuple[int, Any]] = []
         for step in range(first, last + 1):
             state, found = self.advance(key, step, batches.get(step, []), state)
@@ -515,8 +538,8 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
         self.row_type = row_type
         self.timer_offset = timer_offset
 
+    @override
     def expand(self, rows: PCollection[Any]) -> PCollection[Any]:
-        """Bring the rows and the start of the clock under one key."""
         coder = registry.get_coder(self.row_type)
         encoded = rows | "Encode" >> beam.Map(under_one_key, coder, self.steps).with_output_types(Keyed)
         once = rows.pipeline | "Once" >> beam.Impulse()
@@ -563,31 +586,32 @@ class PublishAtEnds(ClockedSteps, state="window_ends"):
         self.follow = follow
         self._blocks = tuple(1 << level for level in range(self._last.bit_length() + 1))
 
+    @override
     def initial(self, key: bytes) -> list[Any]:
-        """Remember no rows."""
         return []
 
+    @override
     def snapshot(self, state: list[Any]) -> bytes:
-        """Encode rows; nothing if there are none."""
         rows = {str(place): self.coder.encode(row) for place, row in enumerate(state)}
         return pack("published rows", 1, rows) if rows else b""
 
+    @override
     def restore(self, data: bytes) -> list[Any]:
-        """Decode what `snapshot` wrote."""
         found: dict[str, Any] = unpack("published rows", 1, data) if data else {}
         return [self.coder.decode(row) for row in found.values()]
 
+    @override
     def count(self, steps: int) -> None:
         """Count nothing: nothing is decided here, and there may be billions of steps before the first row."""
 
+    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Pass a row of a step that is over on; no proper runner lets that happen."""
         yield TimestampedValue(self.coder.decode(batch), self.steps.last_moment(step))
 
+    @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: list[Any]
     ) -> tuple[list[Any], Outputs]:
-        """Publish rows of all steps that are over."""
         published = {first - 1: state}
         for step, encoded in batches.items():
             rows = self.choose([self.coder.decode(row) for row in encoded])

@@ -25,6 +25,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
+from typing_extensions import override
 
 CACHED_KEYS = 64
 LEAST_COMPACTION = 65_536  # bytes
@@ -340,8 +341,8 @@ class _FindTestStream(PipelineVisitor):
 
     found = False
 
+    @override
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        """Look at one transform."""
         self.found = self.found or isinstance(transform_node.transform, TestStream)
 
 

@@ -19,6 +19,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Timestamp
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
+from typing_extensions import override
 
 DIGEST_BYTES = 16
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
@@ -42,8 +43,8 @@ class WithOnTimeMarkers(beam.PTransform[Any, Any]):
         super().__init__()
         self.steps = steps
 
+    @override
     def expand(self, batches: PCollection[Any]) -> PCollection[Any]:
-        """Pass the batches on, and their markers when the watermark reaches the decision time."""
         ends = self.steps.decision_time(0).micros % self.steps.period
         windows = FixedWindows(Duration(micros=self.steps.period), Timestamp(micros=ends))
         markers = (
@@ -58,14 +59,20 @@ class WithOnTimeMarkers(beam.PTransform[Any, Any]):
         return cast(PCollection[Any], (batches, markers) | "WithBatches" >> beam.Flatten())
 
 
+def apart_in_time(batches: PCollection[Any], steps: Steps) -> PCollection[Any]:
+    """Add on-time markers to batches, for a stage that cannot be fused with others that read the same input."""
+    marked = batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(steps)
+    return cast(PCollection[Any], marked | "ApartFromOthers" >> beam.Reshuffle())
+
+
 class SendMarkers(beam.DoFn):
     """Send the digest of a batch into the window that ends at the decision of its step."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
 
+    @override
     def process(self, element: KeyedBatch, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
-        """Send one marker; a timestamp at the end of time says nothing."""
         key, (digest, _) = element
         end = self.steps.decision_time(StepKey.from_bytes(key).step)
         if end <= timestamp < NO_TIME:
@@ -165,13 +172,13 @@ class OnTimeBatches(StepBatches):
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe a late batch."""
 
+    @override
     def record_of(self, value: tuple[bytes, bytes]) -> bytes:
-        """Mark a batch, or markers."""
         digest, data = value
         return (BATCH if data else MARKER) + digest + data
 
+    @override
     def act(self, key: StepKey, records: list[bytes]) -> Iterator[Any]:
-        """Set late batches aside, and act on the others."""
         markers = count_markers(record[1:] for record in records if record[:1] == MARKER)
         used = []
         for record in records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 from apache_beam.transforms.window import GlobalWindow
@@ -37,6 +37,24 @@ def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
     return micros
 
 
+class WindowOptions(TypedDict, total=False):
+    """What every transform that watches windows takes beside its own arguments.
+
+    `Steps.of` has their types and defaults. A new one goes in here and there: transforms hand them on unread, and
+    signatures, help pages and Beam YAML take them from these two places.
+
+    Args:
+        window: length of a window in seconds.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+    """
+
+    window: Required[Seconds]
+    renew_every: Seconds | None
+    allowed_lateness: Seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """Fixed or sliding windows, numbered: step s is the window that starts at origin + s * period and has `size`.
@@ -63,14 +81,19 @@ class Steps:
     def of(
         cls,
         *,
-        window: float,
-        period: float | None = None,
-        start: float | None = None,
-        end: float | None = None,
-        renew_every: float | None = None,
-        allowed_lateness: float = 0,
+        window: Seconds,
+        period: Seconds | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        windows: int | None = None,
+        renew_every: Seconds | None = None,
+        allowed_lateness: Seconds = 0,
     ) -> Steps:
-        """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC."""
+        """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC.
+
+        `windows` is their number from `start` on, in place of `end`.
+        """
+        end = last_end(window, start, end, windows)
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
         if step > size:
@@ -112,24 +135,24 @@ class Steps:
             return step * 0
         return ((step - self.first) * self.period + self.size - 1) // (self.renewal * self.period)
 
-    def first_alike(self, step: int) -> int:
+    def first_of_period(self, step: int) -> int:
         """Return the first step since everything started afresh."""
         if self.renewal is None or self.first is None:
             return self.first or 0
         begun = int(self.renewals(step)) * self.renewal * self.period
         return self.first + max(0, -(-(begun - self.size + 1) // self.period))
 
-    def last_alike(self, step: int) -> int:
+    def last_of_period(self, step: int) -> int:
         """Return the last step before everything starts afresh."""
         if self.renewal is None or self.first is None:
             return END_OF_TIME
-        return self.first_alike(step + self.renewal) - 1
+        return self.first_of_period(step + self.renewal) - 1
 
     def number(self, step: int) -> int:
         """Return 1, 2, .. for the steps since everything started afresh."""
-        return step + 1 - self.first_alike(step)
+        return step + 1 - self.first_of_period(step)
 
-    def alike(self, step: int) -> int:
+    def in_first_period(self, step: int) -> int:
         """Return the step that has the same number before anything starts afresh."""
         return (self.first or 0) + self.number(step) - 1
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import list_told
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -24,8 +24,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.transforms.batches import Keyed
-from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
+from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -39,10 +38,11 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import AUTO, choose_method
-from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList
+from typing_extensions import Unpack
 
 UNITS = ("person", "person_in_window")
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
@@ -79,7 +79,6 @@ class TopKWithGap(PrivateTransform):
     Args:
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
-        window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         top: number of items to publish in each window, fewer than there are in `domain`.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
@@ -95,7 +94,6 @@ class TopKWithGap(PrivateTransform):
             person. Without it a person may take part in all windows of the run.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
             remembered but items that are found. The guarantee is then for what one person does in one such period.
-        allowed_lateness: seconds after its end during which a window still takes late events.
         items_per_step: number of items of one person that count in a window of a stream.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
@@ -113,6 +111,7 @@ class TopKWithGap(PrivateTransform):
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
@@ -129,7 +128,6 @@ class TopKWithGap(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: Seconds,
         start: Moment,
         top: int,
         noise: NoiseSource,
@@ -138,8 +136,6 @@ class TopKWithGap(PrivateTransform):
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
-        renew_every: Seconds | None = None,
-        allowed_lateness: Seconds = 0,
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
         streams: tuple[str, ...] | None = None,
@@ -149,6 +145,7 @@ class TopKWithGap(PrivateTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
@@ -170,9 +167,7 @@ class TopKWithGap(PrivateTransform):
         self.streams = streams
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
-        self.steps = Steps.of(
-            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
-        )
+        self.steps = Steps.of(start=start, end=end, **options)
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
@@ -270,6 +265,8 @@ class TopKWithGap(PrivateTransform):
             limits.append(f"Each person appears in at most {_many(self._streams_limit, 'stream')}.")
         if self._participations is not None:
             limits.append(f"Each person takes part in at most {_many(self._participations, 'window')}{stream}.")
+        if isinstance(self.answer, FoundItems):
+            limits += list_told(self.answer.mechanism.bounds)
         in_window = self.unit == "person_in_window"
         if in_window:
             limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
@@ -330,9 +327,6 @@ class TopKWithGap(PrivateTransform):
         """Build the stages."""
         self.answer.calibrate()
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        limits = self._participations is not None or self._streams_limit is not None
-        lists = isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0
-        item_shards = self.shards if self.domain is None else 1
         split = SplitEvents(
             **common,
             shards=self.shards,
@@ -341,29 +335,19 @@ class TopKWithGap(PrivateTransform):
             streams=self.streams,
             together=True,
         )
-        bound = BoundPerWindow(
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        held = bound_items_of_people(
+            apart_in_time(batches, self.steps),
+            apply_dofn,
             **common,
-            timer_offset=1,
             items_per_step=self.items_per_step,
             selection=self.selection,
-            item_shards=item_shards,
-            by_people=limits or lists,
+            item_shards=self.shards if self.domain is None else 1,
+            participations=self._participations,
+            streams=self._streams_limit,
             domain=self.domain,
+            by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
         )
-        keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
-        if limits:
-            limit = BoundAcrossWindows(
-                **common,
-                timer_offset=2,
-                item_shards=item_shards,
-                participations=self._participations,
-                streams=self._streams_limit,
-                domain=self.domain,
-                by_people=lists,
-            )
-            held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 
