@@ -85,7 +85,7 @@ def option_tables() -> str:
                 found[title][action.option_strings[0]][spec.word] = action
     sections = []
     for title, options in found.items():
-        rows = ((f"`{name}`", _users(actions), _defaults(actions)) for name, actions in options.items())
+        rows = ((f"`{name}`", _users(actions), _defaults(actions)) for name, actions in sorted(options.items()))
         sections.append(f"## {title[0].upper()}{title[1:]}\n\n{table(('option', 'commands', 'default'), *rows)}")
     return "\n\n".join(sections)
 

@@ -573,7 +573,7 @@ class FoundKeys(KeyedCounts):
             size = max(1, _TOGETHER // longest.windows)
             for start in range(0, len(fresh), size):
                 some = fresh[start : start + size]
-                true = _matrix(windows, some, step - longest.windows + 1, step, len(found_at))[0]
+                true = self._brought(windows, some, step - longest.windows + 1, step, len(found_at))[0]
                 noisy = true + self._noise_of_steps(some, true, step - longest.windows + 1, source, 0)
                 for scale, _ in tested:
                     if scale.windows <= longest.windows:
@@ -626,11 +626,25 @@ class FoundKeys(KeyedCounts):
         size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
-            true = _matrix(windows, newly, start, last, int(newly.max()) + 1)
+            true = self._brought(windows, newly, start, last, int(newly.max()) + 1)
             noisy = [true[i] + self._noise_of_steps(newly, true[i], start, source, i) for i in range(len(true))]
             for place in range(last - start + 1):
                 answers = np.stack([answer[place] for answer in noisy])
                 yield self._rows(start + place, newly.astype(np.uint64), answers)
+
+    def _brought(
+        self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int
+    ) -> Integers:
+        """Return what windows `first` to `last` brought to some keys, int64 (answers, windows, keys)."""
+        found = np.zeros((len(self.law.noises), last - first + 1, len(keys)), np.int64)
+        place = np.full(number, -1)
+        place[keys] = np.arange(len(keys))
+        for window in _since(windows, first):
+            if window.step <= last:
+                inside = np.flatnonzero(window.keys < number)
+                at = place[window.keys[inside]]
+                found[:, window.step - first, at[at >= 0]] = window.values[:, inside[at >= 0]]
+        return found
 
     def _noise_of_steps(self, keys: Integers, true: Integers, first: int, source: NoiseSource, answer: int) -> Integers:
         """Return the noise of steps from `first` on, int64 of the shape of `true` (steps, keys), bound to it."""
@@ -742,17 +756,3 @@ def _sums(windows: tuple[WindowCounts, ...], number: int) -> tuple[Integers, Int
     np.add.at(sums, keys, counts)
     touched = np.flatnonzero(sums)
     return touched, sums[touched]
-
-
-def _matrix(windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int) -> Integers:
-    """Return what windows `first` to `last` brought to some keys, int64 (answers, windows, keys)."""
-    answers = len(windows[0].values)
-    found = np.zeros((answers, last - first + 1, len(keys)), np.int64)
-    place = np.full(number, -1)
-    place[keys] = np.arange(len(keys))
-    for window in _since(windows, first):
-        if window.step <= last:
-            inside = np.flatnonzero(window.keys < number)
-            at = place[window.keys[inside]]
-            found[:, window.step - first, at[at >= 0]] = window.values[:, inside[at >= 0]]
-    return found

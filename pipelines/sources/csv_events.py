@@ -105,6 +105,7 @@ class RecordCutter:
         field = rb'(?:"(?:[^"]++|"")*+"|[^"%s\n]*+)' % between
         self.pattern = re.compile(field + rb"(?:%s%s){%d}\r?\n" % (between, field, fields - 1))
         self._blank = WHITESPACE.replace(delimiter, b"")
+        self._may_be_blank = np.isin(np.arange(256), list(self._blank))
         self._start, self._line = start, line
         self._shape = ("malformed_line", f"line must be one CSV record with {fields} fields")
 
@@ -174,7 +175,7 @@ class RecordCutter:
         """Give records, but for blank lines and for those that are too long or break a rule of quotes or line ends."""
         codes = np.frombuffer(records.text, np.uint8)
         blank = np.zeros(len(records), bool)
-        for row in np.flatnonzero(np.isin(codes[records.starts], list(self._blank))).tolist():
+        for row in np.flatnonzero(self._may_be_blank[codes[records.starts]]).tolist():
             blank[row] = not records[row].strip(self._blank)
         records = records.take(~blank)
         quotes = quotes[quotes < records.ends.max(initial=0)]
@@ -288,10 +289,14 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
 
 def _without_headers(events: RawEvents) -> Iterator[RawEvents | Damage]:
     """Report records that have the names of all fields in them: a header that stands in the file again."""
-    again = np.logical_and.reduce([pc.equal(column, name.encode()) for name, column in events.columns.items()])
-    if not again.any():
-        yield events
-        return
+    again = None
+    for name, column in events.columns.items():
+        found = pc.equal(column, name.encode())
+        again = found if again is None else pc.and_(again, found)
+        if not again.true_count:
+            yield events
+            return
+    again = np.asarray(again)
     for row in np.flatnonzero(again).tolist():
         yield Damage("repeated_header", "record must not be the header again", events.position(row), events.record(row))
     yield events.take(np.flatnonzero(~again))

@@ -20,6 +20,9 @@ BLOCK_BYTES = 1 << 20
 NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7")
 """Encodings of names and of source text, or with several spellings of one character."""
 
+SHIFTED = ("hz", "iso2022")
+"""How the names of encodings begin in which bytes of one record can change what all bytes after it mean."""
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BROKEN = "{} cannot be decompressed to its end: it ends early, or it is damaged"
 
@@ -38,7 +41,7 @@ def read_pieces(path: str, start: int = 0, size: int | None = None, encoding: st
         encoding: of the file; what is no text in it becomes bytes that are no UTF-8.
 
     Raises:
-        InputFileError: there is no such file.
+        InputFileError: there is no such file, or it has no byte order mark where its encoding needs one.
         CompressionError: what is compressed ends early or is damaged; most of what comes before has been given by then.
     """
     size = size or BLOCK_BYTES
@@ -47,10 +50,14 @@ def read_pieces(path: str, start: int = 0, size: int | None = None, encoding: st
         if stream is raw and encoding == UTF_8:
             raw.seek(start)
             start = 0
-        for piece in _as_utf_8(_pieces(stream, size, path), encoding):
-            if start < len(piece):
-                yield piece[start:]
-            start = max(start - len(piece), 0)
+        try:
+            for piece in _as_utf_8(_pieces(stream, size, path), encoding):
+                if start < len(piece):
+                    yield piece[start:]
+                start = max(start - len(piece), 0)
+        except UnicodeError:  # of its first bytes alone
+            rule = f"must begin with a byte order mark, or --encoding say {encoding}-le or {encoding}-be"
+            raise InputFileError(f"{path} {rule}") from None
 
 
 def _pieces(stream: BinaryIO | pa.NativeFile, size: int, path: str) -> Iterator[bytes]:
@@ -86,14 +93,14 @@ def encoding_of(name: str) -> str:
     """Return the name that Python has for an encoding.
 
     Raises:
-        ValueError: it knows none of that name, or none for files of text.
+        ValueError: it knows none of that name, or none in which each record can be read by itself.
     """
     try:
         found = codecs.lookup(name)
     except (LookupError, ValueError):
         found = None
     text = found is not None and found._is_text_encoding and found.incrementaldecoder is not None
-    if found is None or not text or found.name in NOT_OF_FILES:
+    if found is None or not text or found.name in NOT_OF_FILES or found.name.startswith(SHIFTED):
         raise ValueError(f"encoding must be one that Python knows, such as utf-8 or windows-1252, got {name!r}")
     return UTF_8 if found.name == "utf-8-sig" else found.name
 

@@ -224,6 +224,17 @@ def test_a_list_pays_for_its_noise_and_for_its_tests():
     assert 0.6 * curve.slack / 10 < spent <= curve.slack / 10
 
 
+@pytest.mark.parametrize("more", [{}, {"max_value": 2}])
+def test_a_list_finds_a_key_whose_windows_are_all_forgotten(short_memory, more):
+    mechanism = made(horizon=40, contributions=10_000, listed=4, **more)
+    people = mechanism.law.people
+    assert people.steps[-2:] == (5, 20)
+    many = people.thresholds[-1] + 8 * math.ceil(math.sqrt(people.noise.variance(1)))
+    assert many < mechanism.law.scales[0].threshold / 2, "a block does not find it"
+    reference = compared(mechanism, [{0: (many, many)} if step == 6 else {} for step in range(1, 24)])
+    assert reference.on_list == [0] and reference.found == {0: 20}
+
+
 @pytest.mark.parametrize(("fields", "keys"), [
     ({"contributions": 365, "horizon": 365}, 4), ({"contributions": 212, "horizon": 53}, 4),
     ({"contributions": 1000, "horizon": 1000}, 8), ({"contributions": 365, "horizon": 365, "epsilon": 2.0}, 4),

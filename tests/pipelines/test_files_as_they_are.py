@@ -3,9 +3,12 @@
 import gzip
 import json
 import random
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from encodings import aliases
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -94,7 +97,38 @@ def test_bytes_that_are_no_text_in_an_encoding_cost_their_record_alone(tmp_path,
     assert not mixed.rows and [position for position, _ in faults(mixed)] == ["line 2", "line 3", "line 4"]
 
 
-@pytest.mark.parametrize("encoding", ["klingon", "idna", "base64", "rot13", "utf-7", "unicode_escape", "utf-8\0"])
+def known_encodings():
+    """Return the encodings that Python knows and that files may have."""
+    for name in sorted(set(aliases.aliases.values())):
+        with suppress(ValueError):
+            yield text_lines.encoding_of(name)
+
+
+def test_no_bytes_of_a_record_change_how_the_next_one_is_read():
+    rng, after = np.random.default_rng(7), "\nnext,1\n"
+    checked = set(known_encodings())
+    assert {"utf-8", "utf-16", "gb18030", "shift_jis", "cp037"} <= checked
+    for encoding in sorted(checked):
+        unit = len("aa".encode(encoding)) - len("a".encode(encoding))
+        follows = f"{encoding}-le" if encoding in ("utf-16", "utf-32") else encoding  # one order mark is enough
+        before, end, line_feed = "first\n".encode(encoding), after.encode(follows), "\n".encode(follows)
+        records = [rng.bytes(unit * size) for size in (1, 2, 3, 4) for _ in range(200)]
+        for record in [*records, *(shift * unit for shift in (b"\x1b$B", b"\x1b(I", b"\x1b$", b"\x0e", b"~{", b"~"))]:
+            if line_feed not in record:
+                text = b"".join(text_lines._as_utf_8(iter([before + record + end]), encoding))
+                assert text.endswith(after.encode()), encoding
+
+
+def test_a_file_without_the_byte_order_mark_that_it_needs_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item,time\n", encoding="utf-16-le")
+    with pytest.raises(InputFileError, match=r"a.csv must begin with a byte order mark, or --encoding say utf-16-le"):
+        ReadEvents(str(tmp_path / "a.csv"), FieldMapping(encoding="utf-16"))
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["klingon", "idna", "base64", "rot13", "utf-7", "unicode_escape", "utf-8\0", "hz", "iso2022_jp", "csISO2022KR"],
+)
 def test_encodings_that_are_none_of_files_are_refused(encoding):
     with pytest.raises(ValueError, match="encoding must be one that Python knows, such as utf-8 or windows-1252, got"):
         FieldMapping(encoding=encoding)

@@ -145,7 +145,7 @@ def test_prices_are_read_as_the_command_that_is_printed_reads_them(
         ("--output kafka://h:1/t --copy c.jsonl", "--output must be a file of this machine, or -"),
         ("--picture p.png", "--output must be a file where picture is given"),
         ("--output x.jsonl --picture p.pdf", "--picture must end in .png or .svg, got p.pdf"),
-        ("--end 2024-01-08", "--end or --windows must be given, and not both"),
+        ("--end 2024-01-08", "--windows must not be given with end: both name the last window"),
         ("--epsilon 0", "--epsilon must be finite and > 0, got 0.0"),
         ("--delta 0.5", "--delta must be <= 0.1"),
         ("--value_field item", "must be different fields"),

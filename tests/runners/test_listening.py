@@ -27,7 +27,7 @@ def test_listeners_are_found() -> None:
 def run(folder: Path, *options: str) -> set[Listener]:
     """Watch a few events with a command; return what listened meanwhile."""
     events, key = folder / "events.jsonl", folder / "key"
-    events.write_text("".join(f'{{"user": "{n}", "item": "a", "time": "2024-01-01"}}\n' for n in range(500)))
+    events.write_text("".join(f'{{"user": "{n}", "item": "a", "time": "2024-01-01T00:00:00Z"}}\n' for n in range(500)))
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
     privacy = ["--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=2", "--horizon=2"]
