@@ -115,8 +115,8 @@ class Share(NamedTuple):
 
     @property
     def rises(self) -> bool:
-        """Whether more is left out at the end, since the limit is used up."""
-        return self.lasting and (self.at_last or 0.0) > (self.at_first or 0.0)
+        """Whether so much more is left out at the end, since the limit is used up, that it can look like a decline."""
+        return self.lasting and (self.at_last or 0.0) - (self.at_first or 0.0) >= MUCH
 
     def __str__(self) -> str:
         """Write it."""

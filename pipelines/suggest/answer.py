@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,11 @@ WORDS = {
 LARGEST_OF = ("items_per_window", "windows_per_item", "streams")
 """What is the largest number of a person, or no sum: a share of it says little of what a limit keeps."""
 
+FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
+FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
+FORMS |= dict.fromkeys(("null", "trim"))
+"""Options of the input that the command after it needs as well, with their defaults."""
+
 NOBODY = (
     "Nothing can be suggested: too few people to be seen with this epsilon. More people or a larger --epsilon show "
     "more; rows say how many people there may be."
@@ -54,7 +60,7 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
             check_picture(picture, "--picture")
         except ValueError as error:
             raise UsageError(str(error)) from error
-    spec = replace(SPEC, item="") if arguments.question == QUANTILES else SPEC
+    spec = replace(SPEC, item="", whole_values=False) if arguments.question == QUANTILES else SPEC
     RunCommand(spec).run(argparse.Namespace(**given), beam_arguments)
     if arguments.dry_run or arguments.output == TERMINAL:
         return
@@ -115,8 +121,21 @@ def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> s
     window = f"--window {parameters['window']:g} {' '.join(times)}"
     budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
     limits = " ".join(row.suggested for row in rows if row.suggested)
-    files = "--input FILE --output ROWS --noise_key_file KEY"
+    files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *_forms(parameters, limits)])
     return f"privstream {parameters['question']} {files} {window} {budget} {limits}"
+
+
+def _forms(parameters: Mapping[str, Any], limits: str) -> Iterator[str]:
+    """Yield the options that say how the input is written; those of values if the command reads them."""
+    unused = {"item_field"} if parameters["question"] == QUANTILES else set()
+    if parameters["question"] != QUANTILES and "--max_value" not in limits:
+        unused |= {"value_field", "value_unit", "decimal"}
+    for name, default in FORMS.items():
+        given = parameters.get(name)
+        if given is None or given is False or given == default or name in unused:
+            continue
+        for value in [given] if isinstance(given, str | float | int) else given:
+            yield f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
 
 
 def _before(rows: Sequence[LimitShare], row: LimitShare) -> LimitShare | None:

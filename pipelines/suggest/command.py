@@ -26,6 +26,7 @@ SPEC = QuestionSpec(
     title="rows about limits",
     published="limits_published",
     value="number, such as a price or a latency; without it none is read, but for quantiles (default: value)",
+    whole_values=True,
     values_with="values",
     hidden=("values",),
     prepare="suggest.command.prepare",
@@ -54,12 +55,14 @@ def settle(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether values are read, as an option would say it.
 
     Raises:
-        ValueError: the input has no end, or rows would go where they cannot be read again.
+        ValueError: the input has no end, rows would go where they cannot be read again, or a unit has no use.
     """
     if "://" in str(given.get("output")) or given.get("copy") is not None:
         raise ValueError("--output must be a file of this machine, or -, and copy must not be given")
     if given.get("watch") is not None or str(given.get("input")).startswith("kafka://"):
         raise ValueError("watch must not be given, and --input must have an end: limits are chosen from all of it")
+    if given.get("value_unit") is not None and given["question"] == QUANTILES:
+        raise ValueError("value_unit must not be given with --question quantiles, which does not round values")
     return {"values": True if given.get("value_field") is not None or given["question"] == QUANTILES else None}
 
 

@@ -190,6 +190,15 @@ def test_limits_of_one_option_are_one_and_what_they_do_at_the_end_is_told() -> N
     assert "may be larger, most so in later windows, which can look like a decline. A larger" in told
     (since,) = report("counts", limits("max_contributions"), "start", **came).warnings()
     assert "limits have left out up to 50%" in since
+    even = came | {"contributions_over_limit_at_last": 1}
+    (as_much,) = report("counts", limits("max_contributions"), **even).warnings()
+    assert "(50 of 100; 10% in the first quarter of the windows, 10% in the last)" in as_much
+    nearly = came | {"items_over_limit_at_first": 190, "contributions_before_limit_at_first": 810}
+    nearly |= {"contributions_over_limit_at_last": 200, "contributions_before_limit_at_last": 1_000}
+    (more,) = report("counts", limits("max_contributions"), **nearly).warnings()
+    assert "19% in the first quarter of the windows, 20% in the last" in more
+    for told in (as_much, more):
+        assert "decline" not in told and "later windows" not in told
 
 
 def test_a_limit_that_leaves_out_little_but_most_at_the_end_is_told() -> None:

@@ -113,9 +113,34 @@ def test_values_that_cannot_be_used_are_dead_letters(
     assert re.search(r"^--high 5$", shown.out, re.M)
 
 
+def test_prices_are_read_as_the_command_that_is_printed_reads_them(
+    tmp_path: Path, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = ["3,25", "12,99", "", "7,5"]
+    lines = [f"u{user};i{index};2024-01-02 00:00;{price}" for user in range(600) for index, price in enumerate(prices)]
+    (tmp_path / "events.csv").write_text("\n".join(["Who is it;what;when;paid", *lines]))
+    files = f"--input {tmp_path}/events.csv --noise_key_file {shop}/key --ledger none {WINDOWS}"
+    forms = "--user_field 'Who is it' --item_field what --time_field when --time_zone UTC"
+    values = "--value_field paid --decimal , --value_unit 0.01"
+    output = tmp_path / "limits.jsonl"
+    assert cli.main(shlex.split(f"suggest {files} {forms} {values} --epsilon 0.8 --output {output}")) == 0
+    shown = capsys.readouterr()
+    assert "2,400 of 2,400 events usable" in shown.err
+    (contributions,) = re.findall(r"^--max_contributions (\d+)$", shown.out, re.M)
+    assert 3 <= int(contributions) <= 6
+    (most,) = re.findall(r"^--max_value (\d+)$", shown.out, re.M)
+    assert 700 <= int(most) <= 2_600  # cents
+    (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
+    assert set(shlex.split(f"{forms} {values}")) <= set(shlex.split(then))
+    named = {"FILE": f"{tmp_path}/events.csv", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}
+    assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
+    assert "2,400 of 2,400 events usable" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ("--question quantiles --value_unit 0.01", "--value_unit must not be given with --question quantiles"),
         ("--watch 5", "--watch must not be given, and --input must have an end"),
         ("--output kafka://h:1/t --copy c.jsonl", "--output must be a file of this machine, or -"),
         ("--picture p.png", "--output must be a file where picture is given"),
