@@ -47,13 +47,14 @@ def draw(rows: Sequence[LimitShare], title: str, caption: str, stream: BinaryIO,
             axes.fill_between(limits, ends[0], ends[1], color=colour, alpha=0.15, linewidth=0)
             for row in some:
                 if row.suggested:
-                    axes.axvline(row.limit or 0, color=ALARM, linewidth=1, linestyle=":")
-                    axes.annotate(row.suggested, (row.limit or 0, 3), rotation=90, color=ALARM, ha="right")
+                    at = float(row.suggested.split()[-1])
+                    axes.axvline(at, color=ALARM, linewidth=1, linestyle=":")
+                    axes.annotate(row.suggested, (at, 3), rotation=90, color=ALARM, ha="right")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("limit of a person")
         axes.set_ylabel("kept of what people have, %")
         axes.set_ylim(0, 102)
         axes.grid(color=GREY, alpha=0.3)
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
         figure.say(title, caption)
