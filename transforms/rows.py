@@ -25,8 +25,8 @@ class HeavyHitter(NamedTuple):
         since: start of the first window of an unbroken sequence of windows in which the item is reported. Where items
             stay found, these are the windows in which its smoothed count is surely above 0.
         status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
-            first window in which the item is no longer up; with other methods such a window has no row. With the method
-            "counts" an item that was found has a row in every window from then on, and in those before.
+            first window in which the item is no longer up; with other methods such a window has no row, so that an item
+            has ended where its rows stop.
         lower: the least number of the same people that is within 95% of this row by itself, at least 0; None without a
             count.
         upper: the largest one. Neither says anything of what limits leave out.
