@@ -125,7 +125,8 @@ class Normaliser:
         """Read a single value."""
         found = self.clean.value(value)
         if isinstance(found, str):
-            found = _with_points(pa.array([found], pa.string()), self.fields.decimal)[0].as_py()
+            text = found.encode("utf-8", "replace").decode()  # of what is no text it makes no number
+            found = _with_points(pa.array([text], pa.string()), self.fields.decimal)[0].as_py()
         return value_of(found, whole=False)
 
     def _finished(self, numbers: pa.Array) -> pa.Array:
@@ -249,6 +250,8 @@ def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
         return column
     if pa.types.is_dictionary(column.type):
         return pa.DictionaryArray.from_arrays(column.indices, _with_points(column.dictionary, decimal), safe=False)
+    if pa.types.is_string_view(column.type):  # Arrow has no such functions for these yet
+        column = column.cast(pa.large_string())
     fits = pc.match_substring_regex(column, GROUPED[decimal])
     plain = pc.replace_substring(pc.replace_substring_regex(column, BETWEEN[decimal], ""), decimal, ".")
     return pc.if_else(pc.or_(fits, pc.equal(pc.binary_length(column), 0)), plain, pa.scalar(NO_NUMBER, column.type))

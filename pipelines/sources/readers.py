@@ -239,9 +239,10 @@ FILES_AT_ONCE = 16
 class ReadEvents(beam.PTransform[Any, Any]):
     """Reads Avro, Parquet, JSON lines and CSV.
 
-    The output `events` has Arrow record batches with `user`, `item` (text), `time` (a timestamp in microseconds, UTC)
-    and, with streams, `stream` (text), without nulls. The output `dead_letters` has a `DeadLetter` for every record
-    that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
+    The output `events` has Arrow record batches, without nulls, with those of `user`, `item`, `stream` (text), `time`
+    (a timestamp in microseconds, UTC) and `value` (float64) that `fields` names. The output `dead_letters` has a
+    `DeadLetter` for every record that cannot be made so. Counters: `events_read`, `events_malformed`, and
+    `events_malformed_<reason>`.
 
     The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
     So most errors show at launch, before a run is written down and paid for. A file that cannot be read at all or to

@@ -374,3 +374,19 @@ def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
         cli.main([*COMMAND, *period, *output, *key, "--time_zone", zone, "--time_format", form])
         runs |= {line.split()[2] for line in capsys.readouterr().err.splitlines() if "run id: " in line}
     assert len(runs) == 3
+
+
+@pytest.mark.parametrize("decimal", [None, ","])
+@pytest.mark.parametrize("bad", ["\ud800", b"1\xff"])
+def test_a_value_that_is_no_text_costs_only_its_record(bad, decimal):
+    fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
+    columns = {"user": ["u", "v"], "item": ["i", "i"], "time": [1, 1], "value": [bad, "2"]}
+    batch, refusals = Normaliser(fields)(RawEvents(columns, str, str))
+    assert (batch["user"].to_pylist(), batch["value"].to_pylist()) == (["v"], [2.0])
+    assert [(refusal.row, refusal.code) for refusal in refusals] == [(0, "value_type")]
+
+
+def test_values_may_be_views_of_text():
+    fields = FieldMapping(value="value", time_unit="s", decimal=",")
+    columns = {"user": ["u"], "item": ["i"], "time": [1], "value": pa.array(["1.234,5"]).cast(pa.string_view())}
+    assert Normaliser(fields)(RawEvents(columns, str, str))[0]["value"].to_pylist() == [1234.5]

@@ -229,8 +229,7 @@ def unsealed_counts(record: bytes) -> StreamCounts:
 
 
 class CountEvents(BoundEvents, state="count_events"):
-    """Per group of streams, step and shard of items: events in, counts of those that were in
-    time out, with sums of values."""
+    """Per group of streams, step and shard of items: events in, counts of those in time out, with sums of values."""
 
     @override
     def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
