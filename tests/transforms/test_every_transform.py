@@ -55,6 +55,17 @@ def test_an_epsilon_that_promises_nothing_is_refused(name):
             example(name, epsilon=epsilon)
 
 
+@every_transform
+def test_an_argument_that_is_missing_or_unknown_is_named_as_one_of_the_transform(name):
+    kind, arguments = EXAMPLES[name]
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\b.* argument:? 'windw'$"):
+        example(name, windw=5)
+    if "window" in arguments:
+        others = {each: value for each, value in arguments.items() if each != "window"}
+        with pytest.raises(TypeError, match=rf"^{kind.__name__}\b.* argument: 'window'$"):
+            kind(noise=KeyedNoise(b"a key for tests, no secret"), **others)
+
+
 @pytest.fixture
 def noise_of_a_file(tmp_path):
     path = tmp_path / "key"

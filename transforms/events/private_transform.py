@@ -60,15 +60,26 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     def __init_subclass__(cls) -> None:
         """Let signatures have the options of windows, too, that a transform hands on."""
         super().__init_subclass__()
-        made = inspect.signature(cls)
-        own = [each for each in made.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        if len(own) < len(made.parameters):
+        made = inspect.signature(cls.__init__)
+        own = [each for each in list(made.parameters.values())[1:] if each.kind is not each.VAR_KEYWORD]
+        shared = []
+        if len(own) + 1 < len(made.parameters):
             options = inspect.signature(Steps.of).parameters
             shared = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
-            cls.__signature__ = made.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        cls.__signature__ = made.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *shared], return_annotation=inspect.Signature.empty
+        )
 
     def __new__(cls, *others: Any, **given: Any) -> Self:
-        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none."""
+        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none.
+
+        What is missing or unknown is named here, as an argument of this transform, not of what it is handed on to.
+        """
+        if given:  # nothing is given where a copy or a pickle is read
+            try:
+                inspect.signature(cls).bind(*others, **given)
+            except TypeError as error:
+                raise TypeError(f"{cls.__name__}: {error}") from None
         made = super().__new__(cls)
         made._given = {name: value for name, value in given.items() if name != "noise"}
         return made
