@@ -185,7 +185,7 @@ class RankedItem(NamedTuple):
             Without a list it is the difference of the two estimates, rounded to a whole number; None where no other
             item is found.
         estimate: number of people who had the item and count for it within their limits, plus noise. Without a list it
-            is smoothed over the windows until this one.
+            is smoothed over the windows until this one, or of a finished file over all of them.
         error_bound: how far the estimate is from that number at most, with probability 1 - beta: for each estimate by
             itself with a list and the methods of gaps, for all items of the list in a window together with "counts",
             and without a list for ten thousand items of a window together. It rests on no model, and says nothing of

@@ -235,7 +235,12 @@ class RunCommand:
         if run.unbounded:
             return writers(self.spec, run.arguments, row_type, run.destination)
         write = WriteRows(
-            path, row_type, order=self.spec.order, option=files_option(run.arguments), finish=run.transform.finish
+            path,
+            row_type,
+            order=self.spec.order,
+            option=files_option(run.arguments),
+            finish=run.transform.finish,
+            unfinished=run.transform.unfinished,
         )
         return write, _letters(run.arguments.dead_letter)
 

@@ -42,6 +42,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         option: the option to name in errors.
         private: whether the file is for its owner alone.
         finish: what is done to all rows before they are sorted and written; None for nothing.
+        unfinished: a NamedTuple, what rows are before that; None if they are `row_type`.
 
     Raises:
         ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
@@ -56,9 +57,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         option: str = "--output",
         private: bool = False,
         finish: Callable[[Sequence[Any]], list[Any]] | None = None,
+        unfinished: type | None = None,
     ) -> None:
         super().__init__()
-        self.finish = finish
+        self.finish, self.unfinished = finish, unfinished or row_type
         self.path, self.row_type, self.order, self.private = path, row_type, tuple(order), private
         self.format = output_format(path, option)
         fields = field_types(row_type)
@@ -79,7 +81,14 @@ class WriteRows(beam.PTransform[Any, Any]):
             | "Once" >> beam.Impulse()
             | "Write file"
             >> beam.Map(
-                _write, self.path, self.row_type, self.order, AsIter(together), private=self.private, finish=self.finish
+                _write,
+                self.path,
+                self.row_type,
+                self.order,
+                AsIter(together),
+                private=self.private,
+                finish=self.finish,
+                unfinished=self.unfinished,
             )
         )
 
@@ -97,9 +106,10 @@ def _write(
     *,
     private: bool,
     finish: Callable[[Sequence[Any]], list[Any]] | None,
+    unfinished: type,
 ) -> None:
     """Write the file."""
-    rows = (row_type(*row) for row in rows)
+    rows = (unfinished(*row) for row in rows)
     if finish is not None:
         rows = finish(list(rows))
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)

@@ -18,6 +18,7 @@ from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.page import newest
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms import TopKWithGap
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.rows import RankedItem
 
@@ -272,10 +273,15 @@ def test_items_that_are_not_found_have_no_place(
     assert sum(row.gap is None for row in found[0]) == FOUND_WINDOWS
 
 
-def test_a_watched_folder_gives_the_same_rows(city_found: FoundCity, tmp_path: Path) -> None:
+def test_a_watched_folder_has_rows_that_are_not_finished(
+    city_found: FoundCity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where periods follow each other, and after a file that comes late."""
     renewed = [*BUDGET, "--renew_every", "4h", "--run_id", "same"]
-    assert rank_found(city_found, tmp_path / "rows.jsonl", *renewed, *END) == 0
+    assert rank_found(city_found, tmp_path / "finished.jsonl", *renewed, *END) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(TopKWithGap, "to_finish", lambda transform: transform)
+        assert rank_found(city_found, tmp_path / "rows.jsonl", *renewed, *END) == 0
     incoming, rows, letters = tmp_path / "in", tmp_path / "rows", tmp_path / "letters"
     for folder in (incoming, rows, letters):
         folder.mkdir()
@@ -286,6 +292,9 @@ def test_a_watched_folder_gives_the_same_rows(city_found: FoundCity, tmp_path: P
     assert rank_found(city_found, rows, *renewed, *END, *watch, events=str(incoming)) == 0
     shown = [row for file in sorted(rows.glob("*.jsonl")) for row in read_row_file(str(file), RankedItem)]
     assert shown == read_row_file(str(tmp_path / "rows.jsonl"), RankedItem)
+    finished = read_row_file(str(tmp_path / "finished.jsonl"), RankedItem)
+    assert [(row.window_start, row.rank) for row in finished] == [(row.window_start, row.rank) for row in shown]
+    assert [row.estimate for row in finished] != [row.estimate for row in shown], "a file is smoothed both ways"
     assert len({row.window_start for row in shown}) == FOUND_WINDOWS, "the second period goes on with what was found"
 
 

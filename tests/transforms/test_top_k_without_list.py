@@ -14,7 +14,8 @@ from grids import some_quick
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import KeyedCounts, RankedItem, TopKWithGap
+from privstream.transforms import Domain, KeyedCounts, RankedItem, TopKWithGap
+from privstream.transforms.rows import KeyCount
 from privstream.transforms.top_k.found_items import LeadingItems
 from slow_reference import hashed, lot
 from test_top_k import kept_items
@@ -94,10 +95,20 @@ def on_list(made, kept) -> set[tuple[int, str, int, int]]:
 
 def reference(made, events, windows=None) -> list[RankedItem]:
     """Return the rows that the transform must give in so many windows, sorted: `FoundKeys` with all keys together."""
+    rows = [
+        row
+        for stream, step, names, found in published(made, events, windows)
+        for row in ranked(made, stream, step, [names[key] for key in found.keys.tolist()], found)
+    ]
+    return sorted(rows, key=place)
+
+
+def published(made, events, windows=None):
+    """Yield what is published of each window: its stream, its step, the names of keys, and their rows."""
     mechanism, end = made.answer.mechanism, made.steps.first + (windows or made.steps.end - made.steps.first)
     names = {hashed(made.noise.derive("item hash"), item): item for item in {item for _, item, _, _ in events}}
     kept = kept_items(made, events, {item: code for code, item in names.items()}.get, end)
-    rows, entries = [], on_list(made, kept)
+    entries = on_list(made, kept)
     for stream in made.streams or ("",):
         state, numbers = mechanism.initial_state(), []
         for step in range(made.steps.first, end):
@@ -124,8 +135,7 @@ def reference(made, events, windows=None) -> list[RankedItem]:
             )
             state, found = mechanism.step(state, given, routed)
             if len(found.keys):
-                rows += ranked(made, stream, step, [names[numbers[key]] for key in found.keys.tolist()], found)
-    return sorted(rows, key=place)
+                yield stream, step, [names[code] for code in numbers], found
 
 
 def ranked(made, stream, step, items, found):
@@ -212,6 +222,55 @@ def test_ranks_are_those_of_smoothed_counts():
     first, *_, last = [row for row in sorted(rows, key=place) if row.rank == 1]
     assert last.upper - last.lower < first.upper - first.lower
     assert {row.gap is None for row in rows if row.rank == 2} == {True}
+
+
+@pytest.mark.parametrize("name", ["plain", "streams", "renewed", "people listed, capped"])
+def test_a_finished_file_is_ranked_by_the_finished_table(name):
+    """The same noisy counts, smoothed as those of `counts` are; also of windows before an item was found."""
+    streamed, events = transform(name), random_events(transform(name), random.Random(SEED))
+    made = streamed.to_finish()
+    table = run_bounded("fn_api", as_rows(events), made).elements("rows")
+    expected = {
+        (stream, (step - found.step + rows.step) * made.steps.size, names[key]): count
+        for stream, step, names, found in published(streamed, events)
+        for rows in (found, *found.earlier)
+        for key, count in zip(rows.keys.tolist(), rows.counts.tolist(), strict=True)
+    }
+    assert {(row.stream, row.window_start.micros, row.item): row.count for row in table} == expected
+    assert len(table) == len(expected)
+
+    given = {key: made._given[key] for key in ("epsilon", "delta", "window", "start", "end", "streams", "renew_every")
+             if key in made._given}  # fmt: skip
+    counts = KeyedCounts(**given, max_contributions=made.answer.mechanism.contributions, noise=KeyedNoise(KEY))
+    counts.mechanism = made.answer.mechanism  # with the list of different people that the test asked for
+    windows = defaultdict(list)
+    for row in counts.finish(table):
+        windows[row.stream, row.window_start].append(row)
+    ranks = {}
+    for (stream, start), rows in windows.items():
+        rows.sort(key=lambda row: (-row.smoothed, row.item))
+        for rank, (row, following) in enumerate(zip(rows, [*rows[1:], None], strict=True), start=1):
+            if rank <= made.answer.top:
+                gap = None if following is None else round(row.smoothed - following.smoothed)
+                bound = round(made.answer.reach + abs(row.smoothed - row.count), 1)
+                interval = row.smoothed_lower, row.smoothed_upper
+                ranks[stream, start, rank] = (row.item, gap, row.smoothed, bound, *interval)
+    finished = made.finish(table)
+    assert {(row.stream, row.window_start, row.rank): row[4:] for row in finished} == ranks
+    assert len(finished) == len(ranks)
+    before = reference(streamed, events)
+    assert len(finished) >= len(before) > 0 and sorted(finished, key=place) != before
+    assert {row.backfilled for row in table} == {True, False}
+
+
+def test_a_run_that_does_not_end_has_nothing_to_finish():
+    streamed, listed = transform(), TopKWithGap(**COMMON | {"top": 1, "domain": Domain(["a", "b"])})
+    assert streamed.finish is None and streamed.unfinished is None
+    finished = streamed.to_finish()
+    assert finished.unfinished is KeyCount and finished.finish([]) == [] and streamed.finish is None
+    assert "all windows of the file" in finished.coverage.note and "just been found" in streamed.coverage.note
+    assert (finished.guarantee, finished.prediction) == (streamed.guarantee, streamed.prediction)
+    assert listed.to_finish() is listed and listed.finish is None and listed.unfinished is None
 
 
 def row(item: str, estimate: float, stream: str = "") -> RankedItem:

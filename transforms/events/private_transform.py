@@ -96,6 +96,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         """What may be done to all rows of a run that has ended, before they are written; post-processing."""
         return None
 
+    @property
+    def unfinished(self) -> type | None:
+        """What the rows are that `finish` gets, if they are others than those that it returns."""
+        return None
+
     def to_finish(self) -> Self:
         """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -18,10 +18,11 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, Names
+from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, LargestCounts, publish_counts
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_counts import count_holders, counted_with_list
-from privstream.transforms.rows import RankedItem
+from privstream.transforms.rows import KeyCount, RankedItem
 from privstream.transforms.timing.steps import Steps
 
 BY_ESTIMATES = (
@@ -30,8 +31,15 @@ BY_ESTIMATES = (
     "high than too low."
 )
 """What is to be said of ranks without a list."""
+OF_FINISHED = (
+    "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
+    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too "
+    "low, and so is one in the windows by which it was found."
+)
+"""The same of a finished file."""
 
 UNRANKED = 0
+BY_WINDOW = attrgetter("window_start")
 MOST_ITEMS = 10_000
 """Error bounds of a window hold for so many items together, found or not."""
 
@@ -49,6 +57,7 @@ class FoundItems:
         noise: of counts.
         streams: public names of the streams, if there are several.
         shards: of items.
+        to_finish: whether `finish` gets the rows: then these are counts of all found items, to be ranked at the end.
     """
 
     mechanism: FoundKeys
@@ -57,11 +66,19 @@ class FoundItems:
     noise: NoiseSource
     streams: tuple[str, ...] | None
     shards: int
+    to_finish: bool = False
 
     @property
     def note(self) -> str:
         """What is to be said of estimates."""
-        return BY_ESTIMATES
+        return OF_FINISHED if self.to_finish else BY_ESTIMATES
+
+    @property
+    def finish(self) -> FinishedRanks | None:
+        """Smooth the counts of all windows both ways, as a table of counts is, and rank the items of each."""
+        if not self.to_finish:
+            return None
+        return FinishedRanks(SmoothFinished(self.steps.size, self.mechanism.stddev(1)), self.top, self.reach)
 
     @property
     def scope(self) -> str:
@@ -105,13 +122,11 @@ class FoundItems:
 
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
         """Add the last stages: from who has what, by shard of items, to rows."""
-        publisher = EstimatePublisher(
-            steps=self.steps,
-            mechanism=self.mechanism,
-            noise=self.noise,
-            domain=None,
-            choose=LeadingItems(self.top),
-            reach=self.reach,
+        given: dict[str, Any] = {"steps": self.steps, "mechanism": self.mechanism, "noise": self.noise, "domain": None}
+        publisher = (
+            KeyPublisher(**given)
+            if self.to_finish
+            else EstimatePublisher(**given, choose=LeadingItems(self.top), reach=self.reach)
         )
         shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
         if self.mechanism.listed:
@@ -143,11 +158,17 @@ class EstimatePublisher(KeyPublisher):
         """Write the items of one step, without ranks and gaps. Each bound reaches as far as the noisy count is off."""
         assert found.smoothed is not None
         start, end = self.steps.bounds(step)
-        bounds = np.round(self.reach + np.abs(found.smoothed.estimates - found.counts), 1)
+        bounds = error_bounds(self.reach, found.smoothed.estimates, found.counts)
         columns = (found.smoothed.estimates, bounds, found.smoothed.lower, found.smoothed.upper)
         texts = self.texts(held, found.keys, names)
         for stream, item, *numbers in zip(*texts, *(column.tolist() for column in columns), strict=True):
             yield RankedItem(stream, start, end, UNRANKED, item, None, *numbers)
+
+
+def error_bounds(reach: int, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return how far estimates are off at most if noisy counts are off by no more than `reach`, float64, shape (n,)."""
+    bounds: np.ndarray = np.round(reach + np.abs(estimates - counts), 1)
+    return bounds
 
 
 @dataclass(frozen=True)
@@ -177,3 +198,45 @@ class LeadingItems(LargestCounts):
         for rank, (row, following) in enumerate(zip(leading[: self.top], [*leading[1:], None], strict=False), start=1):
             gap = None if following is None else round(row.estimate - following.estimate)
             yield row._replace(rank=rank, gap=gap)
+
+
+@dataclass(frozen=True)
+class FinishedRanks:
+    """Ranks the items of each window of a finished run, by counts smoothed with the windows before and after it.
+
+    An item that is found is ranked in all windows of which a count is published, also in those before it was found.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        smooth: smooths the counts.
+        top: number of items in a window of a stream at most.
+        reach: how far a noisy count of a window is off at most.
+    """
+
+    smooth: SmoothFinished
+    top: int
+    reach: int
+
+    def __call__(self, rows: Sequence[KeyCount]) -> list[RankedItem]:
+        """Return the items on top, by window, with their ranks and gaps."""
+        found: list[Any] = self.smooth(rows)
+        estimates, counts = (np.array([getattr(row, name) for row in found]) for name in ("smoothed", "count"))
+        bounds = error_bounds(self.reach, estimates, counts).tolist()
+        unranked = (
+            RankedItem(
+                stream=row.stream,
+                window_start=row.window_start,
+                window_end=row.window_end,
+                rank=UNRANKED,
+                item=row.item,
+                gap=None,
+                estimate=row.smoothed,
+                error_bound=bound,
+                lower=row.smoothed_lower,
+                upper=row.smoothed_upper,
+            )
+            for row, bound in zip(found, bounds, strict=True)
+        )
+        windows = groupby(sorted(unranked, key=BY_WINDOW), key=BY_WINDOW)
+        return [row for _, window in windows for row in LeadingItems(self.top)([*window])]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
@@ -38,11 +39,12 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import AUTO, choose_method
+from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList
-from typing_extensions import Unpack
+from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
@@ -58,7 +60,8 @@ class TopKWithGap(PrivateTransform):
 
     Without a `domain` items need not be known before. An item is found when enough people have it in one window or in
     several, and stays found. Of these, the `top` items with the largest estimates are published, or as many as there
-    are. Estimates are noisy counts smoothed over the windows until this one; later windows change nothing in it.
+    are. Estimates are noisy counts smoothed over the windows until this one; later windows change nothing in it. The
+    command ranks a finished file by counts that are smoothed over all of its windows (`to_finish`, `finish`).
 
     Privacy:
         Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
@@ -253,6 +256,24 @@ class TopKWithGap(PrivateTransform):
         if releases is None:
             raise ValueError("end or participation_cap must be given: what one person takes part in needs a bound")
         self._releases = releases
+
+    @override
+    def to_finish(self) -> Self:
+        if not isinstance(self.answer, FoundItems):
+            return self
+        made = copy.copy(self)
+        made.answer = replace(self.answer, to_finish=True)
+        return made
+
+    @property
+    @override
+    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        return self.answer.finish if isinstance(self.answer, FoundItems) else None
+
+    @property
+    @override
+    def unfinished(self) -> type | None:
+        return None if self.finish is None else KeyCount
 
     @property
     def promise(self) -> PrivacyGuarantee:
