@@ -28,7 +28,7 @@ COUNTED: list[int] = []
 class Steered(RuleMonitor):
     """Answers tests as `ANSWERS` says, and notes how many people they are about."""
 
-    def _is_met(self, step, counts, met, source):
+    def _active(self, step, counts, active, source):
         COUNTED.append(int(counts[0]))
         return np.array([ANSWERS.pop()])
 
@@ -165,7 +165,7 @@ def test_answers_have_the_probabilities_that_the_attack_reckons_with():
     rises, falls = monitor._laws
     for met, law, shift in ((False, rises, 1), (True, falls, -1)):
         count = round(NUMBER + shift * monitor._shift)
-        answers = [monitor._is_met(i, np.array([count]), np.array([met]), NOISE.derive("audit")) for i in range(steps)]
+        answers = [monitor._active(i, np.array([count]), np.array([met]), NOISE.derive("audit")) for i in range(steps)]
         high = np.count_nonzero(answers)
         chance = float(law.cdf(count - NUMBER))
         assert 0.2 < chance < 0.8

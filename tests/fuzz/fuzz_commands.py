@@ -106,7 +106,7 @@ def arguments_of(
     key.write_bytes(KEY)
     key.chmod(0o600)
     call = [name, "--input", str(source), "--output", str(folder / "rows.jsonl"), "--noise_key_file", str(key)]
-    call += ["--run_id", "fuzz", "--dead_letter", str(folder / "dead.jsonl"), *question.options]
+    call += ["--run_id", "fuzz", "--dead_letter", str(folder / "dead.jsonl"), "--time_zone", "UTC", *question.options]
     for option, content in question.files.items():
         (folder / option).write_text(content)
         call += [f"--{option}", str(folder / option)]
