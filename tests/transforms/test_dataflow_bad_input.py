@@ -64,7 +64,7 @@ def at(user, item, micros):
     ],
 )
 def test_bad_parameters_are_refused_by_name(field, value, error):
-    with pytest.raises(error, match=rf"{field}|streams_per_person|horizon"):
+    with pytest.raises(error, match=rf"{field}|streams_per_person|windows"):
         ShiftingHeavyHitters(**{**BASE, field: value})
 
 

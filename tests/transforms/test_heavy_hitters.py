@@ -312,8 +312,8 @@ def windows_since(rows) -> list[int]:
         ({"renew_every": 80}, None),
         ({"horizon": 8, "streams": ("s", "t"), "streams_per_person": 2}, None),
         ({"renew_every": 80, "domain": LISTED}, None),  # it is not tested in every window, only read
-        ({"start": None, "horizon": 8}, "start, and end, horizon or renew_every"),
-        ({"participation_cap": 8}, "start, and end, horizon or renew_every"),
+        ({"start": None, "horizon": 8}, "start, and end or renew_every"),
+        ({"participation_cap": 8}, "start, and end or renew_every"),
         ({"horizon": 8, "period": 5}, "windows that do not overlap"),
         ({"horizon": 8, "streams_per_person": 2}, "streams"),
     ],

@@ -61,13 +61,13 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         """Let signatures have the options of windows, too, that a transform hands on."""
         super().__init_subclass__()
         made = inspect.signature(cls.__init__)
-        own = [each for each in list(made.parameters.values())[1:] if each.kind is not each.VAR_KEYWORD]
-        shared = []
-        if len(own) + 1 < len(made.parameters):
+        own = list(made.parameters.values())[1:]
+        if own and own[-1].kind is own[-1].VAR_KEYWORD and WindowOptions.__name__ in str(own[-1].annotation):
             options = inspect.signature(Steps.of).parameters
             shared = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
+            own[-1:] = shared
         cls.__signature__ = made.replace(  # type: ignore[attr-defined]
-            parameters=[*own, *shared], return_annotation=inspect.Signature.empty
+            parameters=own, return_annotation=inspect.Signature.empty
         )
 
     def __new__(cls, *others: Any, **given: Any) -> Self:
