@@ -59,7 +59,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
 
 LEFT_OUT = {
     "top-k": "150 events of items that are not in --domain",
-    "quantiles --value_field item": "150 records with a value that is not a number",
+    "quantiles --value_field item": "150 records with a value that is not a number (see --decimal)",
     "histogram": "150 events of items that are not in --domain",
     "queries": "150 events of items that are not in --domain",
     "heavy-hitters --domain domain": "150 events of items that are not in --domain",
