@@ -202,16 +202,16 @@ def test_the_error_of_a_check_is_shown_as_it_is() -> None:
 
 
 LAUNCH_WITHOUT_PRISM = """
-import urllib.request
 from urllib.error import URLError
 import apache_beam as beam
+from apache_beam.runners.portability import prism_runner
 from privstream.pipelines.runners import launch
 from privstream.pipelines.command import RunError
 
 def fail(*_, **__):
     raise URLError("no way out")
 
-urllib.request.urlopen = fail
+prism_runner.urlopen = fail
 options = launch.parse_beam_options(["--runner", "PrismRunner"])
 try:
     launch.run(options, lambda pipeline: pipeline | beam.Impulse())
