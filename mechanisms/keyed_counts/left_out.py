@@ -23,7 +23,7 @@ LEAST_SHARE = 0.2
 """Where the share that counts may be smaller, with 2.5%, there is no full number: it would be mostly assumed."""
 
 _OF_KEPT = 0.3  # of what both cost: an error of what is left out matters more where little is left out
-_TIMES = 2  # what is told of what is left out of a person, as a multiple of the limit; and of a window, of its part
+_TIMES = 3  # what is told of what is left out of a person, as a multiple of the limit; and of a window, of its part
 _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 """Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
 

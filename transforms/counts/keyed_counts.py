@@ -41,6 +41,7 @@ from typing_extensions import Unpack
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
+FULL = "By how much is estimated in the columns of full numbers, if what limits leave out is like what counts"
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -321,6 +322,7 @@ class KeyedCounts(PrivateTransform):
             beyond=f"the numbers of all {what} may be larger",
             looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
+            published="" if self.mechanism.left_out is None else FULL,
         )
 
     @property
