@@ -116,7 +116,7 @@ EXAMPLES = {
             "--max_value 5 --value_share 1": "value_share must be in (0, 1), got 1.0",
             "--max_value 5 --input other.csv --user_field item --item_field value": "must be different fields",
             "--signed_values": "--max_value must be given with --signed_values",
-            "--full_share 0.1": "full_share must not be given without delta, or --start and --end or --renew_every",
+            "--full_share 0.1": "full_share must not be given without delta, or start and end or --renew_every",
             "--full_share 0.6 --start 0 --end 7200": "full_share must be <= 0.5, got 0.6",
             "--spread": "spread must not be given with the unit event, or without start, and end or --renew_every",
             "--rising": "rising must not be given where windows forget or counts span windows",
