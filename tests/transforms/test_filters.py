@@ -153,7 +153,7 @@ def expected(text, values):
     connection.create_function("starts_with", 2, lambda x, y: None if x is None else x.startswith(y))
     connection.create_function("number", 1, lambda x: x)
     connection.execute("create table events (a real, b real, t text, p integer)")
-    connection.execute("insert into events values (?, ?, ?, ?)", list(values.values()))
+    connection.execute("insert into events values (?, ?, ?, ?)", [values[name] for name in "abtp"])
     (number,) = connection.execute(f"select count(*) from events where {text}").fetchone()
     connection.close()
     return number == 1
