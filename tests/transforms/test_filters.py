@@ -135,7 +135,17 @@ VALUES = st.fixed_dictionaries(
     }
 )
 ATOMS = st.sampled_from(
-    ["number(a) > b", "a >= 0", "a + b == 1", "b in (1, 2)", 't == "x"', 'starts_with(t, "x")', "p", "a is null", "p != true"]
+    [
+        "number(a) > b",
+        "a >= 0",
+        "a + b == 1",
+        "b in (1, 2)",
+        't == "x"',
+        'starts_with(t, "x")',
+        "p",
+        "a is null",
+        "p != true",
+    ]
 )
 CONDITIONS = st.recursive(
     ATOMS,
