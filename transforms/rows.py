@@ -501,7 +501,14 @@ class LimitShare(NamedTuple):
         kept: share of all that people have, as `measure` says, that counts if of each person at most `limit` does. Of
             values it is the share of their sum, if larger ones count as `limit`. Negative ones count as 0.
         kept_lower, kept_upper: its interval.
+        error: predicted error of a row about one of the largest items (of a rank where values are ranked, of a sum
+            where `measure` is values) with the limit of this row, or with that which it suggests: the share that limits
+            leave out, and the noise as a part of what they keep. None where it takes several limits to predict it.
+        found: predicted share of the largest items that are found if they last all windows; None as above.
         suggested: the options that the numbers suggest, such as `--max_contributions 48`; empty if they suggest none.
+        enough_epsilon: epsilon of the later run with which four fifths of the largest items are found, with errors of
+            at most a half, under the limits that suit it; None where the one that is asked about is enough, and where
+            none up to 64 is.
     """
 
     measure: str
@@ -516,7 +523,10 @@ class LimitShare(NamedTuple):
     kept: Optional[float]
     kept_lower: Optional[float]
     kept_upper: Optional[float]
+    error: Optional[float]
+    found: Optional[float]
     suggested: str
+    enough_epsilon: Optional[float]
 
 
 for row_type in (

@@ -1,15 +1,18 @@
-"""The limits that minimise a predicted error: what they leave out, and the noise of the question; post-processing."""
+"""The limits that show most: what they leave out, what is found, and the noise of the question; post-processing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.limits.noisy_histogram import Floats, NoisyHistogram
+from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles
 
 MEAN_OF_NORMAL = math.sqrt(2 / math.pi)
@@ -17,6 +20,12 @@ MEAN_OF_NORMAL = math.sqrt(2 / math.pi)
 
 HALF = 0.5
 """The largest items are taken to hold such a part of all contributions; under Zipf's law the first ten of 200 do."""
+
+ENOUGH_FOUND, ENOUGH_ERROR = 0.8, 0.5
+"""A run shows enough if it finds such a part of the largest items, and errors of their rows are at most so large."""
+
+LARGEST_EPSILON = 64.0
+"""Larger ones are not proposed."""
 
 
 @cache
@@ -42,12 +51,112 @@ def count_noise(
 
 
 @cache
+def people_needed(
+    epsilon: float, delta: float, windows: int, contributions: int, max_value: int | None = None
+) -> float:
+    """Return how many people an item needs in each window to be found with an even chance; arguments as above.
+
+    It is an item that nobody knew before, and lasts all windows.
+    """
+    made = FoundKeys(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
+    return made.people_needed(windows)
+
+
+@cache
 def rank_noise(epsilon: float, delta: float, windows: int, contributions: int) -> float:
     """Return the mean absolute noise of the number of values below a quantile of a window; arguments as above."""
     made = NumericQuantiles(
         epsilon=epsilon, delta=delta, low=0.0, high=1.0, horizon=windows, contributions=contributions
     )
     return MEAN_OF_NORMAL * float(made.accuracy.numbers["rank_stddev"])
+
+
+class Prediction(NamedTuple):
+    """What a run with some limits is predicted to show.
+
+    Attributes:
+        error: the share that limits leave out of a row, and the mean absolute noise as a part of what they keep.
+        found: share of the largest items that are found, in [0, 1].
+    """
+
+    error: float
+    found: float
+
+    @property
+    def worth(self) -> float:
+        """What of the largest items is shown: those that are found, each as exp(-error)."""
+        return min(1.0, self.found / ENOUGH_FOUND) * math.exp(-self.error)
+
+    @property
+    def enough(self) -> bool:
+        """Whether most of the largest items are found, with errors of at most a half."""
+        return self.found >= ENOUGH_FOUND and self.error <= ENOUGH_ERROR
+
+
+@dataclass(frozen=True)
+class LaterRun:
+    """The run that limits are for, as far as it is public.
+
+    Attributes:
+        epsilon, delta, windows: of that run.
+        items: number of its items, the largest ones, about which it is to be right.
+        question: "counts" of items that nobody knew, "sums" of their values beside counts, or "ranks" of values.
+    """
+
+    epsilon: float
+    delta: float
+    windows: int
+    items: int
+    question: Literal["counts", "sums", "ranks"] = "counts"
+
+    def noise(self, contributions: int) -> float:
+        """Return the mean absolute noise of a count, or of a rank."""
+        if self.question == "ranks":
+            return rank_noise(self.epsilon, self.delta, self.windows, contributions)
+        return count_noise(self.epsilon, self.delta, self.windows, contributions, self._least_value)
+
+    def noise_of_sums(self, contributions: int) -> float:
+        """Return the mean absolute noise of a sum of values up to 1; it is as many times as large for larger ones."""
+        return count_noise(self.epsilon, self.delta, self.windows, contributions, 1, "sum")
+
+    def needed(self, contributions: int) -> float:
+        """Return how many people an item needs in each window to be found; 0 where no items are looked for."""
+        if self.question == "ranks":
+            return 0.0
+        return people_needed(self.epsilon, self.delta, self.windows, contributions, self._least_value)
+
+    @property
+    def _least_value(self) -> int | None:
+        """Which of all largest values pays for sums, does not change the noise of counts."""
+        return 1 if self.question == "sums" else None
+
+    def predict(self, contributions: Floats, left_out: Floats, row: float) -> list[Prediction]:
+        """Return what is predicted of some limits.
+
+        Items are taken to have as many people as Zipf's law gives them, with `row` as the mean of the largest ones.
+
+        Args:
+            contributions: of one person, at most, under each limit; whole numbers, shape (n,).
+            left_out: share of all contributions that each limit leaves out, in [0, 1], shape (n,).
+            row: mean number in a row about one of these items, or about a window, without limits; > 0.
+        """
+        kept = 1.0 - left_out
+        errors = predicted_errors(left_out, _on_grid(self.noise, contributions), row=row)
+        needed = np.zeros(len(kept)) if self.question == "ranks" else _on_grid(self.needed, contributions)
+        largest = row * self.items / float(np.sum(1.0 / np.arange(1, self.items + 1)))
+        found = np.minimum(1.0, largest * kept / np.maximum(needed * self.items, 1e-9))
+        return [Prediction(*each) for each in zip(errors.tolist(), found.tolist(), strict=True)]
+
+
+def _on_grid(function: Callable[[int], float], limits: Floats) -> Floats:
+    """Return a function of limits, a power of them from one number of the public grid to the next."""
+    edges = np.array(WHOLE_NUMBERS)
+    low, high = (np.searchsorted(edges, end, side="left") for end in (limits.min(), limits.max()))
+    used = edges[max(0, low - 1) : high + 1]
+    at = [function(int(edge)) for edge in used]
+    found: Floats = np.exp(np.interp(np.log(limits), np.log(used), np.log(at)))
+    beyond = limits > edges[-1]
+    return np.where(beyond, found * np.sqrt(limits / edges[-1]), found)
 
 
 def predicted_errors(left_out: Floats, noise: Floats, *, row: float) -> Floats:
@@ -75,37 +184,109 @@ def left_out_shares(histogram: NoisyHistogram) -> tuple[list[tuple[int, int]], F
     return limits, np.array(found)
 
 
-def best_limit(histogram: NoisyHistogram, noise_of: Callable[[int], float], *, row: float) -> tuple[int, int] | None:
-    """Return the best limit, and the cell that it lies in; None if nobody can be seen who has at least 1.
+class Chosen(NamedTuple):
+    """The best limits, each with its cell, and what is predicted of a run with them."""
+
+    limits: tuple[tuple[int, int], ...]
+    prediction: Prediction
+
+
+def best_limit(histogram: NoisyHistogram, run: LaterRun, *, row: float) -> Chosen | None:
+    """Return the limit with which most is shown; None if nobody can be seen who has at least 1.
 
     Args:
         histogram: of what people contribute.
-        noise_of: from a limit, a whole number, to the mean absolute noise of a row.
+        run: that the limit is for.
         row: the number in a row without limits.
     """
     limits, left = left_out_shares(histogram)
     if not limits:
         return None
-    noise = np.array([noise_of(limit) for limit, _ in limits])
-    return limits[int(np.argmin(predicted_errors(left, noise, row=row)))]
+    found = run.predict(np.array([limit for limit, _ in limits], np.float64), left, row)
+    best = _best(found)
+    return Chosen((limits[best],), found[best])
 
 
-def best_pair(
-    first: NoisyHistogram, second: NoisyHistogram, noise_of: Callable[[int], float], *, row: float
-) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the best two limits, each with its cell, where noise grows with their product; None as above.
+def best_pair(first: NoisyHistogram, second: NoisyHistogram, run: LaterRun, *, row: float) -> Chosen | None:
+    """Return the best two limits, where noise grows with their product; None as above.
 
     What both leave out is taken to be what each leaves out by itself.
 
     Args:
         first, second: of what people contribute, on whole numbers.
-        noise_of: from the product of two limits to the mean absolute noise of a row.
-        row: the number in a row without limits.
+        run, row: as above.
     """
     (ones, of_one), (others, of_other) = left_out_shares(first), left_out_shares(second)
     if not ones or not others:
         return None
-    noise = np.array([[noise_of(one * other) for other, _ in others] for one, _ in ones])
+    products = np.outer([one for one, _ in ones], [other for other, _ in others]).astype(np.float64)
     left = 1.0 - np.outer(1.0 - of_one, 1.0 - of_other)
-    place = int(np.argmin(predicted_errors(left, noise, row=row)))
-    return ones[place // len(others)], others[place % len(others)]
+    found = run.predict(products.ravel(), left.ravel(), row)
+    best = _best(found)
+    return Chosen((ones[best // len(others)], others[best % len(others)]), found[best])
+
+
+class ChosenForSums(NamedTuple):
+    """The best limits of contributions and of values, each with its cell, and what is predicted of counts and sums."""
+
+    contributions: tuple[int, int]
+    value: tuple[int, int]
+    counts: Prediction
+    sums: Prediction
+
+
+def best_for_sums(
+    contributions: NoisyHistogram, values: NoisyHistogram, run: LaterRun, *, row: float
+) -> ChosenForSums | None:
+    """Return the limits with which counts and sums of values together show most; None as above.
+
+    Args:
+        contributions: of people.
+        values: of what contributions have.
+        run, row: as above; the mean of all values is that of the histogram.
+    """
+    (limits, left), (largest, clipped) = left_out_shares(contributions), left_out_shares(values)
+    people = float(values.people.sum())
+    if not limits or not largest or not people > 0:
+        return None
+    numbers = np.array([limit for limit, _ in limits], np.float64)
+    counts, noise = run.predict(numbers, left, row), _on_grid(run.noise_of_sums, numbers)
+    left_of_sums = 1.0 - np.outer(1.0 - left, 1.0 - clipped)
+    noises = np.outer(noise, [value for value, _ in largest])
+    errors = predicted_errors(left_of_sums, noises, row=row * values.total / people)
+    worth = np.array([count.worth for count in counts])[:, None]
+    found = np.array([min(1.0, count.found / ENOUGH_FOUND) for count in counts])[:, None]
+    best = int(np.argmax(worth + found * np.exp(-errors)))
+    one, other = divmod(best, len(largest))
+    sums = Prediction(float(errors[one, other]), counts[one].found)
+    return ChosenForSums(limits[one], largest[other], counts[one], sums)
+
+
+def enough_epsilon(predicted: Callable[[float], Sequence[Prediction] | None], epsilon: float) -> float | None:
+    """Return the least epsilon, with two digits, of a run that shows enough under the limits that suit it best.
+
+    Args:
+        predicted: from an epsilon to what is predicted of a run with it; None where nothing can be.
+        epsilon: below which none is looked for.
+
+    Returns:
+        None where none up to `LARGEST_EPSILON` is enough.
+    """
+
+    def enough(at: float) -> bool:
+        found = predicted(at)
+        return found is not None and all(one.enough for one in found)
+
+    low, high = epsilon, LARGEST_EPSILON
+    if low >= high or not enough(high):
+        return None
+    while high > 1.05 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    unit = 10.0 ** (math.floor(math.log10(high)) - 1)
+    return float(f"{math.ceil(high / unit * (1 - 1e-12)) * unit:.2g}")
+
+
+def _best(found: Sequence[Prediction]) -> int:
+    """Return the place of the prediction with which most is shown, the first of several."""
+    return int(np.argmax([one.worth for one in found]))

@@ -9,9 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from privstream.mechanisms.limits.suggested_limits import ENOUGH_ERROR, ENOUGH_FOUND, LARGEST_EPSILON
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.plot.picture_spec import check_picture, read_rows, write_picture
 from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.plan_command import rounded_up
 from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.sinks.row_files import iso_8601
@@ -44,9 +46,17 @@ FORMS |= dict.fromkeys(("null", "trim"))
 """Options of the input that the command after it needs as well, with their defaults."""
 
 NOBODY = (
-    "Nothing can be suggested: too few people to be seen with this epsilon. More people or a larger --epsilon show "
-    "more; rows say how many people there may be."
+    "Nothing can be suggested: too few people to be seen with this epsilon. It takes some {least:,.0f} people with "
+    "alike numbers; with --epsilon {epsilon:g} it would take 100. Rows say how many people there may be."
 )
+
+SIDE_BY_SIDE = 8
+"""So many scales of the noise are plain to see."""
+
+FEW = 100
+
+
+ENOUGH = "four fifths of the {items} largest items would be found, with errors of at most a half"
 
 
 def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
@@ -76,15 +86,20 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
 def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:
     """Yield what a terminal shows: a table for each measure, and the options."""
     for measure in dict.fromkeys(row.measure for row in rows):
+        if not any(row.measure == measure and row.within is not None for row in rows):
+            yield Text(f"{measure} ({WORDS[measure]}): nobody can be seen; there may be {_beyond(rows, measure)}")
+            continue
         table = Table(title=Text(f"{measure}: {WORDS[measure]}"), title_justify="left", box=SIMPLE_HEAD)
-        for name in ("more than", "at most", "people", "kept by this limit", "people within it"):
+        shown = [row for row in rows if row.measure == measure]
+        predicts = any(row.error is not None for row in shown)
+        for name in ("more than", "at most", "people", "kept by this limit", "within it", *["off, found"] * predicts):
             table.add_column(name, justify="right")
-        for row in (row for row in rows if row.measure == measure):
+        for row in shown:
             people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
             kept = _share(row.kept, row.kept_lower, row.kept_upper)
-            table.add_row(
-                _edge(row.above), _edge(row.limit), people, kept, _share(row.within, row.within_lower, row.within_upper)
-            )
+            within = _share(row.within, row.within_lower, row.within_upper)
+            off = "" if row.error is None else f"{row.error:.0%}" + ("" if row.found is None else f", {row.found:.0%}")
+            table.add_row(_edge(row.above), _edge(row.limit), people, kept, within, *[off] * predicts)
         yield table
     yield from suggestions(rows, promise)
 
@@ -95,7 +110,9 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
     question, epsilon, delta = (parameters[name] for name in ("question", "for_epsilon", "delta"))
     found = [row for row in rows if row.suggested]
     if not found:
-        yield Text(NOBODY)
+        scale, spent = max(promise.number("accuracy", "noise_scales").values()), promise.number("parameters", "epsilon")
+        least = SIDE_BY_SIDE * scale
+        yield Text(NOBODY.format(least=least, epsilon=rounded_up(spent * least / FEW)))
         return
     yield Text(f"Options that suit {question} with epsilon {epsilon:g} and delta {delta:g}:")
     for row in found:
@@ -108,7 +125,29 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
             if row.measure in LARGEST_OF:
                 kept = f"cuts nothing of {share} of people with at most {most:g}"
             yield Text(f"  {kept} ({WORDS[row.measure]}); {_beyond(rows, row.measure)} have more")
+    yield from (Text(line) for line in predicted(found, parameters))
     yield Text(f"Then: {printable(command_line(rows, parameters))}")
+
+
+def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the run is predicted to show with suggested limits, and what would show more where that is little."""
+    told = next((row for row in found if row.error is not None), None)
+    if told is None or told.error is None:
+        return
+    items = parameters["items"]
+    if told.found is None:
+        yield f"Predicted: ranks are off by {told.error:.0%} of the values in a window, on average."
+    else:
+        sums = "".join(f", their sums by {row.error:.0%}" for row in found if row.measure == "values" and row.error)
+        yield (
+            f"Predicted: some {told.found * items:.0f} of the {items} largest items are found, if they last all "
+            f"windows; their counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
+        )
+    if told.enough_epsilon is not None:
+        enough = "errors would be at most a half" if told.found is None else ENOUGH.format(items=items)
+        yield f"With --for_epsilon {told.enough_epsilon:g} {enough}. Windows with more people help as well."
+    elif told.error > ENOUGH_ERROR or (told.found is not None and told.found < ENOUGH_FOUND):
+        yield f"No epsilon up to {LARGEST_EPSILON:g} would show much more: it takes windows with more people."
 
 
 def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> str:

@@ -16,8 +16,8 @@ SPEC = QuestionSpec(
     word="suggest",
     summary="choose limits of people from data, privately",
     description="Chooses limits that nobody can guess, such as --max_contributions, from the data itself: publishes "
-    "for a small part of the budget how much people contribute, and prints the limits whose predicted error is least "
-    "in the run that follows, and what share of everything each limit keeps.",
+    "for a small part of the budget how much people contribute, and prints the limits with which the run that follows "
+    "is predicted to show most, what it will show, and what share of everything each limit keeps.",
     protected="a person over all that is read",
     known_as="histograms of contributions per user, for contribution bounds",
     transform="limits.suggest_limits.SuggestLimits",

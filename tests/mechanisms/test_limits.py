@@ -5,13 +5,17 @@ import math
 import numpy as np
 import pytest
 from laws import FALSE_ALARM
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.noisy_histogram import NoisyHistogram
 from privstream.mechanisms.limits.person_histograms import VALUES, WHOLE_NUMBERS, Grid, PersonHistograms, whole_numbers
 from privstream.mechanisms.limits.suggested_limits import (
     HALF,
+    LaterRun,
+    best_for_sums,
     best_limit,
     best_pair,
     count_noise,
+    enough_epsilon,
     left_out_shares,
     predicted_errors,
 )
@@ -33,11 +37,13 @@ def people(mean=10.0, number=5_000, seed=1):
     return np.maximum(1, rng.poisson(rng.gamma(0.55, mean / 0.55, number)))
 
 
-def true_errors(numbers, row):
+def true_errors(numbers, row, epsilon=1.0):
     """Return the error of every limit from 0 to 1,000, where it is known what everybody has."""
     limits = np.arange(1_001)
     left = np.array([np.maximum(numbers - limit, 0).sum() / numbers.sum() for limit in limits])
-    return predicted_errors(left, np.array([count_noise(1.0, 1e-6, 13, max(limit, 1)) for limit in limits]), row=row)
+    return predicted_errors(
+        left, np.array([count_noise(epsilon, 1e-6, 13, max(limit, 1)) for limit in limits]), row=row
+    )
 
 
 class TestGrid:
@@ -204,7 +210,7 @@ class TestSuggestedLimits:
     def test_more_noise_suggests_a_smaller_limit(self):
         found = histogram_of(GRID.tally(people()), 1e-3)
         row = HALF * found.total / 130
-        limits = [best_limit(found, lambda c, e=e: count_noise(e, 1e-6, 13, c), row=row)[0] for e in (0.1, 1.0, 8.0)]
+        limits = [best_limit(found, LaterRun(e, 1e-6, 13, 10), row=row).limits[0][0] for e in (0.1, 1.0, 8.0)]
         assert limits == sorted(limits)
         assert limits[0] < limits[-1]
 
@@ -212,8 +218,56 @@ class TestSuggestedLimits:
         numbers = people()
         found, row = histogram_of(GRID.tally(numbers), 1e-3), numbers.sum() / 260
         errors = true_errors(numbers, row)
-        best, _ = best_limit(found, lambda c: count_noise(1.0, 1e-6, 13, c), row=row)
-        assert errors[best] <= 1.02 * errors.min()
+        chosen = best_limit(found, LaterRun(1.0, 1e-6, 13, 10), row=row)
+        best = chosen.limits[0][0]
+        assert errors[best] <= 1.03 * errors.min()
+        assert chosen.prediction.error == pytest.approx(errors[best], rel=0.1)
+
+    def test_predictions_are_those_of_the_mechanism(self):
+        run, row = LaterRun(0.5, 1e-6, 13, 10), 194.0
+        limits, left = np.array([8.0, 24.0, 53.0]), np.array([0.53, 0.17, 0.02])
+        for limit, out, found in zip(limits, left, run.predict(limits, left, row), strict=True):
+            made = FoundKeys(epsilon=0.5, delta=1e-6, horizon=13, contributions=int(limit))
+            assert found.error == pytest.approx(out + 0.798 * made.stddev(1) / (row * (1 - out)), rel=0.01)
+            sizes = 10 * row / np.arange(1, 11) / (1 / np.arange(1, 11)).sum()  # Zipf's law, and the mean of a row
+            assert found.found == pytest.approx((sizes * (1 - out) >= made.people_needed(13)).mean(), abs=0.1)
+
+    def test_a_smaller_limit_is_taken_where_more_is_found_with_it(self):
+        found = histogram_of(GRID.tally(people()), 1e-3)
+        row, run = HALF * found.total / 130, LaterRun(0.5, 1e-6, 13, 10)
+        chosen, errors = best_limit(found, run, row=row), true_errors(people(), row, 0.5)
+        of_error = run.predict(np.array([float(np.argmin(errors))]), np.array([0.02]), row)[0]
+        assert chosen.limits[0][0] < 0.7 * np.argmin(errors)
+        assert chosen.prediction.found > 1.2 * of_error.found
+        assert not chosen.prediction.enough
+
+    def test_the_epsilon_that_is_enough(self):
+        found = histogram_of(GRID.tally(people()), 1e-3)
+
+        def predicted(epsilon):
+            return [best_limit(found, LaterRun(epsilon, 1e-6, 13, 10), row=HALF * found.total / 130).prediction]
+
+        least = enough_epsilon(predicted, 0.1)
+        assert all(one.enough for one in predicted(least))
+        assert not predicted(0.85 * least)[0].enough
+        assert enough_epsilon(lambda epsilon: None, 0.1) is None
+        assert enough_epsilon(predicted, 100.0) is None
+
+    def test_sums_of_large_values_take_smaller_limits(self):
+        contributions, cells = histogram_of(GRID.tally(people()), 1e-3), np.array(VALUES)
+        values = np.random.default_rng(1).lognormal(3.0, 1.5, 5_000)
+        found = histogram_of(Grid("values", VALUES).tally(values), 1e-3, cells)
+        row = HALF * contributions.total / 130
+        few, many = (
+            best_for_sums(contributions, found, LaterRun(epsilon, 1e-6, 13, 10, "sums"), row=row)
+            for epsilon in (0.3, 8.0)
+        )
+        assert few.value[0] < many.value[0]
+        assert few.contributions[0] < many.contributions[0]
+        assert few.sums.error > many.sums.error
+        assert few.sums.error > few.counts.error
+        nobody = histogram_of(np.zeros(GRID.cells))
+        assert best_for_sums(nobody, found, LaterRun(1.0, 1e-6, 13, 10, "sums"), row=1.0) is None
 
     @pytest.mark.parametrize("epsilon", [0.05, 0.033])
     def test_the_default_epsilon_is_enough_for_5000_people(self, epsilon):
@@ -225,26 +279,27 @@ class TestSuggestedLimits:
         for seed in range(60):
             noisy = made.release({GRID.name: GRID.tally(numbers)}, SeededNoise(seed))[GRID.name]
             found = histogram_of(noisy, made.scale(GRID.name))
-            best = best_limit(found, lambda c: count_noise(1.0, 1e-6, 13, c), row=HALF * found.total / 130)
-            good.append(best is not None and errors[best[0]] <= 1.1 * errors.min())
+            best = best_limit(found, LaterRun(1.0, 1e-6, 13, 10), row=HALF * found.total / 130)
+            good.append(best is not None and errors[best.limits[0][0]] <= 1.1 * errors.min())
         assert stats.binom.cdf(sum(good), len(good), 0.85) > 1e-6
 
     def test_nobody_suggests_nothing(self):
         nobody = histogram_of(np.zeros(GRID.cells))
-        assert best_limit(nobody, float, row=1.0) is None
-        assert best_pair(nobody, nobody, float, row=1.0) is None
+        assert best_limit(nobody, LaterRun(1.0, 1e-6, 13, 10), row=1.0) is None
+        assert best_pair(nobody, nobody, LaterRun(1.0, 1e-6, 13, 10), row=1.0) is None
         assert left_out_shares(nobody)[0] == []
 
     def test_values_below_1_suggest_no_limit(self):
         counts = np.zeros(len(VALUES) + 1, np.int64)
         counts[VALUES.index(0.5)] = 500
-        assert best_limit(histogram_of(counts, 1.0, np.array(VALUES)), float, row=1.0) is None
+        assert best_limit(histogram_of(counts, 1.0, np.array(VALUES)), LaterRun(1.0, 1e-6, 13, 10), row=1.0) is None
 
     def test_two_limits_are_chosen_together(self):
         first = histogram_of(GRID.tally(np.repeat([1, 16], [990, 10])), 1e-3)
         second = histogram_of(GRID.tally(np.repeat([8], 1_000)), 1e-3)
-        noise = [0.01, 1.0]
-        few, many = (best_pair(first, second, lambda c, n=n: n * c, row=100.0) for n in noise)
+        few, many = (
+            best_pair(first, second, LaterRun(epsilon, 1e-6, 13, 10), row=100.0).limits for epsilon in (30.0, 0.5)
+        )
         assert few[0] in ((14, 7), (16, 7))
         assert few[1] in ((7, 5), (8, 5))
         assert many[0][0] * many[1][0] < few[0][0] * few[1][0]

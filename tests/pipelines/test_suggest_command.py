@@ -45,7 +45,7 @@ def test_what_is_printed_is_taken_by_the_command(
     assert suggest(shop, f"--epsilon 0.8 --output {output} --picture {picture} --ledger none") == 0
     shown = capsys.readouterr()
     (option,) = re.findall(r"^--max_contributions \d+$", shown.out, re.M)
-    assert 3 <= int(option.split()[1]) <= 8
+    assert 2 <= int(option.split()[1]) <= 8
     assert re.search(r"^  keeps \d+% .*; \d+ to \d+ people have more$", shown.out, re.M)
     rows = read_row_file(str(output), LimitShare)
     assert [row.suggested for row in rows if row.suggested] == [option]
@@ -89,11 +89,32 @@ def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, caps
     assert not output.exists()
 
 
+def test_what_would_show_more_is_said(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert suggest(shop, "--epsilon 0.8 --for_epsilon 0.5 --ledger none") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    found, off = map(
+        int, re.findall(r"Predicted: some (\d+) of the 10 largest items are found.* are off by (\d+)%", shown)[0]
+    )
+    assert found < 8 or off > 50
+    (more,) = re.findall(r"With --for_epsilon (\d+\.?\d*) four fifths of the 10 largest items would be found", shown)
+    assert suggest(shop, f"--epsilon 0.8 --for_epsilon {more} --ledger none") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    found, off = map(
+        int, re.findall(r"Predicted: some (\d+) of the 10 largest items are found.* are off by (\d+)%", shown)[0]
+    )
+    assert found >= 8
+    assert off <= 50
+    assert "--for_epsilon" not in shown.partition("Predicted")[2]
+
+
 def test_few_people_are_a_line_and_no_options(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert suggest(shop, "--epsilon 0.001 --ledger none") == 0
     shown = capsys.readouterr().out
     assert "Nothing can be suggested: too few people to be seen with this epsilon" in " ".join(shown.split())
     assert "--max_contributions" not in shown
+    flat = " ".join(shown.split())
+    assert re.search(r"contributions \(items in windows.*\): nobody can be seen; there may be 0 to [\d,]+ people", flat)
+    assert "some 80,000 people with alike numbers; with --epsilon 0.8 it would take 100" in flat
 
 
 def test_values_that_cannot_be_used_are_dead_letters(

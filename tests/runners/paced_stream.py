@@ -38,8 +38,8 @@ USERS = 3000
 PEOPLE = 375  # of a batch
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
-ALERTS, LASTING, FOUND = "alerts", "lasting", "found"
-KINDS = {ALERTS: Alert, FOUND: KeyCount}
+ALERTS, LASTING, FOUND, LISTED = "alerts", "lasting", "found", "listed"
+KINDS = {ALERTS: Alert, FOUND: KeyCount, LISTED: KeyCount}
 """What rows of some monitors are; those of the others are heavy hitters."""
 
 FOUND_PERIOD = 10  # windows
@@ -71,12 +71,13 @@ class Stream:
     @property
     def names(self) -> tuple[str, ...]:
         """What the monitors are called."""
-        return (*METHODS[:2], LASTING, FOUND) if self.renewal else (*METHODS, ALERTS) if self.more else METHODS
+        return (*METHODS[:2], LASTING, FOUND, LISTED) if self.renewal else (*METHODS, ALERTS) if self.more else METHODS
 
     def monitors(self) -> dict[str, PrivateTransform]:
         """Return what watches the events, by name: heavy hitters and alerts; with renewal, also one without it.
 
-        Items that stay found have longer periods: rare ones are found late in them, over several windows.
+        Items that stay found have longer periods: rare ones are found late in them, over several windows. Where a list
+        of different people stands beside them, there are none: it is read after half of the windows.
         """
         common = {
             "epsilon": 8, "delta": 1e-4, "max_hits": MAX_HITS, "window": WINDOW, "start": START,
@@ -86,12 +87,14 @@ class Stream:
         if self.renewal is not None:
             every = self.renewal * WINDOW
             renewed = {method: hitters(method=method, renew_every=every) for method in METHODS[:2]}
-            found = KeyedCounts(
+            counts = partial(
+                KeyedCounts,
                 **{name: common[name] for name in ("delta", "window", "start", "noise")},
-                epsilon=1, max_contributions=FOUND_PERIOD, renew_every=FOUND_PERIOD * WINDOW, rising=2,
                 end=START + self.windows * WINDOW,
-            )  # fmt: skip
-            return renewed | {LASTING: hitters(method="status"), FOUND: found}
+            )
+            found = counts(epsilon=1, max_contributions=FOUND_PERIOD, renew_every=FOUND_PERIOD * WINDOW, rising=2)
+            listed = counts(epsilon=1.5, max_contributions=80)
+            return renewed | {LASTING: hitters(method="status"), FOUND: found, LISTED: listed}
         made = {method: hitters(method=method) for method in METHODS}
         if not self.more:
             return made

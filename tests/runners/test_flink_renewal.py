@@ -1,7 +1,8 @@
 """Ten renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one.
 
 Beside them two longer periods of items that stay found, in the middle of which the job is suspended: the last windows,
-what smoothing remembers, and the names go through the savepoint, and are carried into the next period.
+what smoothing remembers, and the names go through the savepoint, and are carried into the next period. And a run with a
+list of different people, who are remembered across the savepoint.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from flink_cluster_jobs import Cluster
-from paced_stream import FOUND, FOUND_PERIOD, LASTING, PARTS, START, WINDOW, Stream, dead, kept, run_locally
+from paced_stream import FOUND, FOUND_PERIOD, LASTING, LISTED, PARTS, START, WINDOW, Stream, dead, kept, run_locally
 from privstream.transforms import DeadLetter
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
@@ -89,6 +90,15 @@ def test_what_is_compared_depends_on_what_the_savepoint_remembers(expected):
     assert [row.rise != "None" for row in risen] == [True]
     carried = {row.item for row in rows if row.window_start == period_end and row.backfilled == "False"}
     assert rare & carried, "too few have them for a single window"
+
+
+def test_a_list_of_people_goes_through_the_savepoint(expected):
+    """Rare items are found when it is read for the last time, by people from before the savepoint and after it."""
+    read = f"Timestamp({round(START + PERIODS * WINDOWS / 2)})"
+    rows = [row for name, row in expected if name == LISTED and row.item.startswith("rare") and row.reported_at == read]
+    by_list = {row.item for row in rows}
+    assert len(by_list) >= 4
+    assert len({row.window_start for row in rows if row.backfilled == "True"}) > SUSPENDED
 
 
 def test_each_poisoned_event_is_set_aside_once_by_each_monitor(on_cluster):

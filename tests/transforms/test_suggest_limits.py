@@ -10,6 +10,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from event_forms import run_bounded
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.limits import measuring
 from privstream.transforms.limits.measuring import MeasurePeople, by_people
 from privstream.transforms.limits.suggest_limits import MEASURES, SuggestLimits
 from privstream.transforms.queries.answering import decode_counts
@@ -94,6 +95,24 @@ def test_a_person_changes_one_cell_of_each_distribution(added_up):
     without, more = (measured(transform, rows, added_up=added_up) for rows in (found, found + million))
     for name, cells in without.items():
         assert np.abs(more[name] - cells).sum() == 1, name
+
+
+@pytest.mark.parametrize("added_up", [True, False])
+def test_memory_is_bounded_and_decides_nothing(added_up, monkeypatch):
+    transform = made(streams=STREAM, values=True)
+    at_once = measured(transform, events(), added_up=added_up)
+    monkeypatch.setattr(measuring, "AT_ONCE", 7)
+    largest = []
+    joined = measuring.Contributions.join
+    monkeypatch.setattr(
+        measuring.Contributions, "join", lambda parts: largest.append(len(joined(parts).steps)) or joined(parts)
+    )
+    bounded = measured(transform, events() * 20, added_up=added_up)
+    in_parts = measured(transform, events(), added_up=added_up)
+    assert max(largest) < 3 * len({row[:4] for row in events()})  # of 8,000 events
+    names = set(at_once) - ({"values"} if added_up else set())
+    assert {name: bounded[name].tolist() for name in names} == {name: at_once[name].tolist() for name in names}
+    assert {n: c.tolist() for n, c in in_parts.items()} == {n: c.tolist() for n, c in at_once.items()}
 
 
 def test_copies_of_events_change_nothing_but_sums():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.limits.person_histograms import Grid
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, Keyed, Names, StepKey, decode
+from privstream.transforms.batches import EventBatch, Keyed, Names, StepKey, decode, encode
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.split import people_key
 from privstream.transforms.queries.answering import ONE_KEY, encode_counts
@@ -30,16 +31,42 @@ def with_item(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def by_people(element: KeyedBatch) -> Keyed:
-    """Put a batch under the key of its shard of people, with its stream and step."""
+    """Put a batch under the key of its shard of people, with its stream and step, without the names of items."""
     key, (_, data) = element
-    return people_key(StepKey.from_bytes(key).shard), len(key).to_bytes(4, "big") + key + data
+    events = replace(decode(EventBatch, data), names=Names.none())
+    return people_key(StepKey.from_bytes(key).shard), len(key).to_bytes(4, "big") + key + encode(events)
+
+
+AT_ONCE = 1 << 21
+"""When so many events have come, they are reduced to distinct contributions."""
+
+
+class Contributions(NamedTuple):
+    """Events of people, with the number of their stream, and their step, int64 (n,)."""
+
+    events: EventBatch
+    streams: np.ndarray
+    steps: np.ndarray
+
+    @classmethod
+    def join(cls, parts: Sequence[Contributions]) -> Contributions:
+        """Put events together."""
+        events = EventBatch.join([part.events for part in parts])
+        return cls(events, *(np.concatenate([part[place] for part in parts]) for place in (1, 2)))
+
+    def take(self, rows: np.ndarray, values: np.ndarray | None) -> Contributions:
+        """Return some of the events; `values` are those of all."""
+        users, items, times = self.events.users[rows], self.events.items[rows], self.events.times[rows]
+        events = EventBatch(users, items, times, Names.none(), None if values is None else values[rows])
+        return Contributions(events, self.streams[rows], self.steps[rows])
 
 
 class MeasurePeople(beam.DoFn):
     """Count the people of a shard by cell of each grid; every person is in one cell of each, whatever he or she does.
 
     What a person's numbers are depends on that person's events, the grids and the noise key alone: on no other person,
-    and not on the order of events.
+    and not on the order of events. Memory holds the distinct contributions of a shard, and as many events again or
+    `AT_ONCE`.
 
     Args:
         grids: among those that this module names.
@@ -54,64 +81,57 @@ class MeasurePeople(beam.DoFn):
 
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
         """Count one shard."""
-        keys, parts = [], []
+        waiting: list[Contributions] = []
+        names: dict[str, int] = {}
+        kept = came = 0
         for record in element[1]:
             start = 4 + int.from_bytes(record[:4], "big")
-            keys.append(StepKey.from_bytes(record[4:start]))
-            parts.append(replace(decode(EventBatch, record[start:]), names=Names.none()))
-        names = sorted({key.stream for key in keys})
-        sizes = [len(part.users) for part in parts]
-        streams = np.repeat([names.index(key.stream) for key in keys], sizes)
-        steps = np.repeat([key.step for key in keys], sizes)
-        events = EventBatch.join(parts)
-        numbers = self._numbers(events, streams, steps)
+            key, events = StepKey.from_bytes(record[4:start]), decode(EventBatch, record[start:])
+            stream = np.full(len(events.users), names.setdefault(key.stream, len(names)))
+            waiting.append(Contributions(events, stream, np.full(len(stream), key.step)))
+            came += len(stream)
+            if came >= max(AT_ONCE, kept):
+                waiting = [self._distinct(Contributions.join(waiting))]
+                kept, came = len(waiting[0].steps), 0
+        numbers = self._numbers(self._distinct(Contributions.join(waiting)))
         yield ONE_KEY, encode_counts(np.concatenate([grid.tally(numbers[grid.name]) for grid in self.grids]))
 
-    def _numbers(self, events: EventBatch, streams: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-        """Return one number of each person, in the order of people, for each grid."""
-        order = np.lexsort((events.items, steps, streams, events.users))
-        users, items = events.users[order], events.items[order]
-        streams, steps = streams[order], steps[order]
-        first = first_of_run(users, streams, steps, items)
-        held = np.flatnonzero(first)
-        held_users, held_streams, held_steps, held_items = users[held], streams[held], steps[held], items[held]
-        found = {
-            CONTRIBUTIONS: _sizes(held_users)[1],
-            PER_WINDOW: _largest(held_users, _sizes(held_users, held_streams, held_steps)),
-        }
-        windows = np.flatnonzero(first_of_run(held_users, held_streams, held_steps))
-        found[WINDOWS] = _sizes(held_users[windows])[1]
-        by_item = np.lexsort((held_items, held_streams, held_users))
-        repeats = _sizes(held_users[by_item], held_streams[by_item], held_items[by_item])
-        found[PER_ITEM] = _largest(held_users[by_item], repeats)
-        in_streams = np.flatnonzero(first_of_run(held_users, held_streams))
-        found[STREAMS] = _sizes(held_users[in_streams])[1]
-        if events.values is not None:
-            found[VALUES] = self._one_value(users, items, steps, events.times[order], events.values[order], first)
-        return found
+    def _distinct(self, found: Contributions) -> Contributions:
+        """Return one event of each person, item and window of a stream, in this order, with what counts of values."""
+        events, values = found.events, found.events.values
+        columns = events.users, found.streams, found.steps, events.items
+        ties = () if values is None or self.added_up else (values, self._lots(found))
+        order = np.lexsort((*ties, *columns[::-1]))
+        starts = np.flatnonzero(first_of_run(*(column[order] for column in columns)))
+        rows = order[starts]
+        if values is not None and self.added_up and len(rows):
+            sums = np.zeros(len(values))
+            sums[rows] = np.add.reduceat(values[order], starts)
+            values = sums
+        return found.take(rows, values)
 
-    def _one_value(
-        self,
-        users: np.ndarray,
-        items: np.ndarray,
-        steps: np.ndarray,
-        times: np.ndarray,
-        values: np.ndarray,
-        first: np.ndarray,
-    ) -> np.ndarray:
-        """Return one value of each person, or one sum of those for an item in a window, chosen at random."""
-        drawn = self.noise.derive("value")
-        if self.added_up:
-            starts = np.flatnonzero(first)
-            users, items, steps = users[starts], items[starts], steps[starts]
-            values = np.add.reduceat(values, starts) if len(starts) else values
-            lots = _hashes(drawn, _hashes(drawn, users, items), steps.astype(np.uint64))
-        else:
-            bits = np.ascontiguousarray(values).view(np.uint64)
-            lots = _hashes(drawn, _hashes(drawn, users, times.astype(np.uint64)), bits)
-        order = np.lexsort((values, lots, users))
-        chosen: np.ndarray = values[order][first_of_run(users[order])]
-        return chosen
+    def _lots(self, found: Contributions) -> np.ndarray:
+        """Return a random number for each value, or sum of values: of a person that with the least one is measured."""
+        drawn, events, values = self.noise.derive("value"), found.events, found.events.values
+        if self.added_up or values is None:
+            return _hashes(drawn, _hashes(drawn, events.users, events.items), found.steps.astype(np.uint64))
+        bits = np.ascontiguousarray(values).view(np.uint64)
+        return _hashes(drawn, _hashes(drawn, events.users, events.times.astype(np.uint64)), bits)
+
+    def _numbers(self, held: Contributions) -> dict[str, np.ndarray]:
+        """Return one number of each person, in the order of people, for each grid; rows are distinct, and sorted."""
+        users, items, streams, steps = held.events.users, held.events.items, held.streams, held.steps
+        found = {CONTRIBUTIONS: _sizes(users)[1], PER_WINDOW: _largest(users, _sizes(users, streams, steps))}
+        windows = np.flatnonzero(first_of_run(users, streams, steps))
+        found[WINDOWS] = _sizes(users[windows])[1]
+        by_item = np.lexsort((items, streams, users))
+        found[PER_ITEM] = _largest(users[by_item], _sizes(users[by_item], streams[by_item], items[by_item]))
+        in_streams = np.flatnonzero(first_of_run(users, streams))
+        found[STREAMS] = _sizes(users[in_streams])[1]
+        if held.events.values is not None:
+            order = np.lexsort((held.events.values, self._lots(held), users))
+            found[VALUES] = held.events.values[order][first_of_run(users[order])]
+        return found
 
 
 def _sizes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

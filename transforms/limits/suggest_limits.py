@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -18,7 +18,17 @@ from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.limits.noisy_histogram import NoisyHistogram
 from privstream.mechanisms.limits.person_histograms import VALUES as VALUE_EDGES
 from privstream.mechanisms.limits.person_histograms import Grid, Integers, PersonHistograms, whole_numbers
-from privstream.mechanisms.limits.suggested_limits import HALF, best_limit, best_pair, count_noise, rank_noise
+from privstream.mechanisms.limits.suggested_limits import (
+    HALF,
+    Chosen,
+    ChosenForSums,
+    LaterRun,
+    Prediction,
+    best_for_sums,
+    best_limit,
+    best_pair,
+    enough_epsilon,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
 from privstream.transforms.batches import Keyed
@@ -60,7 +70,7 @@ MOST_PEOPLE = 0.95
 
 
 class SuggestLimits(PrivateTransform):
-    """Publish how much people contribute to a question, and the limits of it that have the smallest predicted error.
+    """Publish how much people contribute to a question, and the limits of it that are predicted to show most.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
     and `value`, or Arrow record batches with these columns; a bounded collection. Output: `LimitShare` rows, once; with
@@ -151,7 +161,9 @@ class SuggestLimits(PrivateTransform):
             for name, weight in measures.items()
         )
         self.mechanism = PersonHistograms(epsilon=epsilon, grids=grids, neighbouring=neighbouring)
-        _ = self._noise_of(1)  # an epsilon or a delta for which the question cannot run is refused now
+        _ = self.later_run(self.for_epsilon).noise(
+            1
+        )  # an epsilon or a delta for which the question cannot run is refused now
 
     @property
     def promise(self) -> PrivacyGuarantee:
@@ -227,44 +239,77 @@ class SuggestLimits(PrivateTransform):
             for grid in self.mechanism.grids
         }
         suggested = self.suggested(histograms)
-        return [row for name, found in histograms.items() for row in _rows(name, found, suggested)]
+        rows = [
+            row
+            for name, found in histograms.items()
+            for row in _rows(name, found, suggested, self.predicted(name, found))
+        ]
+        return [row._replace(found=None) for row in rows] if self.question == "quantiles" else rows
 
-    def suggested(self, histograms: Mapping[str, NoisyHistogram]) -> dict[tuple[str, int], str]:
+    def suggested(self, histograms: Mapping[str, NoisyHistogram]) -> dict[tuple[str, int], Suggestion]:
         """Return the options that are suggested, by measure and cell; what cannot be seen suggests nothing."""
-        found: dict[tuple[str, int], str] = {}
+        found: dict[tuple[str, int], Suggestion] = {}
 
-        def suggest(measure: str, best: tuple[float, int] | None, option: str) -> None:
-            if best is not None:
-                place = measure, best[1]
-                text = f"--{option} {best[0]:.15g}"
-                found[place] = f"{found[place]} {text}" if place in found else text
+        def suggest(measure: str, limit: tuple[float, int], option: str, told: Prediction | None = None) -> None:
+            place, text = (measure, limit[1]), f"--{option} {limit[0]:.15g}"
+            text = f"{found[place].options} {text}" if place in found else text
+            found[place] = Suggestion(text, told, None if told is None else enough)
 
-        if self.question == "counts":
-            of_all = histograms[CONTRIBUTIONS]
-            best = best_limit(of_all, self._noise_of, row=self._row(of_all))
-            suggest(CONTRIBUTIONS, best, "max_contributions")
-            if self.values and best is not None:
-                suggest(VALUES, self._largest_value(histograms, best[0]), "max_value")
+        run = self.later_run(self.for_epsilon)
+        chosen = self._chosen(histograms, run)
+        if chosen is None:
+            return found
+        enough = self._enough(histograms, chosen)
+        if isinstance(chosen, ChosenForSums):
+            suggest(CONTRIBUTIONS, chosen.contributions, "max_contributions", chosen.counts)
+            suggest(VALUES, chosen.value, "max_value", chosen.sums)
+        elif self.question == "counts":
+            suggest(CONTRIBUTIONS, chosen.limits[0], "max_contributions", chosen.prediction)
         elif self.question == "quantiles":
-            values = histograms[WINDOWS]
-            suggest(WINDOWS, best_limit(values, self._noise_of, row=self._row(values)), "max_contributions")
+            suggest(WINDOWS, chosen.limits[0], "max_contributions", chosen.prediction)
             seen = histograms[VALUES].seen
             if seen:
                 suggest(VALUES, (VALUE_EDGES[max(seen[0] - 1, 0)], seen[0]), "low")
                 suggest(VALUES, (VALUE_EDGES[min(seen[-1], len(VALUE_EDGES) - 1)], seen[-1]), "high")
         else:
-            pair = best_pair(
-                histograms[PER_WINDOW], histograms[WINDOWS], self._noise_of, row=self._row(histograms[CONTRIBUTIONS])
-            )
-            if pair is not None:
-                suggest(PER_WINDOW, pair[0], "items_per_step")
-                suggest(WINDOWS, pair[1], "participation_cap")
-            if STREAMS in histograms:
-                most = histograms[STREAMS].reached(MOST_PEOPLE)
-                suggest(
-                    STREAMS, None if most is None else (histograms[STREAMS].edges[most], most), "streams_per_person"
-                )
+            suggest(PER_WINDOW, chosen.limits[0], "items_per_step", chosen.prediction)
+            suggest(WINDOWS, chosen.limits[1], "participation_cap", chosen.prediction)
+            if STREAMS in histograms and (most := histograms[STREAMS].reached(MOST_PEOPLE)) is not None:
+                suggest(STREAMS, (histograms[STREAMS].edges[most], most), "streams_per_person")
         return found
+
+    def later_run(self, epsilon: float) -> LaterRun:
+        """Return the run that limits are for, with an epsilon."""
+        sums = self.values and self.question == "counts"
+        question: Literal["counts", "sums", "ranks"] = "sums" if sums else "counts"
+        return LaterRun(
+            epsilon,
+            self.delta,
+            self.steps.count or 1,
+            1 if self.question == "quantiles" else self.items,
+            "ranks" if self.question == "quantiles" else question,
+        )
+
+    def _chosen(self, histograms: Mapping[str, NoisyHistogram], run: LaterRun) -> Chosen | ChosenForSums | None:
+        """Return the best limits of a run."""
+        if self.question == "quantiles":
+            return best_limit(histograms[WINDOWS], run, row=self._row(histograms[WINDOWS]))
+        of_all = histograms[CONTRIBUTIONS]
+        if self.question != "counts":
+            return best_pair(histograms[PER_WINDOW], histograms[WINDOWS], run, row=self._row(of_all))
+        sums = best_for_sums(of_all, histograms[VALUES], run, row=self._row(of_all)) if self.values else None
+        return sums or best_limit(of_all, run, row=self._row(of_all))
+
+    def _enough(self, histograms: Mapping[str, NoisyHistogram], chosen: Chosen | ChosenForSums) -> float | None:
+        """Return the epsilon of the later run that would be enough, if this one is not."""
+
+        def predicted(epsilon: float) -> Sequence[Prediction] | None:
+            found = self._chosen(histograms, self.later_run(epsilon))
+            return None if found is None else predictions(found)
+
+        if all(one.enough for one in predictions(chosen)):
+            return None
+        return enough_epsilon(predicted, self.for_epsilon)
 
     def _row(self, histogram: NoisyHistogram) -> float:
         """Return the number in one of the rows about which the later run is to be right, but for limits."""
@@ -273,22 +318,30 @@ class SuggestLimits(PrivateTransform):
             return histogram.total / windows
         return HALF * histogram.total / (windows * self.items)
 
-    def _noise_of(self, limit: int) -> float:
-        """Return the mean absolute noise of a row where so many contributions of a person count."""
-        windows = self.steps.count or 1
-        if self.question == "quantiles":
-            return rank_noise(self.for_epsilon, self.delta, windows, limit)
-        largest = 1 if self.values and self.question == "counts" else None
-        return count_noise(self.for_epsilon, self.delta, windows, limit, largest)
+    def predicted(self, measure: str, histogram: NoisyHistogram) -> Mapping[int, Prediction]:
+        """Return what is predicted of limits at the upper edges of cells, where one limit decides."""
+        if measure != (WINDOWS if self.question == "quantiles" else CONTRIBUTIONS) or not histogram.total > 0:
+            return {}
+        if self.question in ("heavy-hitters", "top-k"):
+            return {}
+        cells = [cell for cell in histogram.seen if cell < len(histogram.edges)]
+        limits = histogram.edges[cells]
+        left = np.array([min(1.0, histogram.left_out(limit) / histogram.total) for limit in limits.tolist()])
+        found = self.later_run(self.for_epsilon).predict(limits, left, self._row(histogram))
+        return dict(zip(cells, found, strict=True))
 
-    def _largest_value(self, histograms: Mapping[str, NoisyHistogram], contributions: int) -> tuple[int, int] | None:
-        """Return the best `max_value` with so many contributions, and its cell."""
-        values = histograms[VALUES]
-        people = float(values.people.sum())
-        if not people > 0 or not values.total > 0:
-            return None
-        noise_of = partial(_sum_noise, self.for_epsilon, self.delta, self.steps.count or 1, contributions)
-        return best_limit(values, noise_of, row=self._row(histograms[CONTRIBUTIONS]) * values.total / people)
+
+class Suggestion(NamedTuple):
+    """What is suggested at a cell: options, what is predicted of them, and the epsilon that would be enough."""
+
+    options: str
+    prediction: Prediction | None = None
+    enough: float | None = None
+
+
+def predictions(chosen: Chosen | ChosenForSums) -> Sequence[Prediction]:
+    """Return all that is predicted of a choice."""
+    return (chosen.counts, chosen.sums) if isinstance(chosen, ChosenForSums) else (chosen.prediction,)
 
 
 class PublishLimits(beam.DoFn):
@@ -306,23 +359,24 @@ class PublishLimits(beam.DoFn):
         yield from rows
 
 
-def _sum_noise(epsilon: float, delta: float, windows: int, contributions: int, largest: int) -> float:
-    """Return the mean absolute noise of a sum of values up to the largest one."""
-    return count_noise(epsilon, delta, windows, contributions, largest, "sum")
-
-
-def _rows(measure: str, found: NoisyHistogram, suggested: Mapping[tuple[str, int], str]) -> Iterator[LimitShare]:
+def _rows(
+    measure: str,
+    found: NoisyHistogram,
+    suggested: Mapping[tuple[str, int], Suggestion],
+    predicted: Mapping[int, Prediction],
+) -> Iterator[LimitShare]:
     """Yield the rows of one distribution: of its cells between the ends, and of all on either side of them."""
     edges, cells = found.edges.tolist(), len(found.counts)
     seen = found.seen
     if seen.start > 0:
-        yield _row(measure, found, range(seen.start), None, edges[seen.start - 1], suggested)
+        yield _row(measure, found, range(seen.start), None, edges[seen.start - 1], suggested, predicted)
     for cell in seen:
         below = edges[cell - 1] if cell else (None if edges[0] < 0 else 0.0)
-        yield _row(measure, found, range(cell, cell + 1), below, edges[cell] if cell < len(edges) else None, suggested)
+        limit = edges[cell] if cell < len(edges) else None
+        yield _row(measure, found, range(cell, cell + 1), below, limit, suggested, predicted)
     if seen.stop < cells:
         below = edges[seen.stop - 1] if seen else (None if edges[0] < 0 else 0.0)
-        yield _row(measure, found, range(seen.stop, cells), below, None, suggested)
+        yield _row(measure, found, range(seen.stop, cells), below, None, suggested, predicted)
 
 
 def _row(
@@ -331,13 +385,16 @@ def _row(
     cells: Sequence[int],
     above: float | None,
     limit: float | None,
-    suggested: Mapping[tuple[str, int], str],
+    suggested: Mapping[tuple[str, int], Suggestion],
+    predicted: Mapping[int, Prediction],
 ) -> LimitShare:
     """Return the row of some cells; it has shares where it is one cell between the ends that has an upper edge."""
     cell = cells[-1]
     people = found.in_cells(cells)
     known = limit is not None and cell in found.seen
     within, kept = (found.within(cell), found.kept(cell)) if known else (NOTHING, NOTHING)
+    suggestion = suggested.get((measure, cell), Suggestion(""))
+    told = suggestion.prediction or predicted.get(cell)
     return LimitShare(
         measure=measure,
         above=above,
@@ -351,5 +408,8 @@ def _row(
         kept=kept[0],
         kept_lower=kept[1],
         kept_upper=kept[2],
-        suggested=suggested.get((measure, cell), ""),
+        error=None if told is None or not math.isfinite(told.error) else told.error,
+        found=None if told is None or measure == VALUES else told.found,
+        suggested=suggestion.options,
+        enough_epsilon=suggestion.enough,
     )
