@@ -12,9 +12,9 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.budget_command import add_place, ledger_path
 from privstream.pipelines.accounts.entries import Contents
 from privstream.pipelines.accounts.ledger import Ledger, limit_of
+from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import MOST_RUNS, Limit, distinct, most_runs, spent
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.questions.options import limit
 from privstream.pipelines.terminal import say
 
 EXPLAINED = f"""\

@@ -14,7 +14,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry, LimitRecord, head_after, read_lines, to_line
 from privstream.pipelines.accounts.ledger_file import LedgerFile
-from privstream.pipelines.accounts.periods import period
+from privstream.pipelines.accounts.limit_options import period
 from privstream.pipelines.accounts.spending import Limit, check_limit
 
 ENDING = ".ledger.jsonl"

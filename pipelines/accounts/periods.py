@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from privstream.pipelines.accounts.entries import Entry
 
-RULE = "must be year, month, or whole days such as 30d"
-DAYS = re.compile(r"([1-9]\d{0,4})d")
 DAY = 86_400 * 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Reach = tuple[float, float]
-
-
-def period(text: str) -> str:
-    """Return a period as it is written down.
-
-    Raises:
-        ValueError: it is none.
-
-    >>> period("year"), period("30d")
-    ('year', '30d')
-    """
-    if text not in ("year", "month") and not DAYS.fullmatch(text):
-        raise ValueError(RULE)
-    return text
 
 
 def name_of(length: str, number: float) -> str:

@@ -6,10 +6,9 @@ import argparse
 
 from privstream.pipelines.accounts.budget_command import add_place, ledger_path
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.accounts.periods import period
+from privstream.pipelines.accounts.limit_options import limit, period
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError, parsed
-from privstream.pipelines.questions.options import limit
 from privstream.pipelines.terminal import say
 
 EXPLAINED = """\
