@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from privstream.pipelines.command import UsageError
@@ -28,7 +28,8 @@ Path = tuple[str, ...]
 class CoreLoader(yaml.SafeLoader):
     """Takes plain values as YAML 1.2 does."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+CoreLoader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
 
 
 for _tag, _form, _first in CORE:
