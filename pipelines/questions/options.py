@@ -156,6 +156,12 @@ def add_files(
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
+        Option(
+            "where",
+            "str",
+            """condition that an event must meet to count, such as 'status >= 500 and country == "de"'; public. """
+            "It may read any fields of the event, and nothing else",
+        ),
     )
     files.add_argument(
         "--kafka_setting",
