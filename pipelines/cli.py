@@ -39,12 +39,18 @@ SIMULATIONS: Commands = {
 AUDITS: Commands = {
     spec.word: (partial(audit_command, spec, spec.audit), spec.audit.summary) for spec in SPECS if spec.audit
 }
+BUDGET: Commands = {
+    "show": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
+    "set": ("accounts.set_command", "set the limit of a data set, which all later runs must keep"),
+    "fit": ("accounts.fit_command", "count the runs that fit into a limit"),
+    "verify": ("accounts.verify_command", "check that no line of a ledger was changed or deleted"),
+}
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": (AUDITS, "attack a question's own mechanisms, and bound what they show about one person"),
-    "budget": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
-    "plan": (PLANS, "predict the accuracy for a privacy budget, before any data is read"),
+    "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
+    "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
@@ -53,6 +59,9 @@ COMMANDS: Commands = {
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
+
+MONITORS: Commands = {"plan": ("monitor.plan_command", "share out one budget over the questions of a file")}
+"""Commands that take a monitor, a file of YAML, where others take a question."""
 
 STATUS = """\
 exit status:
@@ -68,11 +77,14 @@ exit status:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
+        given.insert(1, "show")
     _prepare_terminal()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
-    chosen = _add(parser, COMMANDS, given, "command")
+    commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
+    chosen = _add(parser, commands, given, "command")
     known, others = parser.parse_known_args(given)
     if chosen is None:
         parser.error(f"{known.command} must come first")
@@ -83,6 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _say_no_more()
     return status
+
+
+def _names_monitor(given: list[str]) -> bool:
+    """Tell whether a command is about a monitor."""
+    return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith((".yaml", ".yml"))
 
 
 def _prepare_terminal() -> None:

@@ -23,7 +23,8 @@ RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "
 LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
 FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound", "lower", "upper",
           "smoothed", "smoothed_lower", "smoothed_upper", "reported_at", "backfilled",
-          "rise", "rise_lower", "rise_upper", "rise_probability")  # fmt: skip
+          "rise", "rise_lower", "rise_upper", "rise_probability",
+          "kept", "left_out", "full", "full_lower", "full_upper")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +209,9 @@ def test_gaps_and_many_items_in_a_picture() -> None:
     hour = 1 / 24
     assert np.allclose(first.days, [0.5 * hour, 1.5 * hour, 2.5 * hour]), "in the middle of their windows"
     assert first.span == (0, 3 * 3600 * 10**6)
+    levels = {"tea": 60.0, "cake": 40.0}
+    smoothed = [row._replace(smoothed=levels[row.item], smoothed_lower=0.0, smoothed_upper=99.0) for row in rows]
+    assert [band.name for band in bands(smoothed, [], each=True)] == ["tea", "cake"], "not by the noise of one window"
     so_far, _ = bands(rows, [], each=False)
     assert np.allclose(so_far.days, [hour, 2 * hour, 3 * hour]), "at the end of what they are about"
     assert caption([], [], "") == "There are no rows."
