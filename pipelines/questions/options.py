@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
@@ -156,6 +156,12 @@ def add_files(
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
+        Option(
+            "where",
+            "str",
+            """condition that an event must meet to count, such as 'status >= 500 and country == "de"'; public. """
+            "It may read any fields of the event, and nothing else",
+        ),
     )
     files.add_argument(
         "--kafka_setting",
@@ -296,16 +302,3 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         help="refuse a run that would exceed this budget of the data set. EPSILON alone limits the sum of all "
         "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private",
     )
-
-
-def limit(text: str) -> tuple[float, float | None]:
-    """Return the largest epsilon, and the largest delta, that are allowed; without a delta, None."""
-    try:
-        epsilon, *rest = (float(part) for part in text.split(","))
-        (delta,) = rest or (None,)
-    except ValueError:
-        epsilon, delta = math.nan, None
-    if not (0 < epsilon < math.inf) or not (delta is None or 0 <= delta < 1):
-        rule = "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1)"
-        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
-    return epsilon, delta
