@@ -130,7 +130,8 @@ def add_files(
     kafka = ", or kafka://host:port/topic" if events else ""
     fields = [Option("user_field", "str", f"field with the {user}", "user")]
     if item:
-        fields.append(Option("item_field", "str", f"field with the {item}", "item"))
+        text = f"field with the {item}, or several: country,page (as in CSV, a name with a comma stands in quotes)"
+        fields.append(Option("item_field", "str", text, "item"))
     fields.append(Option("time_field", "str", "field with the time", "time"))
     if value:
         fields.append(Option("value_field", "str", f"field with the {value}"))
