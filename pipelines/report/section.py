@@ -54,7 +54,7 @@ def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[st
         f"most {factor} times that in the other case (e to the power of epsilon = {guarantee.epsilon:g}){plus}.",
         "For example: who thinks that both cases are equally likely, and guesses from all that is published which of "
         f"them it is, guesses right with a probability of at most {_rounded_up(right)}%; 50% would be a mere guess.",
-        *([] if guarantee.horizon is None else [f"It holds for at most {guarantee.horizon:,} {step}s."]),
+        *guarantee.lasting(step),
         guarantee.adaptivity.replace("step", step),
     ]
 
