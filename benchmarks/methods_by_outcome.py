@@ -101,7 +101,8 @@ def shares(stream: Stream, epsilon: float, method: str, keys: int, folder: Path)
     for key in range(keys):
         transform = stream.transform(epsilon, method, key)
         rows = run(transform, folder)
-        smoothed = transform.finish(rows) if transform.finish is not None else []
+        finish = transform.finish
+        smoothed = [] if finish is None else finish(run(transform.to_finish(), folder))
         by_count = top_ten(published(stream, rows, "count"), people)
         found.append((by_count, top_ten(published(stream, smoothed, "smoothed"), people) if smoothed else np.nan))
     return mean([one[0] for one in found]), mean([one[1] for one in found])

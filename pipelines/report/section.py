@@ -266,7 +266,9 @@ def _parameters(result: Result) -> list[tuple[str, str]]:
     """Return the options of the run; of files their names."""
     given: Mapping[str, Any] = result.parameters
     shown = {name: value for name, value in given.items() if name != "run_id"}
-    durations = {name for name, each in result.spec.signature.arguments.items() if "Seconds" in each.types}
+    durations = {
+        name for name, each in result.spec.signature.arguments.items() if {"Seconds", "Length"} & set(each.types)
+    }
     return [(name, _option(value, duration=name in durations)) for name, value in shown.items()]
 
 
