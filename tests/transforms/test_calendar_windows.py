@@ -7,9 +7,19 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from every_runner import of_elements, one_job
 from hypothesis import given
 from hypothesis import strategies as st
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import (
+    Domain,
+    KeyedCounts,
+    SetCardinality,
+    ShiftingHeavyHitters,
+    TopKWithGap,
+)
 from privstream.transforms.timing.calendar import Calendar
 from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps
 
@@ -140,3 +150,64 @@ def test_calendar_texts():
     assert str(Calendar.parse("12months")) == "12 months in UTC"
     assert isinstance(Steps.of(window="1day", start=0), CalendarSteps)
     assert timedelta(microseconds=Calendar.parse("4years").length) == timedelta(days=1461 - 0.03)
+
+
+NOISE = KeyedNoise(b"a key for tests, known to all...", "calendar")
+START, DAYS = seconds(2024, 3, 29), 4
+"""Clocks change on the third day, which has 23 hours."""
+
+COMMON = {"window": "1day Europe/Berlin", "start": START, "noise": NOISE}
+END = seconds(2024, 4, 2)
+OF_DAYS = {
+    "counts": lambda: KeyedCounts(epsilon=400, delta=1e-4, max_contributions=DAYS, end=END, **COMMON),
+    "hitters": lambda: ShiftingHeavyHitters(epsilon=400, delta=1e-4, horizon=DAYS, method="counts", **COMMON),
+    "top-k": lambda: TopKWithGap(epsilon=400, delta=1e-4, end=END, top=2, **COMMON),
+}
+
+
+def hourly() -> pa.RecordBatch:
+    """Events of each hour: of each person an item that changes with the day in Berlin, by every quarter of an hour."""
+    moments = np.arange(START, END, 900)
+    days = [datetime.fromtimestamp(moment, BERLIN).day % 2 for moment in moments.tolist()]
+    users = [f"user {place % 60}" for place in range(len(moments))]
+    items = [f"item {day}" if place % 3 else "always" for place, day in enumerate(days)]
+    times = pa.array((moments * SECOND).astype(np.int64), pa.timestamp("us"))
+    return pa.RecordBatch.from_arrays([pa.array(users), pa.array(items), times], ["user", "item", "time"])
+
+
+def people() -> dict[tuple[int, str], int]:
+    """Return how many people have each item on each day in Berlin."""
+    batch, found = hourly(), set()
+    for user, item, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        found.add((time.replace(tzinfo=UTC).astimezone(BERLIN).day, item, user))
+    days = [(day, item) for day, item, _ in found]
+    return {key: days.count(key) for key in days}
+
+
+@one_job("calendar windows", OF_DAYS, "counts")
+def test_rows_are_about_days_of_the_calendar(name):
+    results = yield of_elements([hourly()], OF_DAYS[name]())
+    rows = results.elements("rows")
+    begins = {datetime.fromtimestamp(row.window_start.seconds(), BERLIN) for row in rows}
+    assert {(begin.day, begin.hour) for begin in begins} == {(29, 0), (30, 0), (31, 0), (1, 0)}
+    lengths = {row.window_start: (row.window_end - row.window_start).micros // (3600 * SECOND) for row in rows}
+    assert sorted(lengths.values()) == [23, 24, 24, 24]
+    number = "estimate" if name == "top-k" else "count"
+    told = {
+        (datetime.fromtimestamp(row.window_start.seconds(), BERLIN).day, row.item): round(getattr(row, number))
+        for row in rows
+        if getattr(row, number) > 1
+    }
+    assert told == people()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopKWithGap(epsilon=1, end=END, top=1, domain=Domain(["a", "b"]), unit="person_in_window", **COMMON),
+        lambda: SetCardinality(epsilon=1, end=END, timeout=60, max_updates=1, **COMMON),
+    ],
+)
+def test_what_needs_windows_of_one_length_is_refused(make):
+    with pytest.raises(ValueError, match="with windows of a calendar"):
+        make()

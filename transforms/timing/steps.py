@@ -178,6 +178,12 @@ class Steps:
         """Return whether everything starts afresh between two steps, the first of which may be before the run."""
         return self.renewal is not None and self.renewals(max(before, self.first or 0)) != self.renewals(step)
 
+    def first_ones(self, number: int) -> Steps:
+        """Return the same windows, at most so many from the first one on."""
+        assert self.first is not None
+        end = self.first + number
+        return replace(self, end=end if self.end is None else min(self.end, end))
+
     @property
     def label(self) -> str:
         """The windows as a part of noise labels. It stays as it is in all versions."""
@@ -309,6 +315,11 @@ class CalendarSteps(Steps):
     def starts(self) -> np.ndarray:
         """The starts of all windows, and the end of the last one."""
         return self.calendar.starts(self.start, self.until)
+
+    @override
+    def first_ones(self, number: int) -> CalendarSteps:
+        last = min(number, len(self.starts) - 1)
+        return replace(self, end=last, until=int(self.starts[last]))
 
     @property
     @override
