@@ -8,9 +8,9 @@ month: aircraft are people, destinations items; with 1, 4 and 4 items of a perso
 options have their defaults.
 
 Share: which part of the ten largest true numbers of all people are among the ten largest published values of their
-window; rows without a count come after those with one. Smoothed: the same by smoothed counts of a finished file. Each
-is a mean over noise keys. The method that a run takes (`--method auto`) should have at least 0.9 of the best share by
-any; shares below 0.02 are none.
+window, in the file of a finished run; rows without a count come after those with one. Smoothed: the same by smoothed
+counts. Each is a mean over noise keys. The method that a run takes (`--method auto`) should have at least 0.9 of the
+best share by any; shares below 0.02 are none.
 
 Writes methods_by_outcome.csv, and a picture of the shares by counts, to benchmarks/results.
 """
@@ -99,12 +99,14 @@ def shares(stream: Stream, epsilon: float, method: str, keys: int, folder: Path)
     people = stream.events.people(stream.case(epsilon))
     found: list[tuple[float, float]] = []
     for key in range(keys):
-        transform = stream.transform(epsilon, method, key)
+        transform = stream.transform(epsilon, method, key).to_finish()
         rows = run(transform, folder)
-        finish = transform.finish
-        smoothed = [] if finish is None else finish(run(transform.to_finish(), folder))
-        by_count = top_ten(published(stream, rows, "count"), people)
-        found.append((by_count, top_ten(published(stream, smoothed, "smoothed"), people) if smoothed else np.nan))
+        if transform.finish is None:
+            found.append((top_ten(published(stream, rows, "count"), people), np.nan))
+            continue
+        rows = transform.finish(rows)
+        by_count, smoothed = (top_ten(published(stream, rows, column), people) for column in ("count", "smoothed"))
+        found.append((by_count, smoothed if rows else np.nan))
     return mean([one[0] for one in found]), mean([one[1] for one in found])
 
 

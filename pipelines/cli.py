@@ -39,11 +39,17 @@ SIMULATIONS: Commands = {
 AUDITS: Commands = {
     spec.word: (partial(audit_command, spec, spec.audit), spec.audit.summary) for spec in SPECS if spec.audit
 }
+BUDGET: Commands = {
+    "show": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
+    "set": ("accounts.set_command", "set the limit of a data set, which all later runs must keep"),
+    "fit": ("accounts.fit_command", "count the runs that fit into a limit"),
+    "verify": ("accounts.verify_command", "check that no line of a ledger was changed or deleted"),
+}
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": (AUDITS, "attack a question's own mechanisms, and bound what they show about one person"),
-    "budget": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
+    "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, before any data is read"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
@@ -68,6 +74,8 @@ exit status:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
+        given.insert(1, "show")
     _prepare_terminal()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     version = f"%(prog)s {importlib.metadata.version('privstream')}"

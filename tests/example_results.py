@@ -9,7 +9,8 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.sinks.row_files import field_types, write_row_file

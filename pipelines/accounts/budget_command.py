@@ -1,14 +1,18 @@
-"""`privstream budget`: what all runs on a data set have cost together."""
+"""`privstream budget show`: what all runs on a data set have cost together."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from privstream.pipelines.accounts.ledger import ENDING, Entry, Ledger
-from privstream.pipelines.accounts.spending import Total, distinct, totals
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.accounts.entries import Contents, Entry
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
+from privstream.pipelines.accounts.periods import fullest
+from privstream.pipelines.accounts.spending import Limit, Total, distinct, total, totals, units
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.terminal import printable
@@ -31,44 +35,55 @@ PROMISED = ("neighbouring", "epsilon", "delta")
 OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
 MINUTES = len("2030-01-31T12:00")
 RUN_ID_LETTERS = 20
+OF_QUESTION = ("question", "unit", "epsilon", "delta", "releases")
+UNCHAINED = (
+    "{:,} lines were written without a chain: a change of them is found from the next run on (privstream budget verify)"
+)
 COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "repeats")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = EXPLAINED
-    parser.add_argument("--ledger", metavar="PATH", help="file in which runs are recorded")
-    parser.add_argument(
-        "--noise_key_file", metavar="PATH", help=f"the noise key of the runs; their ledger is PATH{ENDING}"
-    )
+    add_place(parser)
     parser.add_argument("--dataset", metavar="NAME", help="only this data set (default: all, each by itself)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which ledger it is."""
+    parser.add_argument("--ledger", metavar="PATH", help="file, or table of PostgreSQL, in which runs are recorded")
+    parser.add_argument(
+        "--noise_key_file", metavar="PATH", help=f"the noise key of the runs; their ledger is PATH{ENDING}"
+    )
+
+
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Add up, and print."""
-    path = _ledger_path(arguments)
+    path = ledger_path(arguments)
     try:
-        entries = Ledger(path).read()
+        contents = Ledger(path).contents()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if not entries:
+    if not contents.records:
         raise UsageError(f"ledger must have at least one run, and {path} has none")
-    names = list(dict.fromkeys(entry.dataset for entry in entries))
+    names = list(dict.fromkeys(record.dataset for record in contents.records))
     if arguments.dataset is not None and arguments.dataset not in names:
         raise UsageError(f"dataset must be one of {', '.join(map(repr, names))}, got {arguments.dataset!r}")
     wanted = names if arguments.dataset is None else [arguments.dataset]
-    accounts = {name: [entry for entry in entries if entry.dataset == name] for name in wanted}
+    with clock("composing what was spent"):
+        accounts = [_Account.of(name, contents) for name in wanted]
     if arguments.json:
-        found = [_describe(name, entries) for name, entries in accounts.items()]
-        print(json.dumps({"ledger": path, "datasets": found}, indent=2))
+        print(json.dumps({"ledger": path, "datasets": [account.to_dict() for account in accounts]}, indent=2))
         return
     console = Console()
-    for name, entries in accounts.items():
-        _show(console, name, entries)
+    for account in accounts:
+        _show(console, account)
+    if contents.unchained:
+        console.print(UNCHAINED.format(contents.unchained))
 
 
-def _ledger_path(arguments: argparse.Namespace) -> str:
+def ledger_path(arguments: argparse.Namespace) -> str:
     """Return which ledger it is."""
     if arguments.ledger is not None and arguments.noise_key_file is not None:
         raise UsageError("ledger must not be given with noise_key_file")
@@ -79,13 +94,64 @@ def _ledger_path(arguments: argparse.Namespace) -> str:
     return f"{arguments.noise_key_file}{ENDING}"
 
 
-def _describe(name: str, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the account of a data set for machines."""
-    return {
-        "dataset": name,
-        "runs": [_of_release(release) for release in distinct(entries)],
-        "totals": [_of_total(total) for total in totals(entries)],
-    }
+@dataclass(frozen=True, kw_only=True)
+class _Account:
+    """What there is to say of one data set."""
+
+    name: str
+    entries: Sequence[Entry]
+    totals: Sequence[Total]
+    questions: Sequence[tuple[str, Total]]
+    limit: Limit | None
+    kept: Sequence[dict[str, Any]]
+
+    @classmethod
+    def of(cls, name: str, contents: Contents) -> _Account:
+        """Compose all runs about a data set."""
+        entries = [entry for entry in contents.entries if entry.dataset == name]
+        record = contents.limits.get(name)
+        limit = None if record is None else limit_of(record)
+        return cls(
+            name=name,
+            entries=entries,
+            totals=totals(entries),
+            questions=list(_by_question(entries)),
+            limit=limit,
+            kept=[] if limit is None else list(_kept(limit, entries)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for machines."""
+        limit = None if self.limit is None else self.limit._asdict()
+        return {
+            "dataset": self.name,
+            "runs": [_of_release(release) for release in distinct(self.entries)],
+            "totals": [_of_total(total) for total in self.totals],
+            "questions": [{"question": name} | _of_total(total) for name, total in self.questions],
+            "limit": limit,
+            "of_limit": list(self.kept),
+        }
+
+
+def _by_question(entries: Sequence[Entry]) -> Iterator[tuple[str, Total]]:
+    """Give each question, and what its releases promise together; a run of several counts with each of them."""
+    asked: dict[str, list[PrivacyGuarantee]] = {}
+    for first, *_ in distinct(entries):
+        for name, guarantee in (first.parts or {first.command: first.guarantee}).items():
+            asked.setdefault(name, []).append(guarantee)
+    for name, guarantees in asked.items():
+        for unit in units(guarantees):
+            yield name, total(guarantees, *unit)
+
+
+def _kept(limit: Limit, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    """Give what is spent and left of a limit, for each unit and period in which a run begins."""
+    first = [release[0] for release in distinct(entries)]
+    for period, about in [(None, first)] if limit.period is None else fullest(limit.period, first):
+        for found in totals(about):
+            left = limit.left(found)
+            unit = {"unit": str(found.unit), "neighbouring": found.neighbouring}
+            yield {"period": period} | unit | {"epsilon": limit.epsilon, "delta": limit.delta, "left": left}
 
 
 def _of_release(release: Sequence[Entry]) -> dict[str, Any]:
@@ -100,18 +166,37 @@ def _of_total(total: Total) -> dict[str, Any]:
     return {"unit": str(total.unit)} | {name: getattr(total, name) for name in OF_TOTAL}
 
 
-def _show(console: Console, name: str, entries: Sequence[Entry]) -> None:
+def _show(console: Console, account: _Account) -> None:
     """Print the account of a data set: a table for each unit, of the releases that promise something to it."""
-    releases = [_of_release(release) for release in distinct(entries)]
-    with clock("composing what was spent"):
-        found = totals(entries)
-    for total in found:
-        title = f"data set {name}: {total.unit}, neighbours by {total.neighbouring}"
+    releases = [_of_release(release) for release in distinct(account.entries)]
+    for found in account.totals:
+        title = f"data set {account.name}: {found.unit}, neighbours by {found.neighbouring}"
         console.print(Text(printable(title), style="bold"))
-        console.print(_table(releases, total))
-        if total.silent:
-            console.print(f"not in this total: {_many(total.silent)} promising nothing to this unit")
+        console.print(_table(releases, found))
+        if found.silent:
+            console.print(f"not in this total: {_many(found.silent)} promising nothing to this unit")
         console.print()
+    if len({name for name, _ in account.questions}) > 1:
+        console.print(Text(printable(f"data set {account.name}: by question"), style="bold"))
+        console.print(_questions(account.questions))
+        console.print()
+    if account.limit is not None:
+        console.print(Text(printable(f"data set {account.name}: limit {account.limit.in_words()}"), style="bold"))
+        for one in account.kept:
+            about = one["unit"] if one["period"] is None else f"{one['unit']}, {one['period']}"
+            console.print(Text(f"left: epsilon {one['left']:g} for {about}, neighbours by {one['neighbouring']}"))
+        console.print()
+
+
+def _questions(questions: Sequence[tuple[str, Total]]) -> Table:
+    """Return a line for each question and unit."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in OF_QUESTION:
+        table.add_column(column, justify="left" if column in OF_QUESTION[:2] else "right")
+    for name, found in questions:
+        numbers = f"{found.epsilon:g}", f"{found.delta:g}", f"{found.releases:,}"
+        table.add_row(Text(printable(name)), Text(str(found.unit)), *numbers)
+    return table
 
 
 def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:

@@ -1,20 +1,21 @@
-"""The ledger: an append-only file of JSON lines that says what has been published about whom."""
+"""The ledger: an append-only list of lines that says what has been published about whom, and what may be."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, NoReturn, Protocol
 
-from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-
-VERSION = 2
-"""Of the lines; goes up when what is written can no longer be read as before."""
+from privstream.pipelines.accounts.entries import Contents, Entry, LimitRecord, head_after, read_lines, to_line
+from privstream.pipelines.accounts.ledger_file import LedgerFile
+from privstream.pipelines.accounts.limit_options import period
+from privstream.pipelines.accounts.spending import Limit, check_limit
 
 ENDING = ".ledger.jsonl"
 """What the ledger beside a key is called: the name of the key's file, and this."""
@@ -22,164 +23,213 @@ ENDING = ".ledger.jsonl"
 DEFAULT_DATASET = "default"
 """The data set of runs that name none."""
 
-BOUNDS = "beta"
-"""The parameter in which two runs of one run id may differ: it is about error bounds, and shapes no true answer."""
+DATABASE = "postgresql://"
+"""What the place of a ledger in a database begins with."""
 
-WATCHED = "watched: "
-"""What data begin with that have no end."""
+STORED = "the limit in the ledger"
 
-TEXTS = ("time", "run_id", "name", "dataset", "command", "version", "data", "key", "output")
+
+class Lines(Protocol):
+    """The lines of a ledger that nobody else changes meanwhile."""
+
+    def read(self) -> list[bytes]:
+        """Return all lines."""
+
+    def append(self, line: bytes) -> None:
+        """Write a line, all of it or nothing."""
+
+
+class Store(Protocol):
+    """Where the lines of a ledger are."""
+
+    def exists(self) -> bool:
+        """Tell whether there are any."""
+
+    def opened(self, *, write: bool) -> AbstractContextManager[Lines]:
+        """Open it; what was appended is safe when the block has ended well."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One run.
+class Receipt:
+    """What the ledger says of a run that it has taken.
 
     Attributes:
-        time: when it was started, ISO 8601 in UTC.
-        run_id: what its noise depends on; a digest of the data, where none was given.
-        name: what its rows and guarantee file call it.
-        dataset: whose budget it spends.
-        command: such as "histogram".
-        version: of privstream.
-        parameters: by name, what shapes answers, noise or error bounds; files by a digest of their contents.
-        data: digest of the input files, or the source, if that has no end.
-        key: the noise key's public fingerprint.
-        guarantee: what it promises, with the whole privacy curve.
-        output: where rows go.
+        repeats: whether it repeats an earlier run, so that it costs nothing more.
+        line: number of its line, from 1.
+        head: digest of its line and all lines before it. Privacy: each line has 256 random bits, so that its digest
+            shows nothing of the line.
+        unchained: number of earlier lines, written without a chain, that this line is the first one to chain.
     """
 
-    time: str
-    run_id: str
-    name: str
-    dataset: str
-    command: str
-    version: str
-    parameters: Mapping[str, Any]
-    data: str
-    key: str
-    guarantee: PrivacyGuarantee
-    output: str
-
-    @property
-    def release(self) -> tuple[str, ...]:
-        """What two runs have in common that publish the same: then the second one costs nothing.
-
-        A run without an end goes on under another version, from its state; over files it needs another run id.
-        """
-        version = "" if self.data.startswith(WATCHED) else self.version
-        return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS))
-
-    def differs_from(self, other: Entry) -> list[str]:
-        """Return the names of what shapes answers or noise and is not as in another entry."""
-        bound = ("command", "data") if self.data.startswith(WATCHED) else ("command", "version", "data")
-        names = [name for name in bound if getattr(self, name) != getattr(other, name)]
-        options = sorted({*self.parameters, *other.parameters} - {BOUNDS})
-        return names + [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
-
-    def to_line(self) -> bytes:
-        """Return the entry as a line."""
-        plain = {name: getattr(self, name) for name in TEXTS}
-        rest = {"parameters": dict(self.parameters), "guarantee": guarantee_record(self.guarantee)}
-        return json.dumps({"ledger": VERSION} | plain | rest, allow_nan=False).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Entry:
-        """Return the entry of a line.
-
-        Raises:
-            ValueError, TypeError: the line has none.
-        """
-        found = json.loads(line, parse_constant=_refuse)
-        if not isinstance(found, dict) or found.pop("ledger", None) != VERSION:
-            raise ValueError(f"ledger must be {VERSION}")
-        if set(found) != {*TEXTS, "parameters", "guarantee"} or not line.endswith(b"\n"):
-            raise ValueError("line must be complete")
-        if not all(isinstance(found[name], str) for name in TEXTS):
-            raise TypeError("fields must be texts")
-        if not isinstance(found["parameters"], dict) or not isinstance(found["guarantee"], dict):
-            raise TypeError("parameters and guarantee must be objects")
-        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"], found["parameters"])}))
+    repeats: bool
+    line: int
+    head: str
+    unchained: int = 0
 
 
 class Ledger:
-    """A ledger in a file of this machine.
+    """A ledger in a file of this machine or, for several machines, in a table of PostgreSQL.
 
     Args:
-        path: where; the file is made by the first entry, readable by its owner alone.
+        path: of the file, which the first line makes, readable by its owner alone; or
+            `postgresql://user@host:port/database/table`, whose password is in `PGPASSWORD` or `~/.pgpass`.
+
+    Raises:
+        ValueError: the address of a table has another form, or a password.
+
+    Example:
+        >>> import tempfile
+        >>> from privstream.mechanisms.privacy.units import PERSON
+        >>> promised = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger(f"{folder}/shop.ledger.jsonl")
+        ...     ledger.set_limit("shop", Limit(4.0, 1e-5)).line
+        ...     noise = KeyedNoise(bytes(range(32)), "visits")
+        ...     ledger.record(promised, noise=noise, run_id="visits", data="visits.csv, 2026", dataset="shop").line
+        1
+        2
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._store = _store(path)
+
+    def exists(self) -> bool:
+        """Tell whether there is such a file or table."""
+        return self._store.exists()
+
+    def contents(self) -> Contents:
+        """Return what all lines say.
+
+        Raises:
+            ValueError: the ledger cannot be read, a line is damaged or the chain is broken; the message names the line.
+        """
+        with self._store.opened(write=False) as lines:
+            return read_lines(lines.read(), self.path)
 
     def read(self) -> list[Entry]:
-        """Return all entries, in the order in which runs were started.
+        """Return all runs, in the order in which they were started.
 
         Raises:
-            ValueError: the file cannot be read, or a line is damaged; the message names file and line.
+            ValueError: see `contents`.
         """
-        with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as file:
-            return self._entries(file)
+        return self.contents().entries
 
-    def append(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> bool:
-        """Write an entry, if it agrees with all earlier ones and they are accepted; return whether it repeats one.
+    def append(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> Receipt:
+        """Write an entry, if it agrees with all earlier ones, and they and the limit of its data set accept it.
 
-        Nobody else reads or writes meanwhile, and the entry is on the disk when this returns.
+        Nobody else writes meanwhile, and the entry is on the disk when this returns.
 
         Raises:
-            ValueError: the file cannot be written, a line is damaged, a run of the same run id had other data or
-                parameters, or `accept`, which gets the earlier entries unless this one repeats one, raised it.
+            ValueError: the ledger cannot be written, a line is damaged, a run of the same run id had other data or
+                parameters, its data set has no account where there are limits, the limit would be exceeded, or
+                `accept`, which gets the earlier entries unless this one repeats one, raised it.
         """
-        with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
-            repeats = self._agrees(entry, self._entries(file), accept)
-            line = entry.to_line()
-            if os.write(file, line) != len(line):
-                raise ValueError(f"ledger must be a file that can be written, got {self.path} (the disk is full)")
-            os.fsync(file)
-        return repeats
+        with self._store.opened(write=True) as lines:
+            contents = read_lines(lines.read(), self.path)
+            repeats = self._agrees(entry, contents, accept)
+            return _write(lines, contents, entry, repeats)
 
-    def foresee(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> bool:
-        """Do what `append` does, but write nothing; a file that is not there has no entries."""
-        return self._agrees(entry, self.read() if os.path.exists(self.path) else [], accept)
+    def foresee(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> Receipt:
+        """Do what `append` does, but write nothing; a ledger that is not there has no entries."""
+        contents = self.contents() if self.exists() else read_lines([], self.path)
+        repeats = self._agrees(entry, contents, accept)
+        return Receipt(repeats=repeats, line=len(contents.heads), head="", unchained=_first_chained(contents))
 
-    def _agrees(self, entry: Entry, earlier: Sequence[Entry], accept: Callable[[Sequence[Entry]], None]) -> bool:
+    def record(
+        self,
+        guarantee: PrivacyGuarantee,
+        *,
+        noise: KeyedNoise,
+        run_id: str,
+        data: str,
+        dataset: str = DEFAULT_DATASET,
+        question: str = "pipeline",
+        parameters: Mapping[str, Any] | None = None,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        parts: Mapping[str, PrivacyGuarantee] | None = None,
+        output: str = "",
+    ) -> Receipt:
+        """Write down a run of a pipeline of one's own. Call it before the pipeline runs.
+
+        Privacy: the account is as true as what it is given. The same run id, key, data and parameters are the same
+        release, which is charged once; the same run id with other ones is refused, since it would get the same noise.
+
+        Args:
+            guarantee: what the transforms of the pipeline promise together.
+            noise: their noise, for the fingerprint of its key.
+            run_id: the run id of the noise.
+            data: what is read, in words or as a digest; not what is in it.
+            dataset: whose budget is spent.
+            question: what the run is called in tables.
+            parameters: plain values that shape the answers, but no user ids and no items.
+            begin, end: the time of the data, with a time zone, for limits by period; None if not known.
+            parts: what each question promises by itself, by name, if there are several.
+            output: where rows go.
+
+        Raises:
+            ValueError: see `append`; or a time has no time zone.
+        """
+        entry = Entry(
+            time=_now(),
+            run_id=run_id,
+            name=run_id,
+            dataset=dataset,
+            command=question,
+            version=version("privstream"),
+            parameters=dict(parameters or {}),
+            data=data,
+            key=noise.fingerprint,
+            guarantee=guarantee,
+            output=output,
+            begin=_micros("begin", begin),
+            end=_micros("end", end),
+            parts=dict(parts or {}),
+        )
+        return self.append(entry, lambda earlier: None)
+
+    def set_limit(self, dataset: str, limit: Limit, *, change: bool = False) -> Receipt:
+        """Set the limit of a data set, which all later runs about it must keep; the earlier limit stays in the ledger.
+
+        Raises:
+            ValueError: there is another limit, and `change` does not say that it is to be changed; or the ledger
+                cannot be written.
+        """
+        if limit.period is not None:
+            period(limit.period)
+        with self._store.opened(write=True) as lines:
+            contents = read_lines(lines.read(), self.path)
+            found = contents.limits.get(dataset)
+            if found is not None and limit_of(found) == limit:
+                return Receipt(repeats=True, line=len(contents.records), head=contents.heads[-1])
+            if found is not None and not change:
+                raise ValueError(
+                    f"change must be given to change the limit of data set {dataset!r}, which is "
+                    f"{limit_of(found).in_words()} since {found.time}"
+                )
+            epsilon, delta, length = limit
+            record = LimitRecord(time=_now(), dataset=dataset, epsilon=epsilon, delta=delta, period=length)
+            return _write(lines, contents, record, repeats=False)
+
+    def _agrees(self, entry: Entry, contents: Contents, accept: Callable[[Sequence[Entry]], None]) -> bool:
         """Return whether an entry repeats an earlier one, if it agrees with all and they are accepted."""
+        earlier = contents.entries
         for other in earlier:
             if other.run_id == entry.run_id and (names := entry.differs_from(other)):
                 self._refuse_run_id(entry, other, names)
-        repeats = any(other.release == entry.release and other.dataset == entry.dataset for other in earlier)
-        if not repeats:
-            accept(earlier)
-        return repeats
-
-    def _entries(self, file: int) -> list[Entry]:
-        """Read all lines."""
-        entries = []
-        with open(os.dup(file), "rb") as stream:
-            stream.seek(0)
-            for number, line in enumerate(stream, 1):
-                try:
-                    entries.append(Entry.from_line(line))
-                except (ValueError, TypeError, KeyError, RecursionError) as error:
-                    rule = f"must be an entry as privstream writes it; it is damaged, or from somebody else ({error})"
-                    raise ValueError(f"ledger {self.path}: line {number} {rule}") from None
-        return entries
-
-    @contextmanager
-    def _locked(self, flags: int, lock: int) -> Iterator[int]:
-        """Open the file while nobody else has it."""
-        try:
-            file = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            word = "read" if flags == os.O_RDONLY else "written"
-            raise ValueError(f"ledger must be a file that can be {word}, got {self.path} ({error.strerror})") from None
-        try:
-            fcntl.flock(file, lock)
-            yield file
-        except OSError as error:
-            raise ValueError(f"ledger must be a file that can be used, got {self.path} ({error.strerror})") from None
-        finally:
-            os.close(file)
+        if any(other.release == entry.release and other.dataset == entry.dataset for other in earlier):
+            return True
+        known = dict.fromkeys([*contents.limits, *(other.dataset for other in earlier)])
+        if contents.limits and entry.dataset not in known:
+            raise ValueError(
+                f"dataset must be one of {', '.join(map(repr, known))}, which the ledger has, got {entry.dataset!r}; "
+                "privstream budget set opens an account"
+            )
+        if (found := contents.limits.get(entry.dataset)) is not None:
+            check_limit(limit_of(found), entry, earlier, STORED)
+        accept(earlier)
+        return False
 
     def _refuse_run_id(self, entry: Entry, other: Entry, names: list[str]) -> NoReturn:
         raise ValueError(
@@ -188,5 +238,59 @@ class Ledger:
         )
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"numbers must be finite, got {constant}")
+def limit_of(record: LimitRecord) -> Limit:
+    """Return the limit that a line says."""
+    return Limit(record.epsilon, record.delta, record.period)
+
+
+def is_database(path: str) -> bool:
+    """Tell whether a ledger is no file."""
+    return path.startswith(DATABASE)
+
+
+def _store(path: str) -> Store:
+    """Return where the lines are.
+
+    Raises:
+        ValueError: the address has another form, or there is no driver.
+    """
+    if not is_database(path):
+        return LedgerFile(path)
+    try:
+        module = importlib.import_module("privstream.pipelines.accounts.ledger_table")
+    except ImportError:
+        raise ValueError(
+            "ledger must be a file, unless PostgreSQL's driver is installed: pip install 'privstream[postgresql]'"
+        ) from None
+    store: Store = module.LedgerTable(path)
+    return store
+
+
+def _write(lines: Lines, contents: Contents, record: Entry | LimitRecord, repeats: bool) -> Receipt:
+    """Append a record to the chain."""
+    line = to_line(record.to_record(), contents.heads[-1])
+    lines.append(line)
+    return Receipt(
+        repeats=repeats,
+        line=len(contents.heads),
+        head=head_after(contents.heads[-1], line),
+        unchained=_first_chained(contents),
+    )
+
+
+def _first_chained(contents: Contents) -> int:
+    """Return the number of lines that the next line is the first one to chain."""
+    return contents.unchained if contents.unchained == len(contents.records) else 0
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _micros(name: str, moment: datetime | None) -> int | None:
+    """Return microseconds since 1970 UTC."""
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        raise ValueError(f"{name} must have a time zone, got {moment.isoformat()}")
+    return round(moment.timestamp() * 1_000_000)

@@ -9,24 +9,37 @@ from typing import NamedTuple
 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.pipelines.accounts.ledger import Entry
+from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.periods import fullest, reach
 
 FINEST_GRID = 1e-4
 GRID_POINTS = 200_000
+MOST_RUNS = 10_000
+"""More runs than this are not counted."""
+
 ROUNDING = 1e-9
 """Relative: 0.1 added ten times is 1."""
 
 
 class Limit(NamedTuple):
-    """The largest total that is allowed: with a delta all releases together are within both, else epsilons add up."""
+    """The largest total that is allowed: with a delta all releases together are within both, else epsilons add up.
+
+    With a period, such as "year", all releases together that are about the time of the same period.
+    """
 
     epsilon: float
     delta: float | None = None
+    period: str | None = None
 
-    def left(self, spent: Total) -> float:
+    def in_words(self) -> str:
+        """Return the limit as people read it."""
+        delta = " as plain sum" if self.delta is None else f", delta {self.delta:g}"
+        return f"epsilon {self.epsilon:g}{delta}{'' if self.period is None else f' for each {self.period}'}"
+
+    def left(self, total: Total) -> float:
         """Return the epsilon that is left of the limit for one unit; 0 if nothing is, or if the deltas are spent."""
-        charges = [charge for charge in spent.charges if charge is not None]
-        return max(0.0, self.epsilon - _spent(charges, self.delta))
+        charges = [charge for charge in total.charges if charge is not None]
+        return max(0.0, self.epsilon - spent(charges, self.delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +82,7 @@ def distinct(entries: Iterable[Entry]) -> list[list[Entry]]:
 def totals(entries: Iterable[Entry]) -> list[Total]:
     """Return a total for each unit and neighbouring relation that a release names."""
     guarantees = [release[0].guarantee for release in distinct(entries)]
-    return [total(guarantees, *unit) for unit in _units(guarantees)]
+    return [total(guarantees, *unit) for unit in units(guarantees)]
 
 
 def total(guarantees: Sequence[PrivacyGuarantee], unit: PrivacyUnit, neighbouring: str) -> Total:
@@ -92,36 +105,83 @@ def total(guarantees: Sequence[PrivacyGuarantee], unit: PrivacyUnit, neighbourin
     )
 
 
-def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
+def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry], word: str = "budget_limit") -> None:
     """Refuse a run that would bring a total of its data set, for a unit that it promises something to, above a limit.
 
     What is compared with the limit never falls when a run is added. The epsilon of a `Total` may, since a delta that a
-    run brings along is there for all of them.
+    run brings along is there for all of them. A limit by period is kept for every period that the run is about; a run
+    of which that is not known is about all of them.
 
     Raises:
         ValueError: it would; says what is spent, what the run costs and what is left.
     """
-    own = [release[0].guarantee for release in distinct(one for one in earlier if one.dataset == entry.dataset)]
-    for unit, neighbouring in _units([entry.guarantee, *own]):
+    own = [release[0] for release in distinct(one for one in earlier if one.dataset == entry.dataset)]
+    if limit.period is None:
+        return _check(limit, entry, own, f"{word} must not be exceeded: data set {entry.dataset!r} has spent")
+    for name, about in fullest(limit.period, [entry, *own], reach(limit.period, entry)):
+        rule = f"{word} must not be exceeded: data set {entry.dataset!r} has in {name} spent"
+        _check(limit, entry, [one for one in about if one is not entry], rule)
+
+
+def _check(limit: Limit, entry: Entry, own: Sequence[Entry], rule: str) -> None:
+    """Refuse a run that releases do not leave enough for."""
+    guarantees = [one.guarantee for one in own]
+    for unit, neighbouring in units([entry.guarantee, *guarantees]):
         cost = entry.guarantee.about(unit, neighbouring)
-        before = [charge for one in own if (charge := one.about(unit, neighbouring)) is not None]
-        if cost is None or (together := _spent([*before, cost], limit.delta)) <= limit.epsilon * (1 + ROUNDING):
+        before = [charge for one in guarantees if (charge := one.about(unit, neighbouring)) is not None]
+        if cost is None or _keeps(limit, together := spent([*before, cost], limit.delta)):
             continue
-        rule = f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent"
         if limit.delta is not None and together == math.inf:  # no epsilon is enough at the limit's delta
             raise ValueError(
                 f"{rule} delta {_deltas(before):g} for {unit}, this run costs delta {cost.delta:g}, all together delta "
                 f"{_deltas([*before, cost]):g}; left: delta {max(0.0, limit.delta - _deltas(before)):g}"
             )
-        spent = _spent(before, limit.delta)
+        already = spent(before, limit.delta)
         at_delta = "" if limit.delta is None else f", by composition at delta {limit.delta:g}"
         raise ValueError(
-            f"{rule} epsilon {spent:g} for {unit}, this run costs epsilon {_spent([cost], limit.delta):g}, all "
-            f"together epsilon {together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - spent):g}"
+            f"{rule} epsilon {already:g} for {unit}, this run costs epsilon {spent([cost], limit.delta):g}, all "
+            f"together epsilon {together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - already):g}"
         )
 
 
-def _units(guarantees: Iterable[PrivacyGuarantee]) -> list[tuple[PrivacyUnit, str]]:
+def most_runs(limit: Limit, guarantee: PrivacyGuarantee, earlier: Sequence[PrivacyGuarantee]) -> int:
+    """Return how many runs of a guarantee a limit allows after earlier ones; at most `MOST_RUNS`.
+
+    The composition that `check_limit` compares with the limit, of so many equal runs; it never falls with their number.
+    """
+    return min(_most_runs(limit, guarantee, earlier, *unit) for unit in units([guarantee, *earlier]))
+
+
+def _most_runs(
+    limit: Limit, guarantee: PrivacyGuarantee, earlier: Sequence[PrivacyGuarantee], unit: PrivacyUnit, neighbouring: str
+) -> int:
+    """Return how many runs are allowed for one unit."""
+    cost = guarantee.about(unit, neighbouring)
+    if cost is None:
+        return MOST_RUNS
+    before = [charge for one in earlier if (charge := one.about(unit, neighbouring)) is not None]
+
+    def fit(number: int) -> bool:
+        return number == 0 or _keeps(limit, spent([*before, *[cost] * number], limit.delta))
+
+    least, more = 0, 1
+    while more <= MOST_RUNS and fit(more):
+        least, more = more, 2 * more
+    if more > MOST_RUNS and fit(MOST_RUNS):
+        return MOST_RUNS
+    more = min(more, MOST_RUNS)
+    while more - least > 1:
+        middle = (least + more) // 2
+        least, more = (middle, more) if fit(middle) else (least, middle)
+    return least
+
+
+def _keeps(limit: Limit, epsilon: float) -> bool:
+    """Tell whether an epsilon is within a limit."""
+    return epsilon <= limit.epsilon * (1 + ROUNDING)
+
+
+def units(guarantees: Iterable[PrivacyGuarantee]) -> list[tuple[PrivacyUnit, str]]:
     """Return all units and neighbouring relations that guarantees name, each once, in order; and what they share.
 
     Persons in different windows have in common what a person sends in the longest window that divides all of them and
@@ -137,7 +197,7 @@ def _units(guarantees: Iterable[PrivacyGuarantee]) -> list[tuple[PrivacyUnit, st
     return list(dict.fromkeys(named))
 
 
-def _spent(charges: Sequence[PrivacyGuarantee], delta: float | None) -> float:
+def spent(charges: Sequence[PrivacyGuarantee], delta: float | None) -> float:
     """Return the epsilon of all releases together at a delta, infinite if there is none; without it the plain sum."""
     plain = math.fsum(charge.epsilon for charge in charges)
     if delta is None:

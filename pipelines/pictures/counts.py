@@ -114,7 +114,7 @@ def _gaps(promise: Promise | None) -> str:
 def bands(
     rows: Sequence[Counted], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
 ) -> list[Band]:
-    """Return one band for each of the items with the largest counts, with gaps where it is not published.
+    """Return one band for each of the items with the largest counts, or smoothed ones, with gaps where it is missing.
 
     Args:
         rows: what is published.
@@ -129,7 +129,11 @@ def bands(
         window = int(row.window_end.micros - row.window_start.micros)
         published[row.item][int(row.window_end.micros)] = row
     moments = np.array(sorted({moment for points in published.values() for moment in points}), np.int64)
-    ranked = sorted(published, key=lambda item: (-max(row.count or 0 for row in published[item].values()), item))
+
+    def largest(item: str) -> float:
+        return max((row.smoothed if smoothed else row.count) or 0 for row in published[item].values())
+
+    ranked = sorted(published, key=lambda item: (-largest(item), item))
     true: dict[str, dict[int, int]] = defaultdict(dict)
     for known in truth:
         true[known.item][int(known.window_end.micros)] = known.holders

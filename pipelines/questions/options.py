@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
@@ -156,6 +156,12 @@ def add_files(
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
+        Option(
+            "where",
+            "str",
+            """condition that an event must meet to count, such as 'status >= 500 and country == "de"'; public. """
+            "It may read any fields of the event, and nothing else",
+        ),
     )
     files.add_argument(
         "--kafka_setting",
@@ -189,6 +195,28 @@ def add_files(
         ),
         Option("output_format", "str", f"format of these files (default: {DEFAULT_FORMAT})", choices=WRITTEN),
     )
+
+
+def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None:
+    """Add: a sample that predictions are about, and how it is read."""
+    group = parser.add_argument_group("predictions from a sample", "Only with --like")
+    _add_all(
+        group,
+        Option(
+            "like",
+            "Path",
+            "events that anyone may see, simulated or public: says exactly what limits would leave out of them, and "
+            "what would be found. It protects nobody in this file; for private events there is privstream suggest",
+        ),
+        Option("start", "Moment", "start of the first window"),
+        Option("end", "Moment", "end of the last window, in place of --windows"),
+        Option("spread", "bool", "spread contributions over the run, as counts --spread does"),
+        Option("input_format", "str", "default: by the ending of the name", choices=READ),
+        Option("user_field", "str", f"field with the {user}", "user"),
+        Option("item_field", "str", f"field with the {item}", "item"),
+        Option("time_field", "str", "field with the time", "time"),
+    )
+    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=False, whole=False)
 
 
 def _add_all(group: argparse._ActionsContainer, *options: Option) -> None:
@@ -274,16 +302,3 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         help="refuse a run that would exceed this budget of the data set. EPSILON alone limits the sum of all "
         "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private",
     )
-
-
-def limit(text: str) -> tuple[float, float | None]:
-    """Return the largest epsilon, and the largest delta, that are allowed; without a delta, None."""
-    try:
-        epsilon, *rest = (float(part) for part in text.split(","))
-        (delta,) = rest or (None,)
-    except ValueError:
-        epsilon, delta = math.nan, None
-    if not (0 < epsilon < math.inf) or not (delta is None or 0 <= delta < 1):
-        rule = "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1)"
-        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
-    return epsilon, delta

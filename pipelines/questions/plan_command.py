@@ -56,6 +56,9 @@ class PlanCommand:
 
     def run(self, arguments: argparse.Namespace) -> None:
         """Print the answer."""
+        if getattr(arguments, "like", None) is not None:
+            loaded(self.spec.like)(self, arguments)
+            return
         try:
             if (arguments.epsilon is None) == (arguments.error is None):
                 raise ValueError("one of --epsilon and --error must be given")
@@ -70,7 +73,7 @@ class PlanCommand:
         else:
             self._print_errors(answer)
 
-    def _transform(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Any:
+    def transform(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Any:
         """Return the transform of a run with these options."""
         spec, given = self.spec, dict(vars(arguments))
         known = dict(spec.assumed)
@@ -94,7 +97,7 @@ class PlanCommand:
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""
         try:
-            found: Accuracy = self._transform(arguments, epsilon, method).accuracy
+            found: Accuracy = self.transform(arguments, epsilon, method).accuracy
             return found
         except (ValueError, OverflowError) as error:
             return with_dashes(self._of_plan(str(error)), vars(arguments))
@@ -107,7 +110,7 @@ class PlanCommand:
         """Return what every method gives with every epsilon."""
         budgets = []
         for epsilon in arguments.epsilon:
-            taken = self._transform(arguments, epsilon, None)  # checks what all methods have in common
+            taken = self.transform(arguments, epsilon, None)  # checks what all methods have in common
             found = {method or ONLY: self._attempt(arguments, epsilon, method) for method in self._methods}
             budgets.append(
                 {
@@ -136,7 +139,7 @@ class PlanCommand:
     def _budgets(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return the least epsilon with which every method has the error that is asked for."""
         wanted = checks.positive("error", arguments.error)
-        self._transform(arguments, MOST_EPSILON, None)  # checks what all methods have in common
+        self.transform(arguments, MOST_EPSILON, None)  # checks what all methods have in common
 
         found: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
@@ -155,7 +158,7 @@ class PlanCommand:
         """Return the method with the least epsilon of those that a run with that epsilon takes."""
         able = sorted((epsilon, name) for name, epsilon in epsilons.items() if epsilon is not None)
         for epsilon, name in able:
-            if name == ONLY or self._transform(arguments, rounded_up(epsilon), None).method == name:
+            if name == ONLY or self.transform(arguments, rounded_up(epsilon), None).method == name:
                 return name
         return able[0][1] if able else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -15,7 +15,8 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.pipelines.accounts.run_identity import Account, RunIdentity, identify, noise_source, public_name
+from privstream.pipelines.accounts.account import Account, Charge
+from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
@@ -89,7 +90,7 @@ class _Run:
     promised: dict[str, Any]
     guarantee_file: str
     destination: Destination | None
-    charge: Callable[[], str]
+    charge: Callable[[], Charge]
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class RunCommand:
                 raise UsageError(str(error)) from error
             if run.unbounded:
                 prepare(options)
-            recorded: list[str] = []
+            recorded: list[Charge] = []
 
             def build(pipeline: beam.Pipeline) -> None:
                 """Build all of it; the last thing before it may start is that the ledger takes it."""
@@ -142,12 +143,12 @@ class RunCommand:
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
                 say("noise key: a new random one, for this run only; a run with --noise_key_file can be repeated")
             # Without an end rows are to come when the runner has taken the pipeline.
-            accepted = partial(write_json, run.guarantee_file, run.promised) if run.unbounded else None
+            accepted = partial(_write_guarantee, run, recorded, {}) if run.unbounded else None
             counters = launch.run(options, build, end_path(arguments), accepted)
             for line in recorded:
-                say(line)
+                say(line.told)
         if arguments.output != TERMINAL and not run.unbounded:
-            write_json(run.guarantee_file, run.promised | {"rows": {"sha256": fingerprint(arguments.output)}})
+            _write_guarantee(run, recorded, {"rows": {"sha256": fingerprint(arguments.output)}})
         if run.destination is not None and not run.unbounded:
             say(send(run.destination, arguments.output))
         self._report(run, counters)
@@ -165,10 +166,10 @@ class RunCommand:
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
 
-        foreseen: list[str] = []
+        foreseen: list[Charge] = []
         counters = launch.run(options, build, end_path(run.arguments), None)
         for line in foreseen:
-            say(line)
+            say(line.told)
         self._report(run, {COMPLETE: 1, **counters} if counters else counters)
 
     def _check(self, arguments: argparse.Namespace) -> _Run:
@@ -266,7 +267,11 @@ class RunCommand:
         for option in ("noise_key_file", *self.spec.files):
             if isinstance(path := getattr(arguments, option), str):
                 taken[os.path.realpath(path)] = f"--{option}"
-        if ledger is not None and (other := taken.setdefault(os.path.realpath(ledger), "--ledger")) != "--ledger":
+        if (
+            ledger is not None
+            and "://" not in ledger
+            and (other := taken.setdefault(os.path.realpath(ledger), "--ledger")) != "--ledger"
+        ):
             raise ValueError(f"--ledger must not be written over {other}, got {ledger}")
         written = {"--dead_letter": arguments.dead_letter}
         if arguments.output != TERMINAL:
@@ -331,6 +336,14 @@ def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None
     if letters:
         dead = [each.dead_letters for each in inputs.values()] + [published.dead_letters]
         dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
+
+
+def _write_guarantee(run: _Run, recorded: Sequence[Charge], more: Mapping[str, Any]) -> None:
+    """Write what a run promises, and where the ledger says so."""
+    promised = run.promised | dict(more)
+    for charge in recorded:
+        promised |= {} if charge.mark is None else {"ledger": dict(charge.mark)}
+    write_json(run.guarantee_file, promised)
 
 
 def _letters(path: str | None) -> WriteRows | None:

@@ -40,6 +40,10 @@ FAULTS |= {
     "time_range": "with a time outside of 1970 to 2200 (give the unit of plain numbers with --time_unit)",
     "value_type": "with a value that is not a number (see --decimal)",
     "value_finite": "with a value that is not finite",
+    "where_type": "with a field of another kind than --where needs",
+    "where_finite": "with a field of --where that is not finite",
+    "where_encoding": "with a field of --where that is not valid UTF-8",
+    "where_long": "with a field of --where that is too long",
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
     "long_line": "in lines that are too long",
@@ -50,6 +54,9 @@ FAULTS |= {
     "damaged_block": "in blocks that cannot be decoded",
 }
 """Why a record is a dead letter: how the name of its counter ends, and how to say it."""
+
+FILTERED = {"events_filtered": "events do not pass --where"}
+"""Counters of events that were read to be passed over, which are no part of the records, and how to say it."""
 
 AS_READ = {
     "events_without_value": "events without a value count with 0",
@@ -244,13 +251,14 @@ class RunReport:
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
         return lines + [
-            f"{number:,} {what}" for number, what in self._counted(AS_READ) + self._unanswered + self._beyond
+            f"{number:,} {what}"
+            for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond
         ]
 
     def nothing_usable(self, published: int) -> str | None:
         """Say why nothing that was read could be used, the most frequent reason first; None if something could."""
         if not self.usable:
-            reasons = _listed(self._faults + self._outside) or "the input has no events"
+            reasons = _listed(self._faults + self._outside + self._counted(FILTERED)) or "the input has no events"
             return f"no event could be used, and of such input the rows are noise alone: {reasons}"
         if self._unanswered and not published:
             return f"no query could be answered: {_listed(self._unanswered)}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privstream.mechanisms import KeyedNoise
-from privstream.pipelines.accounts.ledger import ENDING, WATCHED, Entry, Ledger
+from privstream.pipelines.accounts.entries import WATCHED, Entry
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
 from privstream.pipelines.accounts.spending import Limit, Total, distinct, totals
 from privstream.pipelines.report.result import Result
 
@@ -67,6 +68,13 @@ class Accounts:
             f"{result.promise.path} does: name the ledger of that run, or leave it out"
         )
 
+    def head(self) -> str:
+        """Return what changes with each line of the ledger; empty while it cannot be read."""
+        try:
+            return Ledger(self.path).contents().heads[-1]
+        except ValueError:
+            return ""
+
     def input_fingerprint(self, entry: Entry) -> str:
         """Return a text that differs between inputs; a pseudo-random function of their digest, under the noise key.
 
@@ -82,13 +90,17 @@ class Accounts:
         return f"{int(key.derive(FINGERPRINT, entry.data).words(1)[0, 0, 0]):016x} (under the noise key)"
 
     def costs(self, datasets: Sequence[str], limit: Limit | None = None) -> list[DataSetCost]:
-        """Return what data sets have cost in all and, given a limit, what that leaves of each."""
-        entries = Ledger(self.path).read()
+        """Return what data sets have cost in all, and what a limit leaves of each: by default the ledger's.
+
+        A limit by period leaves something else of each period, and is not shown here.
+        """
+        contents = Ledger(self.path).contents()
         found = []
         for name in dict.fromkeys(datasets):
-            own = [entry for entry in entries if entry.dataset == name]
-            spent = totals(own)
-            left = [] if limit is None else [limit.left(total) for total in spent]
+            own = [entry for entry in contents.entries if entry.dataset == name]
+            spent, stored = totals(own), contents.limits.get(name)
+            kept = limit_of(stored) if limit is None and stored is not None and stored.period is None else limit
+            left = [] if kept is None else [kept.left(total) for total in spent]
             found.append(DataSetCost(dataset=name, releases=len(distinct(own)), totals=spent, left=left))
         return found
 

@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
-from privstream.pipelines.accounts.ledger import Entry
+from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.plot.chart import PAGE, in_both, moment
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE

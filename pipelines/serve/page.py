@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
+from privstream.pipelines.accounts.ledger import is_database
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.plot.chart import moment
 from privstream.pipelines.plot.promise import columns_in_words, in_words, meaning, of_each_row
@@ -327,7 +328,11 @@ class Page:
 
     def _ledger_version(self) -> str:
         """Return what changes when the ledger does."""
-        return "" if self._accounts is None else "".join(f"-{part}" for part in stamp_of(self._accounts.path))
+        if self._accounts is None:
+            return ""
+        if is_database(self._accounts.path):
+            return f"-{self._accounts.head()}"
+        return "".join(f"-{part}" for part in stamp_of(self._accounts.path))
 
     def _cost_version(self, found: Sequence[Found], ledger: str) -> str:
         """Return what changes when what has been spent may."""

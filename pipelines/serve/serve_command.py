@@ -10,9 +10,9 @@ from typing import Any
 
 from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.questions.options import limit
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.serve.app import Access, is_loopback, read_token
 from privstream.pipelines.serve.folder import Health, WatchedFolder

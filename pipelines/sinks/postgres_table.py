@@ -169,21 +169,21 @@ class PostgresTable(Destination):
         return sql.SQL(text).format(table=sql.Identifier(*self.table), run=sql.Identifier(RUN), **parts)
 
 
-def parse_url(url: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parse_url(url: str, option: str = "--output") -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return where to connect to, in the driver's words, and the table, perhaps after its schema.
 
     Raises:
         ValueError: never with the URL, which may have a password.
     """
-    parts = _split(url)
+    parts = _split(url, option)
     database, slash, table = parts.path.removeprefix("/").partition("/")
     if parts.password is not None or parts.query or parts.fragment:
         raise ValueError(
-            f"--output must be of the form {FORM} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
+            f"{option} must be of the form {FORM} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
         )
     names = tuple(unquote(name) for name in table.split("."))
     if not (parts.hostname and database and slash and all(names)) or "/" in table or len(names) > 2:
-        raise ValueError(f"--output must be of the form {FORM}")
+        raise ValueError(f"{option} must be of the form {FORM}")
     where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
     return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}, names
 
@@ -196,13 +196,13 @@ def reason(error: psycopg.Error) -> str:
     return next((line for line in lines if "FATAL" in line), lines[0] if lines else type(error).__name__)
 
 
-def _split(url: str) -> SplitResult:
+def _split(url: str, option: str) -> SplitResult:
     """Split a URL whose port is a number."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise ValueError(f"--output must be of the form {FORM}") from None
+        raise ValueError(f"{option} must be of the form {FORM}") from None
     return parts
 
 

@@ -4,12 +4,14 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of, positive
 from privstream.pipelines.locations import TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
+from privstream.transforms.events.filters import NUMBER, TEXT, TRUTH, Filter
 from privstream.transforms.events.local_times import check_form, has_zone, zone_clock
 from privstream.transforms.events.times import TimeForm
 from pyarrow import types
@@ -55,6 +57,7 @@ class FieldMapping:
         trim: whether white space around text is left out.
         encoding: of CSV and JSON lines.
         delimiter: what separates the fields of CSV, one character; without it, the line with the names shows it.
+        where: condition that an event must meet to count, on any fields of the file; see `Filter`.
         max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
 
     Raises:
@@ -77,6 +80,7 @@ class FieldMapping:
     trim: bool = False
     encoding: str = UTF_8
     delimiter: str | None = None
+    where: str | None = None
     max_item_bytes: int = 1 << 14
 
     def __post_init__(self) -> None:
@@ -98,6 +102,7 @@ class FieldMapping:
         if self.delimiter is not None:
             _check_delimiter(self.delimiter)
         encoding_of(self.encoding)
+        self.filtered()
         self._check_times()
 
     def _check_times(self) -> None:
@@ -126,7 +131,11 @@ class FieldMapping:
 
     def names(self) -> tuple[str, ...]:
         """Return the fields to be read from a file."""
-        return tuple(self.contents().values())
+        return tuple(dict.fromkeys([*self.contents().values(), *self.filtered()]))
+
+    def filtered(self) -> dict[str, str | None]:
+        """Return the fields that the condition reads, and what it reads them as."""
+        return {} if self.where is None else _kinds(self.where)
 
     def contents(self) -> dict[str, str]:
         """Return the fields to be read, by what they contain."""
@@ -150,15 +159,7 @@ class FieldMapping:
             rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
             raise ValueError(f"the first line of {source} {rule}; {_found(schema.names, options)}")
         for name, option in options.items():
-            count = schema.names.count(name)
-            if count == 0:
-                existing = ", ".join(sorted(schema.names)) or "none"
-                near = difflib.get_close_matches(name, schema.names, 1)
-                guess = f"; did you mean `{near[0]}`?" if near else ""
-                rule = f"must name a field of {source}: no `{name}` there, only: {existing}{guess}"
-                raise ValueError(f"--{option}_field {rule}")
-            if count > 1:
-                raise ValueError(f"--{option}_field must name one field: {source} has {count} called `{name}`")
+            _check_name(name, f"--{option}_field", schema, source)
             kind = schema.field(name).type
             if option == "time":
                 self._check_time(kind, source)
@@ -166,6 +167,9 @@ class FieldMapping:
                 self._check_value(kind, source)
             elif not is_text(kind) and not types.is_integer(kind) and not types.is_null(kind):
                 raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
+        for name, read in self.filtered().items():
+            _check_name(name, "--where", schema, source)
+            _check_kind(name, read, schema.field(name).type, source)
 
     def _check_value(self, kind: pa.DataType, source: str) -> None:
         """Check the type of the field with numbers; text may have them."""
@@ -185,6 +189,35 @@ class FieldMapping:
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
             raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
+
+
+@lru_cache(maxsize=16)
+def _kinds(where: str) -> dict[str, str | None]:
+    """Return the fields that a condition reads, and what it reads them as."""
+    return Filter(where).kinds
+
+
+def _check_name(name: str, option: str, schema: pa.Schema, source: str) -> None:
+    """Check that a file has a field, once."""
+    count = schema.names.count(name)
+    if count == 0:
+        existing = ", ".join(sorted(schema.names)) or "none"
+        near = difflib.get_close_matches(name, schema.names, 1)
+        guess = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {existing}{guess}")
+    if count > 1:
+        raise ValueError(f"{option} must name one field: {source} has {count} called `{name}`")
+
+
+def _check_kind(name: str, read: str | None, kind: pa.DataType, source: str) -> None:
+    """Check the type of a field that the condition reads; text may be anything."""
+    if is_text(kind) or types.is_null(kind):
+        return
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    fits = {NUMBER: number, TEXT: types.is_integer(kind), TRUTH: types.is_boolean(kind)}
+    present = number or types.is_boolean(kind) or types.is_timestamp(kind)
+    if not (present if read is None else fits[read]):
+        raise TypeError(f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {kind}")
 
 
 def _found(names: Sequence[str], options: Mapping[str, str]) -> str:

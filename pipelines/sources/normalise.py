@@ -21,6 +21,7 @@ from privstream.transforms.events.event_columns import (
     value_column,
     value_of,
 )
+from privstream.transforms.events.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, of_filter, read_as, wrong_kind
 from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
 
@@ -42,6 +43,7 @@ GROUPED = {
     for decimal, other in ((".", ","), (",", "."))
 }
 NO_NUMBER = "-"
+TRUTHS = pa.array(["true", "false"])
 ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
 """Kinds of Python values that may stand together in a column."""
 
@@ -63,6 +65,8 @@ class Normaliser:
         self.encoding = fields.text.encoding
         self.longest = min(fields.max_item_bytes, LONGEST_TEXT)
         self.clean = TextCleaner(fields.null, trim=fields.trim)
+        self.filter = None if fields.where is None else Filter(fields.where)
+        self.filtered = Metrics.counter("privstream", "events_filtered")
         self.without_value = Metrics.counter("privstream", "events_without_value")
         self.rounded = Metrics.counter("privstream", "values_rounded")
 
@@ -70,20 +74,71 @@ class Normaliser:
         """Return the rows that can be used, and why the others cannot."""
         columns: dict[str, pa.Array] = {}
         refusals: dict[int, Refusal] = {}
+        passing = None if self.filter is None else self._passing(self.filter, events, refusals)
         for name, field in self.fields.contents().items():
             columns[name], marks = self._read(name, events.columns[field])
             for mask, rule in marks:
-                for row in np.flatnonzero(mask).tolist() if mask.any() else ():
+                broken = mask if passing is None else mask & passing
+                for row in np.flatnonzero(broken).tolist() if broken.any() else ():
                     refusals.setdefault(row, Refusal(row, rule.code, f"{name} {self._wording(rule.code, name)}"))
         batch = pa.RecordBatch.from_pydict(columns)
-        if refusals:
-            keep = np.ones(batch.num_rows, bool)
+        if refusals or passing is not None:
+            keep = np.ones(batch.num_rows, bool) if passing is None else passing.copy()
             keep[list(refusals)] = False
             batch = batch.filter(pa.array(keep))
         if "value" in columns:
             place = batch.schema.get_field_index("value")
             batch = batch.set_column(place, "value", self._finished(batch.column(place)))
         return batch, [refusals[row] for row in sorted(refusals)]
+
+    def _passing(self, condition: Filter, events: RawEvents, refusals: dict[int, Refusal]) -> np.ndarray:
+        """Tell which rows pass the filter; those in which a field of it is of the wrong kind are refused."""
+        columns = {}
+        for name, kind in condition.kinds.items():
+            columns[name], marks = self._of_kind(name, kind, events.columns[name])
+            for mask, rule in marks:
+                for row in np.flatnonzero(mask).tolist() if mask.any() else ():
+                    refusals.setdefault(row, Refusal(row, rule.code, str(rule)))
+        passing = condition.passes(columns, len(next(iter(events.columns.values()))))
+        passing[list(refusals)] = False
+        self.filtered.inc(len(passing) - int(np.count_nonzero(passing)) - len(refusals))
+        return passing
+
+    def _of_kind(self, name: str, kind: str | None, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
+        """Read a field as the filter does; null where it has no value."""
+        column = _of_one_kind(values)
+        if column is None or (kind == TEXT and pa.types.is_floating(column.type)):
+            return _one_by_one(list(values), pa.bool_() if kind is None else KINDS[kind], self._reader(name, kind))
+        if kind == NUMBER:
+            plain = _with_points(self.clean.column(column), self.fields.decimal)
+            found, marks = _with_nulls(*value_column(plain, whole=False))
+        elif is_text(column.type) or kind == TEXT:
+            found, marks = _with_nulls(*text_column("where", self.clean.column(column)))
+        else:
+            return (column if kind == TRUTH else column.is_valid()), []
+        if kind is None:
+            return found.is_valid(), []
+        marks = [(mask, of_filter(name, kind, rule)) for mask, rule in marks]
+        if kind != TRUTH:
+            return found, marks
+        lower = pc.utf8_lower(found)
+        neither = ~np.asarray(pc.fill_null(pc.is_in(lower, TRUTHS), True).to_numpy(zero_copy_only=False), np.bool_)
+        neither &= found.is_valid().to_numpy(zero_copy_only=False)
+        return pc.equal(lower, "true"), [*marks, (neither, wrong_kind(name, TRUTH))]
+
+    def _reader(self, name: str, kind: str | None) -> Callable[[Any], Any]:
+        """Return what reads a single value as the filter does."""
+
+        def read(value: Any) -> Any:
+            found = self.clean.value(value)
+            if kind == NUMBER and isinstance(found, str):
+                try:
+                    return self._number(found)
+                except BrokenRuleError:
+                    raise wrong_kind(name, NUMBER) from None
+            return read_as(name, kind, found)
+
+        return read
 
     def _read(self, name: str, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
         """Read one column, at once where its values are of one kind."""
@@ -115,11 +170,7 @@ class Normaliser:
             numbers, marks = value_column(_with_points(text, self.fields.decimal), whole=False)
         if not self.fields.optional_value:
             return numbers, marks
-        missing = np.zeros(len(numbers), np.bool_)
-        for mask, rule in marks:
-            missing |= mask & (rule.code == "value_missing")
-        others = [(mask & ~missing, rule) for mask, rule in marks if rule.code != "value_missing"]
-        return pc.if_else(pa.array(missing), None, numbers), others
+        return _with_nulls(numbers, marks)
 
     def _number(self, value: Any) -> float:
         """Read a single value."""
@@ -183,6 +234,15 @@ def pieces(events: RawEvents) -> Iterator[RawEvents]:
         last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
         yield events.slice(first, last)
         first = last
+
+
+def _with_nulls(column: pa.Array, marks: Marks) -> tuple[pa.Array, Marks]:
+    """Return a column with null where a value is missing, which then breaks no rule."""
+    missing = np.zeros(len(column), np.bool_)
+    for mask, rule in marks:
+        missing |= mask & rule.code.endswith(f"_{MISSING}")
+    others = [(mask & ~missing, rule) for mask, rule in marks if not rule.code.endswith(f"_{MISSING}")]
+    return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
 
 
 def _of_one_kind(values: pa.Array | list[Any]) -> pa.Array | None:

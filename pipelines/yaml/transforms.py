@@ -8,6 +8,7 @@ question. Nothing here imports what only Beam's `yaml` extra installs.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any, get_type_hints
@@ -61,6 +62,7 @@ ADDED: Mapping[str, Option] = {
             "value",
         ),
         Option("time_unit", "str", "unit of times that are plain numbers: s, ms, us or ns."),
+        Option("where", "str", "public condition on fields of a row that it must meet to count: status >= 500."),
         Option(
             "error_handling",
             "dict[str, str]",
@@ -108,13 +110,17 @@ class OnRows(beam.PTransform[Any, Any]):
         )
         self.error_output = error_output(added["error_handling"])
         places = (added["noise_key_file"], added["noise_key_variable"])
-        secret = noise_source(*places, added["run_id"])
+        where = added["where"]  # with another one rows are other data, which must not get the same noise
+        secret = noise_source(*places, added["run_id"] if where is None else json.dumps([added["run_id"], where]))
         if places == (None, None):
             _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
         arguments = arguments_of(spec, given, streams=self.stream_field is not None)
         made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
         self.row_type = spec.row_type_of(made)
-        names = {name: added[name] for name in ("user_field", "item_field", "time_field", "value_field", "time_unit")}
+        names = {
+            name: added[name]
+            for name in ("user_field", "item_field", "time_field", "value_field", "time_unit", "where")
+        }
         self.made = made.with_fields(**names, stream_field=self.stream_field or "")
 
     @override

@@ -18,7 +18,8 @@ from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.accounts.entries import BEFORE_ALL, Entry, head_after, to_line
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit, Total, check_limit, totals
 
 SHIFT = 0.25
@@ -58,7 +59,12 @@ def entry(number: int, guarantee: PrivacyGuarantee, dataset: str = "default") ->
 
 
 def write(path: Path, *entries: Entry) -> str:
-    path.write_bytes(b"".join(each.to_line() for each in entries))
+    head = BEFORE_ALL
+    with path.open("wb") as file:
+        for each in entries:
+            line = to_line(each.to_record(), head)
+            head = head_after(head, line)
+            file.write(line)
     return str(path)
 
 
@@ -171,7 +177,7 @@ def test_what_is_missing_is_said(options, message, tmp_path, monkeypatch, capsys
     write(Path("good"), entry(1, pure(1.0)))
     assert cli.main(["budget", *options.split()]) == 2
     shown = capsys.readouterr()
-    assert f"privstream budget: error: {message}" in shown.err
+    assert f"privstream budget show: error: {message}" in shown.err
     assert len(shown.err.splitlines()) == 1
     assert shown.out == ""
 
@@ -236,8 +242,8 @@ def test_what_has_passed_a_limit_is_not_brought_back_below_it_by_spending_more(l
 def test_repetitions_pass_any_limit(tmp_path) -> None:
     ledger = Ledger(str(tmp_path / "ledger"))
     one = entry(1, pure(1.0))
-    assert not ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier))
-    assert ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier))
+    assert not ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier)).repeats
+    assert ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier)).repeats
     with pytest.raises(ValueError, match="budget_limit must not be exceeded"):
         other = entry(2, pure(0.1))
         ledger.append(other, lambda earlier: check_limit(Limit(1.0), other, earlier))

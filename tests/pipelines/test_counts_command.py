@@ -208,6 +208,9 @@ def test_gaps_and_many_items_in_a_picture() -> None:
     hour = 1 / 24
     assert np.allclose(first.days, [0.5 * hour, 1.5 * hour, 2.5 * hour]), "in the middle of their windows"
     assert first.span == (0, 3 * 3600 * 10**6)
+    levels = {"tea": 60.0, "cake": 40.0}
+    smoothed = [row._replace(smoothed=levels[row.item], smoothed_lower=0.0, smoothed_upper=99.0) for row in rows]
+    assert [band.name for band in bands(smoothed, [], each=True)] == ["tea", "cake"], "not by the noise of one window"
     so_far, _ = bands(rows, [], each=False)
     assert np.allclose(so_far.days, [hour, 2 * hour, 3 * hour]), "at the end of what they are about"
     assert caption([], [], "") == "There are no rows."

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import apache_beam as beam
@@ -12,7 +13,8 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, SECOND, PrivacyUnit
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.accounts.entries import BEFORE_ALL, Entry, head_after, to_line
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.runners import launch
 
 GUARANTEE = PrivacyGuarantee(
@@ -35,6 +37,19 @@ LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 -
 SECRET = "somebody"
 
 
+def line_of(entry: Entry, *before: bytes) -> bytes:
+    return to_line(entry.to_record(), reduce(head_after, before, BEFORE_ALL))
+
+
+def old_line(entry: Entry) -> bytes:
+    """Return a line as it was written before there was a chain."""
+    record = {"ledger": 2} | entry.to_record()
+    return json.dumps({name: value for name, value in record.items() if name not in NEW_FIELDS}).encode() + b"\n"
+
+
+NEW_FIELDS = ("kind", "begin", "end", "parts")
+
+
 def accept(earlier: object) -> None:
     """Take everything."""
 
@@ -54,7 +69,7 @@ def run(output: str, *options: str) -> int:
 
 
 def test_entries_of_the_first_version_of_guarantees_are_read() -> None:
-    line = json.loads(ENTRY.to_line())
+    line = json.loads(old_line(ENTRY))
     line["guarantee"] |= {"version": 1, "unit": "one person in one window"}
     del line["guarantee"]["privacy_unit"]
     Path("ledger").write_text(json.dumps(line) + "\n")
@@ -67,7 +82,7 @@ def test_entries_of_the_first_version_of_guarantees_are_read() -> None:
 
 def test_an_entry_comes_back_as_it_was() -> None:
     ledger = Ledger("ledger")
-    assert not ledger.append(ENTRY, accept)
+    assert not ledger.append(ENTRY, accept).repeats
     (found,) = ledger.read()
     assert found == ENTRY
     assert found.guarantee.curve == PureDp(0.5)
@@ -76,17 +91,21 @@ def test_an_entry_comes_back_as_it_was() -> None:
 
 def test_what_repeats_a_run_and_what_does_not() -> None:
     ledger = Ledger("ledger")
-    assert not ledger.append(ENTRY, accept)
-    assert ledger.append(replace(ENTRY, time="later", output="other"), accept)
-    assert not ledger.append(replace(ENTRY, key="fedcba9876543210"), accept), "another key is another release"
-    assert not ledger.append(replace(ENTRY, parameters={**ENTRY.parameters, "beta": 0.1}), accept)
-    assert not ledger.append(replace(ENTRY, dataset="other"), accept), "another data set has an account of its own"
+    assert not ledger.append(ENTRY, accept).repeats
+    assert ledger.append(replace(ENTRY, time="later", output="other"), accept).repeats
+    assert not ledger.append(replace(ENTRY, key="fedcba9876543210"), accept).repeats, "another key is another release"
+    assert not ledger.append(replace(ENTRY, parameters={**ENTRY.parameters, "beta": 0.1}), accept).repeats
+    assert not ledger.append(replace(ENTRY, dataset="other"), accept).repeats, (
+        "another data set has an account of its own"
+    )
     with pytest.raises(ValueError, match="differs in version, and under one run id both would get the same noise"):
         ledger.append(replace(ENTRY, version="0.2.0"), accept)
     assert len(ledger.read()) == 5
     watched = replace(ENTRY, run_id="watched", data="watched: /in")
-    assert not ledger.append(watched, accept)
-    assert ledger.append(replace(watched, version="0.2.0"), accept), "a run without an end goes on after an upgrade"
+    assert not ledger.append(watched, accept).repeats
+    assert ledger.append(replace(watched, version="0.2.0"), accept).repeats, (
+        "a run without an end goes on after an upgrade"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,10 +133,11 @@ def test_one_run_id_is_for_one_run(change: dict, names: str) -> None:
         lambda line: line[:-1],
         lambda line: line[: len(line) // 2] + b"\n",
         lambda line: b"\n",
+        lambda line: b'{"ledger": 3}\n',
         lambda line: b'{"ledger": 2}\n',
         lambda line: b"[]\n",
         lambda line: b"\xff\xfe\n",
-        lambda line: line.replace(b'"ledger": 2', b'"ledger": 3'),
+        lambda line: line.replace(b'"ledger": 3', b'"ledger": 4'),
         lambda line: line.replace(b'"epsilon": 0.5, "delta"', b'"epsilon": NaN, "delta"'),
         lambda line: line.replace(b'"run_id": "run"', b'"run_id": 7'),
         lambda line: line.replace(b"PureDp", b"dict"),
@@ -126,7 +146,8 @@ def test_one_run_id_is_for_one_run(change: dict, names: str) -> None:
     ],
 )
 def test_a_damaged_line_is_refused_by_its_number(damage) -> None:
-    Path("ledger").write_bytes(ENTRY.to_line() + damage(ENTRY.to_line()))
+    first = line_of(ENTRY)
+    Path("ledger").write_bytes(first + damage(line_of(ENTRY, first)))
     for use in (Ledger("ledger").read, lambda: Ledger("ledger").append(ENTRY, accept)):
         with pytest.raises(ValueError, match="ledger ledger: line 2 must be an entry as privstream writes it"):
             use()
@@ -170,7 +191,10 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(
             "ledger must be a file that can be written, got none/ledger (No such file or directory)",
         ),
         ("--ledger .", "ledger must be a file that can be written, got . (Is a directory)"),
-        ("--ledger gs://a/b", "ledger must be a file of this machine, or none, got 'gs://a/b'"),
+        (
+            "--ledger gs://a/b",
+            "ledger must be a file of this machine, postgresql://user@host:port/database/table, or none, got 'gs://a/b'",
+        ),
         ("--ledger a.jsonl", "--ledger must not be written over --input"),
         ("--ledger key", "--ledger must not be written over --noise_key_file"),
         ("--ledger rows.jsonl", "--output must not be written over --ledger"),

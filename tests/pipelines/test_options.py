@@ -388,6 +388,7 @@ VALUES = {
     "visits_per_person": "2 --method visit_counter",
     "watch": "1",
     "watermark": "marks --watch 1",
+    "where": "'time is not null'",
 }
 NEED_A_SERVER = ("kafka_setting", "copy")
 

@@ -22,6 +22,7 @@ from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, 
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
+from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
@@ -177,6 +178,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         stream_field: str | None = None,
         value_field: str = "value",
         time_unit: str | None = None,
+        where: str | None = None,
     ) -> Self:
         """Return the same transform for rows or mappings whose fields have these names, as on the command line.
 
@@ -188,6 +190,8 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`.
             stream_field: the field with the stream; None: `stream`, if the transform needs streams, or else none.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
+            where: condition on fields of a row that it must meet to count, such as `status >= 500`; see
+                docs/input.md. It is public, and rows that pass another one are other data: noise needs another run id.
         """
         read = self.event_fields
         other = copy.copy(self)
@@ -198,6 +202,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             stream_field="stream" if stream_field is None and read.streams else stream_field or None,
             value_field=None if read.value == UNREAD else value_field,
             time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
+            where=None if where is None else Filter(where),
         )
         return other
 

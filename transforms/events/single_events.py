@@ -7,10 +7,11 @@ import json
 import numbers
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError, broken_by
@@ -28,6 +29,9 @@ from privstream.transforms.events.event_columns import (
 )
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.times import TimeForm, micros_of, micros_of_stamp, read_micros
+
+if TYPE_CHECKING:
+    from privstream.transforms.events.filters import Filter
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
 
@@ -154,21 +158,36 @@ class ReadRows(beam.DoFn):
         stream_field: str | None,
         value_field: str | None,
         time_unit: str | None,
+        where: Filter | None = None,
     ) -> None:
         self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
         self.stream_field, self.value_field = stream_field, value_field
         self.time_unit = time_unit
+        self.where = where
+        self.filtered = Metrics.counter("privstream", "events_filtered")
 
     @property
     def names(self) -> dict[str, str]:
         """The names of the fields that are read, by argument."""
         names = ("user_field", "item_field", "time_field", "stream_field", "value_field")
-        return {name: field for name in names if (field := getattr(self, name)) is not None}
+        found = {name: field for name in names if (field := getattr(self, name)) is not None}
+        return found | {f"where ({name})": name for name in (self.where.kinds if self.where else ())}
+
+    def _passes(self, row: Any) -> bool:
+        """Tell whether a row passes the filter; a field that it has not has no value."""
+        where = self.where
+        return where is None or where.accepts({name: _read(row, name, None) for name in where.kinds})
 
     def process(self, row: Any) -> Iterator[Any]:
         """Read one row."""
         fields = (self.user_field, self.item_field, self.time_field, self.stream_field, self.value_field)
         try:
+            if self.where is not None and not self.where.accepts(
+                {name: _read(row, name, None) for name in self.where.kinds}
+            ):
+                LOG.read(1)
+                self.filtered.inc()
+                return
             user, item, time, stream, value = (_read(row, field) for field in fields)
             micros = 0 if self.time_field is None else read_micros("time", time, TimeForm(unit=self.time_unit))
         except Exception as error:
@@ -178,13 +197,13 @@ class ReadRows(beam.DoFn):
         yield Event(user, item, Timestamp(micros=micros), stream, value)
 
 
-def _read(row: Any, field: str | None) -> Any:
-    """Return what a field contains; None for a field that is not read."""
+def _read(row: Any, field: str | None, *default: None) -> Any:
+    """Return what a field contains; None for a field that is not read, and the default if the row has none."""
     if field is None:
         return None
     if not isinstance(row, Mapping):
-        return getattr(row, field)
-    return row[field]
+        return getattr(row, field, *default)
+    return row.get(field) if default else row[field]
 
 
 def _as_json(row: Any) -> str:

@@ -61,30 +61,26 @@ class Contributions(NamedTuple):
         return Contributions(events, self.streams[rows], self.steps[rows])
 
 
-class MeasurePeople(beam.DoFn):
-    """Count the people of a shard by cell of each grid; every person is in one cell of each, whatever he or she does.
+class DistinctContributions(beam.DoFn):
+    """Put the events of a shard of people together: one for each item in a window of a stream.
 
-    What a person's numbers are depends on that person's events, the grids and the noise key alone: on no other person,
-    and not on the order of events. Memory holds the distinct contributions of a shard, and as many events again or
-    `AT_ONCE`.
+    Memory holds these, and as many events again or `AT_ONCE`.
 
     Args:
-        grids: among those that this module names.
         noise: chooses one value of each person.
         added_up: whether a value is the sum of a person's values for an item in a window, and not that of one event.
     """
 
-    def __init__(self, grids: Sequence[Grid], noise: NoiseSource, *, added_up: bool) -> None:
-        self.grids = grids
+    def __init__(self, noise: NoiseSource, *, added_up: bool) -> None:
         self.noise = noise
         self.added_up = added_up
 
-    def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
-        """Count one shard."""
+    def distinct(self, records: Iterable[bytes]) -> Contributions:
+        """Return the distinct contributions that records of `by_people` have, by person."""
         waiting: list[Contributions] = []
         names: dict[str, int] = {}
         kept = came = 0
-        for record in element[1]:
+        for record in records:
             start = 4 + int.from_bytes(record[:4], "big")
             key, events = StepKey.from_bytes(record[4:start]), decode(EventBatch, record[start:])
             stream = np.full(len(events.users), names.setdefault(key.stream, len(names)))
@@ -93,8 +89,7 @@ class MeasurePeople(beam.DoFn):
             if came >= max(AT_ONCE, kept):
                 waiting = [self._distinct(Contributions.join(waiting))]
                 kept, came = len(waiting[0].steps), 0
-        numbers = self._numbers(self._distinct(Contributions.join(waiting)))
-        yield ONE_KEY, encode_counts(np.concatenate([grid.tally(numbers[grid.name]) for grid in self.grids]))
+        return self._distinct(Contributions.join(waiting))
 
     def _distinct(self, found: Contributions) -> Contributions:
         """Return one event of each person, item and window of a stream, in this order, with what counts of values."""
@@ -117,6 +112,27 @@ class MeasurePeople(beam.DoFn):
             return _hashes(drawn, _hashes(drawn, events.users, events.items), found.steps.astype(np.uint64))
         bits = np.ascontiguousarray(values).view(np.uint64)
         return _hashes(drawn, _hashes(drawn, events.users, events.times.astype(np.uint64)), bits)
+
+
+class MeasurePeople(DistinctContributions):
+    """Count the people of a shard by cell of each grid; every person is in one cell of each, whatever he or she does.
+
+    What a person's numbers are depends on that person's events, the grids and the noise key alone: on no other person,
+    and not on the order of events.
+
+    Args:
+        grids: among those that this module names.
+        noise, added_up: see `DistinctContributions`.
+    """
+
+    def __init__(self, grids: Sequence[Grid], noise: NoiseSource, *, added_up: bool) -> None:
+        super().__init__(noise, added_up=added_up)
+        self.grids = grids
+
+    def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
+        """Count one shard."""
+        numbers = self._numbers(self.distinct(element[1]))
+        yield ONE_KEY, encode_counts(np.concatenate([grid.tally(numbers[grid.name]) for grid in self.grids]))
 
     def _numbers(self, held: Contributions) -> dict[str, np.ndarray]:
         """Return one number of each person, in the order of people, for each grid; rows are distinct, and sorted."""

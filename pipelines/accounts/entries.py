@@ -1,0 +1,241 @@
+"""The lines of a ledger: runs and limits, chained, so that a line that was changed or deleted is found."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, NoReturn
+
+from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+
+VERSION = 3
+"""Of the lines; goes up when what is written can no longer be read as before."""
+
+UNCHAINED = 2
+"""The version whose lines do not name the lines before them."""
+
+BEFORE_ALL = "0" * 64
+"""What stands for the head of a ledger without lines."""
+
+SALT_BYTES = 32
+"""Random bytes in each line, since it has a digest of the data: its own one would let anybody test guesses of them."""
+
+BOUNDS = "beta"
+"""The parameter in which two runs of one run id may differ: it is about error bounds, and shapes no true answer."""
+
+WATCHED = "watched: "
+"""What data begin with that have no end."""
+
+TEXTS = ("time", "run_id", "name", "dataset", "command", "version", "data", "key", "output")
+SPAN = ("begin", "end")
+CHAIN = ("salt", "previous")
+RUN, LIMIT = "run", "limit"
+LIMIT_FIELDS = ("time", "dataset", "epsilon", "delta", "period")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One run.
+
+    Attributes:
+        time: when it was started, ISO 8601 in UTC.
+        run_id: what its noise depends on; a digest of the data, where none was given.
+        name: what its rows and guarantee file call it.
+        dataset: whose budget it spends.
+        command: such as "histogram".
+        version: of privstream.
+        parameters: by name, what shapes answers, noise or error bounds; files by a digest of their contents.
+        data: digest of the input files, or the source, if that has no end.
+        key: the noise key's public fingerprint.
+        guarantee: what it promises, with the whole privacy curve.
+        output: where rows go.
+        begin, end: the time of the data that it is about, without `end`; microseconds since 1970 UTC. None: not known,
+            or without an end.
+        parts: what each question of a run promises by itself, by name, if it has several; `guarantee` is of all.
+    """
+
+    time: str
+    run_id: str
+    name: str
+    dataset: str
+    command: str
+    version: str
+    parameters: Mapping[str, Any]
+    data: str
+    key: str
+    guarantee: PrivacyGuarantee
+    output: str
+    begin: int | None = None
+    end: int | None = None
+    parts: Mapping[str, PrivacyGuarantee] = field(default_factory=dict)
+
+    @property
+    def release(self) -> tuple[str, ...]:
+        """What two runs have in common that publish the same: then the second one costs nothing.
+
+        A run without an end goes on under another version, from its state; over files it needs another run id.
+        """
+        version = "" if self.data.startswith(WATCHED) else self.version
+        return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS))
+
+    def differs_from(self, other: Entry) -> list[str]:
+        """Return the names of what shapes answers or noise and is not as in another entry."""
+        bound = ("command", "data") if self.data.startswith(WATCHED) else ("command", "version", "data")
+        names = [name for name in bound if getattr(self, name) != getattr(other, name)]
+        options = sorted({*self.parameters, *other.parameters} - {BOUNDS})
+        return names + [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the entry as plain values."""
+        plain = {name: getattr(self, name) for name in (*TEXTS, *SPAN)}
+        parts = {name: guarantee_record(part) for name, part in self.parts.items()}
+        rest = {"parameters": dict(self.parameters), "guarantee": guarantee_record(self.guarantee), "parts": parts}
+        return {"kind": RUN} | plain | rest
+
+    @classmethod
+    def from_record(cls, found: dict[str, Any]) -> Entry:
+        """Return the entry of plain values.
+
+        Raises:
+            ValueError, TypeError: it is none.
+        """
+        if set(found) != {*TEXTS, *SPAN, "parameters", "guarantee", "parts"}:
+            raise ValueError("line must be complete")
+        if not all(isinstance(found[name], str) for name in TEXTS):
+            raise TypeError("fields must be texts")
+        if not all(found[name] is None or type(found[name]) is int for name in SPAN):
+            raise TypeError("begin and end must be whole numbers")
+        if not all(isinstance(found[name], dict) for name in ("parameters", "guarantee", "parts")):
+            raise TypeError("parameters, guarantee and parts must be objects")
+        parameters = found["parameters"]
+        parts = {name: read_guarantee(part, parameters) for name, part in found["parts"].items()}
+        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"], parameters), "parts": parts}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitRecord:
+    """A limit of a data set, which holds until the next one.
+
+    Attributes:
+        time: when it was set, ISO 8601 in UTC.
+        dataset: whose budget it limits.
+        epsilon, delta: the largest total; without a delta, of the plain sum of the epsilons.
+        period: for which time of the data each total is: "year", "month", days such as "30d"; None for all.
+    """
+
+    time: str
+    dataset: str
+    epsilon: float
+    delta: float | None
+    period: str | None
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the limit as plain values."""
+        return {"kind": LIMIT} | {name: getattr(self, name) for name in LIMIT_FIELDS}
+
+    @classmethod
+    def from_record(cls, found: dict[str, Any]) -> LimitRecord:
+        """Return the limit of plain values.
+
+        Raises:
+            ValueError, TypeError: it is none.
+        """
+        if set(found) != {*LIMIT_FIELDS}:
+            raise ValueError("line must be complete")
+        if not all(isinstance(found[name], str) for name in ("time", "dataset")):
+            raise TypeError("fields must be texts")
+        epsilon, delta, period = (found[name] for name in ("epsilon", "delta", "period"))
+        if type(epsilon) not in (int, float) or not (delta is None or type(delta) in (int, float)):
+            raise TypeError("epsilon and delta must be numbers")
+        if epsilon <= 0 or not (delta is None or 0 <= delta < 1) or not (period is None or isinstance(period, str)):
+            raise ValueError("a limit must have an epsilon > 0, a delta in [0, 1) and a period")
+        return cls(**found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a ledger says.
+
+    Attributes:
+        records: a run or a limit for each line.
+        heads: the digest of each line and all before it; the first one is of no line.
+        unchained: number of lines, the first ones, that an earlier version wrote without a chain.
+    """
+
+    records: list[Entry | LimitRecord]
+    heads: list[str]
+    unchained: int
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All runs, in the order in which they were started."""
+        return [record for record in self.records if isinstance(record, Entry)]
+
+    @property
+    def limits(self) -> dict[str, LimitRecord]:
+        """By data set, the limit that holds."""
+        return {record.dataset: record for record in self.records if isinstance(record, LimitRecord)}
+
+
+def to_line(record: Mapping[str, Any], head: str) -> bytes:
+    """Return a line whose record follows the line of a head."""
+    chain = {"salt": secrets.token_hex(SALT_BYTES), "previous": head}
+    return json.dumps({"ledger": VERSION} | dict(record) | chain, allow_nan=False).encode() + b"\n"
+
+
+def head_after(head: str, line: bytes) -> str:
+    """Return the head of a ledger after a line."""
+    return sha256(head.encode() + line).hexdigest()
+
+
+def read_lines(lines: Iterable[bytes], place: str) -> Contents:
+    """Return what the lines of a ledger say.
+
+    Raises:
+        ValueError: a line is damaged, or the chain is broken; the message names place and line.
+    """
+    records: list[Entry | LimitRecord] = []
+    heads, unchained = [BEFORE_ALL], 0
+    for number, line in enumerate(lines, 1):
+        try:
+            record, previous = _record(line)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            rule = f"must be an entry as privstream writes it; it is damaged, or from somebody else ({error})"
+            raise ValueError(f"ledger {place}: line {number} {rule}") from None
+        if previous is None and unchained < number - 1:
+            raise ValueError(f"ledger {place}: line {number} must name the line before it, as earlier lines do")
+        if previous is not None and previous != heads[-1]:
+            raise ValueError(
+                f"ledger {place}: line {number} must follow the lines before it as they were when it was written: one "
+                "of them was changed, added or deleted"
+            )
+        unchained += previous is None
+        records.append(record)
+        heads.append(head_after(heads[-1], line))
+    return Contents(records=records, heads=heads, unchained=unchained)
+
+
+def _record(line: bytes) -> tuple[Entry | LimitRecord, str | None]:
+    """Return what a line says, and the head that it names."""
+    found = json.loads(line, parse_constant=_refuse)
+    if not isinstance(found, dict) or (version := found.pop("ledger", None)) not in (UNCHAINED, VERSION):
+        raise ValueError(f"ledger must be {UNCHAINED} or {VERSION}")
+    if not line.endswith(b"\n"):
+        raise ValueError("line must be complete")
+    if version == UNCHAINED:
+        return Entry.from_record(found | dict.fromkeys(SPAN) | {"parts": {}}), None
+    salt, previous = (found.pop(name) for name in CHAIN)
+    if not isinstance(salt, str) or not isinstance(previous, str):
+        raise TypeError("salt and previous must be texts")
+    kind = found.pop("kind")
+    if kind not in (RUN, LIMIT):
+        raise ValueError(f"kind must be {RUN} or {LIMIT}")
+    return (Entry if kind == RUN else LimitRecord).from_record(found), previous
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"numbers must be finite, got {constant}")

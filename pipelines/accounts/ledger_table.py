@@ -1,0 +1,101 @@
+"""The lines of a ledger in a table of PostgreSQL, for several machines; needs the extra `postgresql`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import psycopg
+from privstream.pipelines.sinks.postgres_table import CONNECT_SECONDS, parse_url, reason
+from psycopg import sql
+
+CREATE = "CREATE TABLE IF NOT EXISTS {table} (number bigint PRIMARY KEY, line text NOT NULL)"
+
+
+@dataclass(frozen=True)
+class TableLines:
+    """The lines of a table in a transaction that writes alone."""
+
+    connection: psycopg.Connection[Any]
+    table: sql.Identifier
+
+    def read(self) -> list[bytes]:
+        """Return all lines.
+
+        Raises:
+            ValueError: a number is missing.
+        """
+        query = sql.SQL("SELECT number, line FROM {table} ORDER BY number").format(table=self.table)
+        rows = self.connection.execute(query).fetchall()
+        for wanted, (number, _) in enumerate(rows, 1):
+            if number != wanted:
+                raise ValueError(f"ledger must have all of its lines, but there is no line {wanted}")
+        return [line.encode() + b"\n" for _, line in rows]
+
+    def append(self, line: bytes) -> None:
+        """Insert a line after all others."""
+        query = sql.SQL("INSERT INTO {table} SELECT coalesce(max(number), 0) + 1, %s FROM {table}")
+        self.connection.execute(query.format(table=self.table), [line.decode().removesuffix("\n")])
+
+
+class LedgerTable:
+    """A table of lines, made by the first one.
+
+    Args:
+        url: `postgresql://user@host:port/database/table`; the password comes from the environment or `~/.pgpass`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.where, self.names = parse_url(url, "ledger")
+        self.table = sql.Identifier(*self.names)
+
+    def exists(self) -> bool:
+        """Tell whether there is such a table.
+
+        Raises:
+            ValueError: the database does not answer.
+        """
+        try:
+            with self._connect() as connection:
+                return self._is_there(connection)
+        except psycopg.Error as error:
+            raise ValueError(f"ledger must be a database that answers: {reason(error)}") from None
+
+    @contextmanager
+    def opened(self, *, write: bool) -> Iterator[TableLines]:
+        """Begin a transaction, which ends with the block; those that write wait for each other.
+
+        That two of them cannot write a line of the same number is the primary key's, whoever does not wait.
+
+        Raises:
+            ValueError: the database does not answer, or refuses.
+        """
+        try:
+            with self._connect() as connection:
+                if write:
+                    self._prepare(connection)
+                elif not self._is_there(connection):
+                    raise ValueError(f"ledger must be a table that exists, and there is no {'.'.join(self.names)}")
+                yield TableLines(connection, self.table)
+        except psycopg.Error as error:
+            raise ValueError(f"ledger must be a table that can be used: {reason(error)}") from None
+
+    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+        """Wait until nobody else writes, and make the table if it is missing."""
+        digest = blake2b(".".join(self.names).encode(), digest_size=8).digest()
+        connection.execute("SET LOCAL synchronous_commit TO on")
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [int.from_bytes(digest, signed=True)])
+        if not self._is_there(connection):
+            connection.execute(sql.SQL(CREATE).format(table=self.table))
+
+    def _is_there(self, connection: psycopg.Connection[Any]) -> bool:
+        """Tell whether there is such a table."""
+        name = self.table.as_string(connection)
+        return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone() == (True,)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Open a connection whose transaction is committed if the block ends well."""
+        return psycopg.connect(**self.where, connect_timeout=CONNECT_SECONDS, application_name="privstream")

@@ -1,0 +1,131 @@
+"""Filters on files: a filtered run is a run on a file that was filtered before, in every format, whatever is in it."""
+
+import json
+from datetime import UTC, datetime
+
+import fastavro
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.pipelines import cli
+from privstream.pipelines.frames import ask
+from privstream.pipelines.sources.event_files import RawEvents
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.normalise import Normaliser
+
+WHERE = 'status >= 500 and country == "de"'
+ROWS = [
+    ("a", "x", 500, "de"),
+    ("b", "x", 200, "de"),
+    ("c", "y", 503, "fr"),
+    ("d", "y", 599, "de"),
+    ("e", "y", None, "de"),
+    ("f", "y", 599, None),
+]
+NAMES = ("user", "item", "status", "country")
+TIME = "2030-01-01T00:00:00Z"
+
+
+def written(path):
+    rows = [dict(zip(NAMES, row, strict=True)) | {"time": TIME} for row in ROWS]
+    kind = path.suffix
+    if kind == ".csv":
+        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
+    elif kind == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        fields = [{"name": name, "type": "string"} for name in ("user", "item", "time")]
+        fields += [{"name": "status", "type": ["null", "int"]}, {"name": "country", "type": ["null", "string"]}]
+        with path.open("wb") as stream:
+            fastavro.writer(stream, {"type": "record", "name": "event", "fields": fields}, rows)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "avro"])
+def test_all_formats_are_filtered_alike(kind, tmp_path, read_all):
+    outcome = read_all(written(tmp_path / f"events.{kind}"), where=WHERE)
+    assert [row["user"] for row in outcome.rows] == ["a", "d"] and not outcome.letters
+
+
+def test_a_field_of_another_kind_is_a_dead_letter_and_decides_nothing_for_others(tmp_path, read_all):
+    (tmp_path / "a.csv").write_text(
+        f"user,item,time,status\na,x,{TIME},500\nb,x,{TIME},oops\nc,x,bad,200\n,x,{TIME},500\nd,x,{TIME},600\n"
+    )
+    outcome = read_all(tmp_path / "a.csv", where="status >= 500")
+    assert [row["user"] for row in outcome.rows] == ["a", "d"]
+    assert [(letter.position, letter.reason) for letter in outcome.letters] == [
+        ("line 3", "field `status`, which where reads, must be a finite number"),
+        ("line 5", "user must be present and not empty"),
+    ]
+
+
+def test_numbers_are_read_by_the_options_of_the_input(tmp_path, read_all):
+    (tmp_path / "a.csv").write_text(f'user;item;time;sum\na;x;{TIME};"1.234,50"\nb;x;{TIME};NA\nc;x;{TIME};1,5\n')
+    outcome = read_all(tmp_path / "a.csv", where="sum > 1000", decimal=",", null=("NA",))
+    assert [row["user"] for row in outcome.rows] == ["a"] and not outcome.letters
+
+
+def test_names_and_types_are_checked_before_a_run(tmp_path, read_all):
+    path = written(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"--where must name a field of .* no `stats` there.* did you mean `status`"):
+        read_all(path, where="stats > 1")
+    with pytest.raises(TypeError, match=r"--where reads field `status` of .* as true or false, got int64"):
+        read_all(path, where="status")
+
+
+MESSY = (
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(["", "1", "2.5", "x", "ü", "\ud800"])
+)
+RECORD = st.fixed_dictionaries({"user": st.sampled_from(["a", "b", "", None]), "n": MESSY, "t": MESSY})
+
+
+def normalised(records, **fields):
+    columns = {name: [record[name] for record in records] for name in ("user", "n", "t")}
+    columns |= {"item": ["i"] * len(records), "time": [TIME] * len(records)}
+    batch, refusals = Normaliser(FieldMapping(time_zone="UTC", **fields))(RawEvents(columns, str, str))
+    return batch.to_pylist(), [(refusal.row, refusal.code) for refusal in refusals]
+
+
+@given(st.lists(RECORD, max_size=8))
+def test_a_filtered_run_is_a_run_on_a_filtered_file_and_records_do_not_meddle(records):
+    where = 'n > 1 or t == "x"'
+    rows, refused = normalised(records, where=where) if records else ([], [])
+    alone = [normalised([record], where=where) for record in records]
+    assert rows == [row for found, _ in alone for row in found]
+    assert refused == [(row, code) for row, (_, letters) in enumerate(alone) for _, code in letters]
+    passing = [record for record, (found, _) in zip(records, alone, strict=True) if found]
+    assert rows == (normalised(passing)[0] if passing else [])
+
+
+def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out(tmp_path, capsys):
+    source, key = written(tmp_path / "events.csv"), tmp_path / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    ids = []
+    for name, where in (("a", WHERE), ("b", WHERE), ("c", "status >= 500"), ("d", None)):
+        out = tmp_path / f"{name}.jsonl"
+        options = ["counts", "--input", str(source), "--output", str(out), "--noise_key_file", str(key)]
+        options += ["--epsilon", "1", "--delta", "1e-6", "--window", "1d", "--start", "2030-01-01", "--windows", "1"]
+        cli.main([*options, "--max_contributions", "1", *(["--where", where] if where else [])])
+        found = json.loads((tmp_path / f"{name}.jsonl.guarantee.json").read_text())
+        assert found["parameters"].get("where") == where
+        ids.append(found["parameters"]["run_id"])
+        said = capsys.readouterr().err
+        assert ("4 events do not pass --where" in said) == (where == WHERE)
+    assert ids[0] == ids[1] and len(set(ids)) == 3
+
+
+def test_a_frame_is_filtered(tmp_path):
+    rows = [(user, item, status, country, datetime(2030, 1, 1, tzinfo=UTC)) for user, item, status, country in ROWS]
+    frame = polars.DataFrame(rows, schema=[*NAMES, "time"], orient="row")
+    options = {"epsilon": 1, "delta": 1e-6, "window": "1d", "start": "2030-01-01", "windows": 1, "max_contributions": 1}
+    found = ask("counts", frame, **options, ledger="none", where=WHERE)
+    assert "4 events do not pass" in found.log and "2 of 2 events usable" in found.log
+    with pytest.raises(ValueError, match="where, character 8"):
+        ask("counts", frame, **options, ledger="none", where="status = 500")

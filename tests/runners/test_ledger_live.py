@@ -1,0 +1,146 @@
+"""A ledger in a real PostgreSQL: one budget for several machines, of which two cannot take the last epsilon."""
+
+import multiprocessing
+from contextlib import suppress
+
+import postgres_server
+import pytest
+from conftest import missing
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from privstream.pipelines import cli
+from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import Limit
+
+pytest.importorskip("psycopg")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
+LINE = "counts --input a.csv --window 1d --start 2024-01-01 --end 2024-01-02 --epsilon 1 --delta 1e-6"
+
+
+@pytest.fixture(scope="module")
+def server():
+    if postgres_server.program("initdb") is None:
+        missing("no PostgreSQL: apt-get install postgresql")
+    started = postgres_server.PostgresServer()
+    yield started
+    started.remove()
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", postgres_server.PASSWORD)
+
+
+def entry(run_id, epsilon=1.0):
+    guarantee = PrivacyGuarantee(
+        unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
+    )
+    return Entry(
+        time="2030-01-01T00:00:00+00:00",
+        run_id=run_id,
+        name=run_id,
+        dataset="shop",
+        command="counts",
+        version="0.1.0",
+        parameters={"epsilon": epsilon},
+        data="ab",
+        key="0123456789abcdef",
+        guarantee=guarantee,
+        output="rows",
+    )
+
+
+def accept(earlier):
+    """Take everything."""
+
+
+def test_runs_limits_and_the_chain_are_as_in_a_file(server, tmp_path):
+    for place in (str(tmp_path / "ledger"), server.url("chain")):
+        ledger = Ledger(place)
+        assert not ledger.exists()
+        assert ledger.foresee(entry("one"), accept).line == 1
+        assert ledger.set_limit("shop", Limit(2.0, None, "year")).line == 1
+        assert ledger.append(entry("one"), accept).line == 2
+        assert ledger.append(entry("one"), accept).repeats
+        ledger.append(entry("two"), accept)
+        with pytest.raises(ValueError, match="the limit in the ledger must not be exceeded: data set 'shop' has in"):
+            ledger.append(entry("three"), accept)
+        assert ledger.exists()
+        assert [one.run_id for one in ledger.read()] == ["one", "one", "two"]
+        assert ledger.contents().limits["shop"].epsilon == 2.0
+    server.ask('UPDATE chain SET line = replace(line, \'"run_id": "one"\', \'"run_id": "own"\') WHERE number = 2')
+    with pytest.raises(ValueError, match="line 3 must follow the lines before it"):
+        ledger.append(entry("four"), accept)
+    server.ask("DELETE FROM chain WHERE number = 2")
+    with pytest.raises(ValueError, match="must have all of its lines, but there is no line 2"):
+        ledger.read()
+
+
+def _append_many(place, barrier, name):
+    barrier.wait()
+    for number in range(10):
+        with suppress(ValueError):
+            Ledger(place).append(entry(f"{name} {number}"), accept)
+
+
+def test_two_machines_at_once_do_not_pass_the_limit(server):
+    place, context = server.url("shared"), multiprocessing.get_context("fork")
+    Ledger(place).set_limit("shop", Limit(12.0))
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_append_many, args=(place, barrier, name)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    found = Ledger(place).read()
+    assert len({one.run_id for one in found}) == len(found) == 12
+
+
+def test_a_transaction_that_fails_leaves_no_line(server):
+    ledger = Ledger(server.url("failing"))
+    ledger.append(entry("one"), accept)
+
+    def fail(earlier):
+        raise RuntimeError("the machine is lost")
+
+    with pytest.raises(RuntimeError):
+        ledger.append(entry("two"), fail)
+    assert [one.run_id for one in ledger.read()] == ["one"]
+
+
+def test_the_commands_take_it(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    place = server.url("commands")
+    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
+    own = ["--max_contributions", "1", "--noise_key_file", "key", "--ledger", place, "--dataset", "shop"]
+    assert cli.main([*LINE.split(), *own, "--output", "rows.csv"]) == 0
+    assert cli.main([*LINE.split(), *own, "--output", "more.csv", "--min_people", "2"]) == 2
+    assert "the limit in the ledger must not be exceeded" in capsys.readouterr().err
+    assert not (tmp_path / "more.csv").exists()
+    assert cli.main(["budget", "verify", "--ledger", place, "--guarantee", "rows.csv"]) == 0
+    assert cli.main(["budget", "--ledger", place]) == 0
+    shown = capsys.readouterr()
+    assert "limit epsilon 1.5, delta 1e-05" in shown.out
+    assert not any(secret in shown.out + shown.err for secret in (postgres_server.PASSWORD, "somebody", "wish"))
+    lines = " ".join(line for (line,) in server.ask("SELECT line FROM commands"))
+    assert not any(secret in lines for secret in (postgres_server.PASSWORD, "somebody", "wish"))
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("postgresql://nobody@127.0.0.1:1/results/ledger", "ledger must be a database that answers|can be used"),
+        ("postgresql://somewhere/results", "ledger must be of the form postgresql://user@host:port/database/table"),
+        ("postgresql://me:secret@somewhere/results/ledger", "ledger must be of the form .* without a password"),
+    ],
+)
+def test_what_cannot_be_reached_is_said_without_secrets(place, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        Ledger(place).append(entry("one"), accept)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,179 @@
+"""Filters: what the language has, what it refuses and where, and what a field without a value makes of a condition."""
+
+import math
+import pickle
+import sqlite3
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, read_as
+
+
+@pytest.mark.parametrize(
+    "text, kinds",
+    [
+        ('status >= 500 and country == "de"', {"status": NUMBER, "country": TEXT}),
+        ("not (a > 1) or b is null", {"a": NUMBER, "b": None}),
+        ("premium", {"premium": TRUTH}),
+        ("a == b and b > 1", {"a": NUMBER, "b": NUMBER}),
+        ("text(a) == b", {"a": TEXT, "b": TEXT}),
+        ('field("two, words") in ("x",)', {"two, words": TEXT}),
+        ("length(trim(t)) / 2 > -x", {"t": TEXT, "x": NUMBER}),
+    ],
+)
+def test_the_condition_says_what_fields_are_read_as(text, kinds):
+    assert Filter(text).kinds == kinds
+    assert pickle.loads(pickle.dumps(Filter(text))).kinds == kinds
+
+
+@pytest.mark.parametrize(
+    "text, values, passes",
+    [
+        ("x in (1, -2)", {"x": "-2"}, True),
+        ("x not in (1, 2)", {"x": None}, False),
+        ("x is null", {"x": ""}, True),
+        ("x is not null", {"x": "a"}, True),
+        ('x != "de"', {"x": None}, False),
+        ('not x == "de"', {"x": None}, False),
+        ('x == "de" or y > 1', {"x": None, "y": 2}, True),
+        ("1 < x <= 5", {"x": 5.0}, True),
+        ("1 < x <= 5", {"x": 1}, False),
+        ("a / b > 2 and b != 0", {"a": 6, "b": 0}, False),
+        ("not a / b > 2", {"a": 6, "b": 0}, False),
+        ("a * a < 1", {"a": 1e308}, False),
+        ('starts_with(lower(p), "/a.")', {"p": "/A.x"}, True),
+        ('contains(p, ".*")', {"p": "abc"}, False),
+        ('x == 5 or y == "a"', {"x": "5", "y": "b"}, True),
+        ('x == "5"', {"x": 5}, True),
+        ("x == true", {"x": "True"}, True),
+        ("not x", {"x": False}, True),
+        ("length(x) == 1", {"x": "ü"}, True),
+    ],
+)
+def test_what_passes(text, values, passes):
+    assert Filter(text).accepts(values) is passes
+
+
+@pytest.mark.parametrize("kind, value", [(NUMBER, "oops"), (NUMBER, True), (NUMBER, math.inf), (TEXT, 1.5), (TRUTH, 1)])
+def test_a_value_of_another_kind_breaks_a_rule_that_names_the_field_and_no_value(kind, value):
+    with pytest.raises(BrokenRuleError, match="field `f`, which where reads, must be") as found:
+        read_as("f", kind, value)
+    assert str(value) not in str(found.value).replace("true or false", "").replace("finite", "")
+    assert found.value.code.startswith("where_")
+
+
+@pytest.mark.parametrize(
+    "text, rule",
+    [
+        ("", "must not be empty"),
+        ("a == b", "character 1: what `a` is cannot be told from this: say number"),
+        ("status = 500", "character 8: .*equal is written =="),
+        ('ü > 1 and (y > "a" and y > 2)', "character 24: `y` must be a number here|character 28: must be text"),
+        ("x > 1 # y", "character 7: # must stand"),
+        ("x is 5", "is takes null alone"),
+        ('x == ""', "character 6: an empty text"),
+        ("x == null", "character 6: nothing is equal to null"),
+        ("x > 99999999999999999999", "at most 2"),
+        ("x > 1e999", "finite"),
+        ("a ** 2 > 1", "operators are"),
+        ("x // 2 > 1", "operators are"),
+        ("~x", "write not"),
+        ("x in y", "in takes"),
+        ('x in "abc"', "in takes"),
+        ("contains(x, y)", "text in quotes"),
+        ('"a" == "b"', "at least one field"),
+        ("x and 5", "character 7: must be true or false"),
+        ("x\n> 1", "one line"),
+        (" x > 1", "one line"),
+        ("x > 1 and" * 300, "at most 2,000"),
+        ("not " * 200 + "x", "within each other"),
+        ("(" * 900 + "x" + ")" * 900, "where"),
+        ("-" * 1500 + "x > 1", "where"),
+    ],
+)
+def test_what_is_refused_and_where(text, rule):
+    with pytest.raises(ValueError, match=rule):
+        Filter(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '__import__("os") == 1',
+        "x.real > 1",
+        "x[0] > 1",
+        "(lambda: 1) == x",
+        "[1 for x in y]",
+        'f"{x}" == "a"',
+        "x if y else z",
+        "(x := 5) > 1",
+        "sum(x) > 1",
+        "now() > x",
+        "random() < x",
+        "lower(*x) == 1",
+        "lower(x, y=1) == 1",
+        "x > 1j",
+        'x == b"a"',
+        "x == ...",
+        'matches(x, "(a+)+")',
+    ],
+)
+def test_nothing_else_is_in_the_language(text):
+    with pytest.raises(ValueError, match="where"):
+        Filter(text)
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "a": st.none() | st.floats(-3, 3).map(lambda x: float(round(x))),
+        "b": st.none() | st.floats(-3, 3).map(lambda x: float(round(x))),
+        "t": st.none() | st.sampled_from(["x", "xy", "X", "ü"]),
+        "p": st.none() | st.booleans(),
+    }
+)
+ATOMS = st.sampled_from(
+    [
+        "number(a) > b",
+        "a >= 0",
+        "a + b == 1",
+        "b in (1, 2)",
+        't == "x"',
+        'starts_with(t, "x")',
+        "p",
+        "a is null",
+        "p != true",
+    ]
+)
+CONDITIONS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda parts: f"({' '.join(parts)})"),
+        inner.map(lambda part: f"not {part}"),
+    ),
+    max_leaves=6,
+)
+
+
+def expected(text, values):
+    """Evaluate in SQL's three-valued logic by another engine."""
+    connection = sqlite3.connect(":memory:")
+    connection.create_function("starts_with", 2, lambda x, y: None if x is None else x.startswith(y))
+    connection.create_function("number", 1, lambda x: x)
+    connection.execute("create table events (a real, b real, t text, p integer)")
+    connection.execute("insert into events values (?, ?, ?, ?)", [values[name] for name in "abtp"])
+    (number,) = connection.execute(f"select count(*) from events where {text}").fetchone()
+    connection.close()
+    return number == 1
+
+
+@given(CONDITIONS, st.lists(VALUES, min_size=1, max_size=5))
+def test_conditions_mean_what_they_mean_in_sql_row_by_row_and_in_columns(text, rows):
+    sql = text.replace('"', "'")
+    one_by_one = [Filter(text).accepts(row) for row in rows]
+    assert one_by_one == [expected(sql, row) for row in rows]
+    kinds = Filter(text).kinds
+    columns = {name: pa.array([row[name] for row in rows], KINDS[kind or NUMBER]) for name, kind in kinds.items()}
+    assert Filter(text).passes(columns, len(rows)).tolist() == one_by_one
