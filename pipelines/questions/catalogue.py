@@ -135,12 +135,8 @@ COUNTS = QuestionSpec(
     below="questions.risers.below",
     unplanned=("streams", "top", "rising", "at_least", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
-<<<<<<< HEAD
-    planned=(Option("window", "Length", "length of a window in seconds; needed where --over is a duration"),),
-=======
     like="suggest.sample.predict",
-    planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
->>>>>>> main
+    planned=(Option("window", "Length", "length of a window in seconds; needed where --over is a duration"),),
     columns={
         "detection_threshold": "surely found in one window",
         "threshold": "threshold",
