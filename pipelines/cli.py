@@ -50,7 +50,7 @@ COMMANDS: Commands = {
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": (AUDITS, "attack a question's own mechanisms, and bound what they show about one person"),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
-    "plan": (PLANS, "predict the accuracy for a privacy budget, before any data is read"),
+    "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
@@ -59,6 +59,9 @@ COMMANDS: Commands = {
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
+
+MONITORS: Commands = {"plan": ("monitor.plan_command", "share out one budget over the questions of a file")}
+"""Commands that take a monitor, a file of YAML, where others take a question."""
 
 STATUS = """\
 exit status:
@@ -80,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
-    chosen = _add(parser, COMMANDS, given, "command")
+    commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
+    chosen = _add(parser, commands, given, "command")
     known, others = parser.parse_known_args(given)
     if chosen is None:
         parser.error(f"{known.command} must come first")
@@ -91,6 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _say_no_more()
     return status
+
+
+def _names_monitor(given: list[str]) -> bool:
+    """Tell whether a command is about a monitor."""
+    return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith((".yaml", ".yml"))
 
 
 def _prepare_terminal() -> None:

@@ -1,0 +1,1 @@
+"""Monitors: many questions in one file, with one privacy budget."""

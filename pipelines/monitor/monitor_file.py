@@ -1,0 +1,213 @@
+"""A monitor as its file describes it: the data, the total budget, and questions with their shares."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privstream.mechanisms import KeyedNoise
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.frames import in_python, options
+from privstream.pipelines.monitor.yaml_file import Document, Path, read_document
+from privstream.pipelines.option_checks import check_numbers, check_texts
+from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.questions.options import options_of
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.spec import QuestionSpec, loaded
+
+FIELDS = ("user", "item", "time", "stream", "value")
+"""Keys that name fields: `user` stands for `user_field`."""
+
+FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim")
+SHARED = (
+    *("window", "start", "end", "windows", "renew_every", "allowed_lateness"),
+    *("max_contributions", "participation_cap", "neighbouring", "unit"),
+)
+"""Keys of the file that hold for each question that has such an option, unless it says otherwise."""
+
+TOP = ("data", "privacy", "questions", *SHARED)
+OTHER_NAMES = {"ranks": "quantiles"}
+OWN = ("question", "share")
+WITHHELD = ("epsilon", "delta")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question of a monitor.
+
+    Attributes:
+        name: what its answers are called.
+        spec: which question it is.
+        share: of the budget, beside the shares of the other ones.
+        options: of its command, as if they had been given there, but for the budget.
+        line: where it stands.
+    """
+
+    name: str
+    spec: QuestionSpec
+    share: float
+    options: argparse.Namespace
+    line: int
+
+    def transform(self, epsilon: float, delta: float) -> Any:
+        """Return the transform that its command makes for such a budget; what noise it has is of no account.
+
+        Raises:
+            ValueError, TypeError: an option breaks a rule.
+        """
+        given = dict(vars(self.options)) | {"epsilon": epsilon, "delta": delta}
+        if self.spec.settle is not None:
+            given |= loaded(self.spec.settle)(given)
+        streams = bool(given.get("stream_field") or given.get("streams"))
+        made = arguments_of(self.spec, given, streams=streams)
+        if "delta" not in self.spec.signature.arguments:
+            made.pop("delta", None)
+        return self.spec.transform_class(**made, noise=KeyedNoise.random("plan")).to_finish()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorFile:
+    """What the file says.
+
+    Attributes:
+        path: of the file.
+        epsilon, delta: the total budget of all questions together.
+        questions: in the order of the file.
+    """
+
+    path: str
+    epsilon: float
+    delta: float
+    questions: tuple[Question, ...]
+
+
+def read_monitor(path: str, folder: str) -> MonitorFile:
+    """Read a monitor.
+
+    Args:
+        path: of the file.
+        folder: where lists of the file may be written as files, which commands take.
+
+    Raises:
+        UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
+    """
+    document = read_document(path)
+    _check_keys(document, (), document.content, TOP)
+    data = _mapping(document, ("data",))
+    _check_keys(document, ("data",), data, ("input", *FIELDS, *FORMS))
+    if not isinstance(data.get("input"), str):
+        raise document.error(("data",), "input must be given, a path of events")
+    epsilon, delta = _budget(document)
+    asked = _mapping(document, ("questions",))
+    questions = tuple(_question(document, name, data, folder) for name in asked)
+    if not questions:
+        raise document.error(("questions",), "must have at least one question")
+    for key in SHARED:
+        able = any(key in each.spec.signature.arguments for each in questions)
+        if key in document.content and not able:
+            raise document.error((key,), "is an option of none of the questions")
+    return MonitorFile(path=path, epsilon=epsilon, delta=delta, questions=questions)
+
+
+def _budget(document: Document) -> tuple[float, float]:
+    """Return the total epsilon and delta."""
+    privacy = _mapping(document, ("privacy",))
+    _check_keys(document, ("privacy",), privacy, ("epsilon", "delta"))
+    epsilon, delta = _number(document, ("privacy", "epsilon"), None), _number(document, ("privacy", "delta"), 0.0)
+    try:
+        check_numbers(argparse.Namespace(epsilon=epsilon, delta=delta))
+    except UsageError as error:
+        raise document.error(("privacy",), str(error)) from None
+    if not 0 <= delta < 1:
+        raise document.error(("privacy", "delta"), f"must be in [0, 1), got {delta:g}")
+    return epsilon, delta
+
+
+def _question(document: Document, name: str, data: Mapping[str, Any], folder: str) -> Question:
+    """Read one question."""
+    keys = ("questions", name)
+    if not NAME.fullmatch(name):
+        raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
+    given = _mapping(document, keys)
+    word = given.get("question")
+    if not isinstance(word, str) or word not in QUESTIONS:
+        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{_guess(word, QUESTIONS)}")
+    spec = QUESTIONS[word]
+    share = _number(document, (*keys, "share"), 1.0)
+    if not 0 < share < math.inf:
+        raise document.error((*keys, "share"), f"must be finite and > 0, got {share:g}")
+    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
+    fields = [field for field in FIELDS if _has_field(spec, field)]
+    others = [other for other, name in OTHER_NAMES.items() if name in own]
+    _check_keys(document, keys, given, (*OWN, *fields, *own, *others))
+    options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
+    options |= {key: data[key] for key in FORMS if key in data and (key != "decimal" or spec.value)}
+    for key in (*fields, *own, *others):
+        value = given.get(key, data.get(key) if key in fields else None)
+        if value is not None:
+            options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
+    try:
+        read = _read_options(spec, options, data["input"], f"{folder}/{name}")
+    except (ValueError, TypeError, UsageError) as error:
+        message = (
+            in_python(str(error)).partition(": ")[2] if str(error).startswith("argument ") else in_python(str(error))
+        )
+        place = next((key for key in given if key in message.split()[:1]), None)
+        raise document.error(keys if place is None else (*keys, place), message) from None
+    return Question(name=name, spec=spec, share=share, options=read, line=document.lines[keys])
+
+
+def _read_options(spec: QuestionSpec, given: Mapping[str, Any], input: str, folder: str) -> argparse.Namespace:
+    """Return the options of a question's command."""
+    os.makedirs(folder, exist_ok=True)
+    budget = {"epsilon": 1.0}  # the share says which; a command must be given one
+    read, _ = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder)
+    check_texts(read, [])
+    check_numbers(read)
+    return read
+
+
+def _has_field(spec: QuestionSpec, field: str) -> bool:
+    """Tell whether a question reads such a field."""
+    read = {"item": bool(spec.item), "value": bool(spec.value), "stream": spec.watched == "input"}
+    return read.get(field, True)
+
+
+def _mapping(document: Document, keys: Path) -> dict[str, Any]:
+    """Return what stands below a key, which must be a mapping."""
+    found: Any = document.content
+    for key in keys:
+        found = found.get(key)
+    if not isinstance(found, dict):
+        raise document.error(keys, "must be given, with keys below it")
+    return found
+
+
+def _number(document: Document, keys: Path, default: float | None) -> float:
+    """Return a number; without a default it must be given."""
+    value = _mapping(document, keys[:-1]).get(keys[-1], default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise document.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
+    return float(value)
+
+
+def _check_keys(document: Document, keys: Path, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a key that is not known."""
+    names = list(known)
+    for key in given:
+        if key not in names:
+            hint = _guess(key, names) or f"; known are {', '.join(names)}"
+            raise document.error((*keys, key), f"unknown key{hint}")
+
+
+def _guess(key: Any, known: Iterable[str]) -> str:
+    """Return what was meant, if something is near."""
+    near = difflib.get_close_matches(str(key), list(known), 1)
+    return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,0 +1,111 @@
+"""`privstream plan FILE.yaml`: how one budget is shared out over questions, and how accurate each will be."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import replace
+from typing import Any
+
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.console import clock, show
+from privstream.pipelines.monitor.calibration import Asked, Calibrated, calibrate
+from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor
+from privstream.pipelines.questions.plan_command import shown
+from rich.table import Table
+
+IMPROVED = 2.0
+"""By so much `--improve` raises a share."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument(
+        "file", metavar="FILE.yaml", help="the monitor: data, total budget, questions with their shares"
+    )
+    text = f"show what each question would get if the share of this one were {IMPROVED:g} times as large"
+    parser.add_argument("--improve", metavar="QUESTION", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the file, share out the budget, and print what it gives."""
+    with clock("sharing out the budget"), tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+        monitor = read_monitor(arguments.file, folder)
+        names = [each.name for each in monitor.questions]
+        if arguments.improve is not None and arguments.improve not in names:
+            raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
+        try:
+            planned = _calibrated(monitor, None)
+            improved = None if arguments.improve is None else _calibrated(monitor, arguments.improve)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UsageError(f"{arguments.file}: {error}") from error
+        answer = _answer(monitor, planned, improved)
+    if arguments.json:
+        print(json.dumps(answer, indent=2, allow_nan=False))
+    else:
+        _print(answer, arguments.improve)
+
+
+def _calibrated(monitor: MonitorFile, improve: str | None) -> Calibrated:
+    """Share out the budget, with one share raised if that is asked for."""
+    questions = [
+        replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
+    ]
+    return calibrate(
+        [Asked(each.name, each.share, each.transform) for each in questions], monitor.epsilon, monitor.delta
+    )
+
+
+def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | None) -> dict[str, Any]:
+    """Return what each question gets, and what is promised of all together."""
+    questions = {}
+    for number, (asked, paid) in enumerate(zip(monitor.questions, planned.questions, strict=True)):
+        accuracy = paid.transform.accuracy
+        other = None if improved is None else improved.questions[number]
+        questions[asked.name] = {
+            "question": asked.spec.word,
+            "share": asked.share,
+            "epsilon": paid.epsilon,
+            "delta": paid.delta,
+            "error": accuracy.error,
+            "error_unit": asked.spec.error_unit,
+            "sentence": accuracy.sentence,
+            "improved": None if other is None else {"share": other.share, "error": other.transform.accuracy.error},
+        }
+    guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
+    return {"monitor": monitor.path, "questions": questions, "guarantee": guarantee}
+
+
+def _print(answer: dict[str, Any], improve: str | None) -> None:
+    """Print a table of questions, and what it says."""
+    table = Table()
+    table.add_column("name", no_wrap=True)
+    table.add_column("question", no_wrap=True)
+    for heading in ("share", "epsilon", "delta", "error", *([f"error, more for {improve}"] if improve else [])):
+        table.add_column(heading, justify="right")
+    whole = sum(each["share"] for each in answer["questions"].values())
+    for name, each in answer["questions"].items():
+        cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:g}", f"{each['delta']:g}"]
+        cells.append(f"{shown(each['error'])} {each['error_unit']}")
+        if each["improved"] is not None:
+            cells.append(f"{shown(each['improved']['error'])} {each['error_unit']}")
+        table.add_row(name, each["question"], *cells)
+    guarantee = answer["guarantee"]
+    together = (
+        f"All together are (epsilon = {guarantee['epsilon']:g}, delta = {guarantee['delta']:g})-differentially private "
+        f"for {guarantee['unit']}. Give each command the --epsilon and the --delta of its row, with as many digits."
+    )
+    sentences = [f"{name}: {each['sentence']}" for name, each in answer["questions"].items()]
+    show(f"{answer['monitor']}: one budget, {len(answer['questions'])} questions", table, [*sentences, together])
+
+
+COMMAND = Command(
+    description="Shares out one total budget over the questions of a file, before any data is read, and predicts how "
+    "accurate each of them will be with its share. All of them together cost no more than the total: what is Gaussian "
+    "adds up by squares, so that five questions cost noise times 2.3, and not 5. It costs no privacy budget.",
+    add_arguments=add_arguments,
+    run=run,
+)

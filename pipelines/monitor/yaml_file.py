@@ -1,0 +1,119 @@
+"""Reads a file by the core schema of YAML 1.2, and knows the line of each key: `1e-6` is a number, `no` a text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from privstream.pipelines.command import UsageError
+
+LARGEST_FILE = 1 << 20  # bytes
+CORE = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", list("-+0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+)
+"""Tags of plain texts, how these look, and how they begin; what is none of these is a text."""
+
+Path = tuple[str, ...]
+
+
+class CoreLoader(yaml.SafeLoader):
+    """Takes plain values as YAML 1.2 does."""
+
+
+CoreLoader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
+
+
+for _tag, _form, _first in CORE:
+    CoreLoader.add_implicit_resolver(_tag, re.compile(f"^(?:{_form})$"), _first)
+
+
+def _whole(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(str(node.value))  # 010 is ten
+
+
+def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(re.sub(r"\.(?=inf|nan)", "", str(node.value).lower()))
+
+
+CoreLoader.add_constructor("tag:yaml.org,2002:int", _whole)
+CoreLoader.add_constructor("tag:yaml.org,2002:float", _float)
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is in a file.
+
+    Attributes:
+        path: of the file.
+        content: plain values; the file is a mapping.
+        lines: where each key stands, by the keys that lead to it.
+    """
+
+    path: str
+    content: dict[str, Any]
+    lines: dict[Path, int]
+
+    def error(self, keys: Path, message: str) -> UsageError:
+        """Return an error about a key, or the nearest one above it that is there."""
+        line = next((self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines), 1)
+        return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{message}")
+
+
+def read_document(path: str) -> Document:
+    """Read a file.
+
+    Raises:
+        UsageError: it cannot be read, is no YAML, is no mapping, or has a key twice; the message names the line.
+    """
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"{path} must be a file that can be read ({error.strerror})") from None
+    if len(text) > LARGEST_FILE:
+        raise UsageError(f"{path} must have at most {LARGEST_FILE:,} bytes")
+    lines: dict[Path, int] = {}
+    try:
+        loader = CoreLoader(text)
+        try:
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise UsageError(f"{path} must be a mapping of keys to values")
+            _note_lines(path, node, (), lines)
+            content = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = 1 if error.problem_mark is None else error.problem_mark.line + 1
+        raise UsageError(f"{path}, line {line}: must be YAML ({error.problem})") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} must be YAML in UTF-8 ({type(error).__name__})") from None
+    return Document(path, content, lines)
+
+
+def _note_lines(path: str, node: yaml.Node, keys: Path, lines: dict[Path, int]) -> None:
+    """Note the lines of keys; refuse what could not be named, and keys that stand twice."""
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _note_lines(path, each, keys, {})
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+            raise UsageError(f"{path}, line {line}: keys must be texts")
+        key.tag = "tag:yaml.org,2002:str"
+        inner = (*keys, key.value)
+        if inner in lines:
+            raise UsageError(f"{path}, line {line}: {'.'.join(inner)} stands twice, first in line {lines[inner]}")
+        lines[inner] = line
+        _note_lines(path, value, inner, lines)

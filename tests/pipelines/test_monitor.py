@@ -1,0 +1,168 @@
+"""A file of questions with one budget: how it is read, shared out, and planned."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, largest_shift
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.pipelines.cli import main
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.monitor.calibration import Asked, calibrate, common_unit, rounded_down
+from privstream.pipelines.monitor.monitor_file import read_monitor
+from privstream.pipelines.monitor.yaml_file import read_document
+
+HEAD = """\
+data: {input: clicks.csv, user: customer, item: page, time: ts}
+window: 1h
+start: 2026-01-01
+windows: 4
+max_contributions: 4
+privacy: {epsilon: 1, delta: 1e-6}
+questions:
+"""
+PAGES = "  pages: {question: counts, share: 3, forget: true}\n"
+LATENCY = "  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}\n"
+
+
+def monitor(folder: Path, text: str) -> str:
+    """Write a file; return its path."""
+    path = folder / "monitor.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
+    """Not by YAML 1.1, to which `no` is false and 1e-6 a text."""
+    read = read_document(monitor(tmp_path, "a: 1e-6\nb: no\nc: 2026-01-01\nd: 010\ne: true\nf: ~\ng: .inf\nh: 1_0\n"))
+    assert read.content == {
+        "a": 1e-6,
+        "b": "no",
+        "c": "2026-01-01",
+        "d": 10,
+        "e": True,
+        "f": None,
+        "g": math.inf,
+        "h": "1_0",
+    }
+    assert read.lines[("e",)] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + PAGES.replace("share", "shrae"), "line 8: questions.pages.shrae: unknown key; did you mean `share`?"),
+        (HEAD + PAGES + PAGES, "line 9: questions.pages stands twice, first in line 8"),
+        (HEAD + PAGES.replace("share: 3", "share: 0"), "line 8: questions.pages.share: must be finite and > 0, got 0"),
+        (HEAD + PAGES.replace("share: 3", "share: .nan"), "share: must be finite and > 0, got nan"),
+        (HEAD + PAGES.replace("counts", "count"), "line 8: questions.pages.question: must be one of heavy-hitters"),
+        (HEAD + PAGES.replace("share: 3", "epsilon: 3"), "questions.pages.epsilon: unknown key"),
+        (HEAD.replace("window: 1h", "windw: 1h") + PAGES, "line 2: windw: unknown key; did you mean `window`?"),
+        (HEAD.replace("1e-6", "no") + PAGES, "line 6: privacy.delta: must be a number, got str"),
+        (HEAD.replace("epsilon: 1", "epsilon: -1") + PAGES, "line 6: privacy: epsilon must be finite and > 0"),
+        (HEAD.replace("questions:\n", "questions: {}\n"), "questions: must have at least one question"),
+        ("data: [\n", "must be YAML"),
+        ("- a\n", "must be a mapping of keys to values"),
+        (HEAD + PAGES.replace("share: 3", "share: x"), "must be a number, got str"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
+    """Each error names the key, its line and the rule."""
+    with pytest.raises(UsageError, match=r"monitor\.yaml") as raised:
+        read_monitor(monitor(tmp_path, text), str(tmp_path))
+    assert message in str(raised.value)
+
+
+def test_questions_take_what_holds_for_all(tmp_path: Path) -> None:
+    """Fields and windows stand once, and a question may say otherwise."""
+    found = read_monitor(
+        monitor(tmp_path, HEAD + PAGES + LATENCY.replace("}", ", max_contributions: 2}")), str(tmp_path)
+    )
+    pages, latency = found.questions
+    assert (pages.options.user_field, pages.options.item_field, pages.options.time_field) == ("customer", "page", "ts")
+    assert (pages.options.max_contributions, latency.options.max_contributions) == (4, 2)
+    assert latency.options.quantiles == [0.5, 0.99] and latency.options.value_field == "ms"
+
+
+@pytest.mark.slow
+def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The parts cost at most the total, nearly all of it, and a larger share has a smaller error."""
+    path = monitor(tmp_path, HEAD + PAGES + LATENCY)
+    assert main(["plan", path, "--improve", "latency", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    pages, latency = plan["questions"]["pages"], plan["questions"]["latency"]
+    assert plan["guarantee"]["epsilon"] == 1 and plan["guarantee"]["delta"] == 1e-6
+    assert pages["epsilon"] + latency["epsilon"] > 1 > pages["epsilon"] > latency["epsilon"]
+    assert latency["improved"]["error"] < latency["error"] and pages["improved"]["error"] >= pages["error"]
+
+
+def test_plan_names_questions_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is to be improved is a question of the file, and the file is one that is there."""
+    path = monitor(tmp_path, HEAD + PAGES + LATENCY)
+    assert main(["plan", path, "--improve", "nothing"]) == 2
+    assert "--improve must be one of pages, latency, got nothing" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path / "other.yaml")]) == 2
+    assert "must be a file that can be read" in capsys.readouterr().err
+
+
+class Gaussian:
+    """A transform with Gaussian noise, and nothing else."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.shift = largest_shift(epsilon, delta)
+        self.guarantee = PrivacyGuarantee(
+            unit=PERSON,
+            neighbouring="add_remove",
+            epsilon=epsilon,
+            delta=delta,
+            curve=GaussianCurve(shift=self.shift),
+        )
+
+
+class Pure:
+    """A transform with noise of a pure guarantee."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.guarantee = PrivacyGuarantee(
+            unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
+        )
+
+
+def test_five_equal_questions_have_little_more_noise_than_one() -> None:
+    """Gaussian parts add up by squares: the square root of five, where dividing epsilon costs nearly five."""
+    one = calibrate([Asked("a", 1.0, Gaussian)], 1.0, 1e-6)
+    five = calibrate([Asked(name, 1.0, Gaussian) for name in "abcde"], 1.0, 1e-6)
+    alone = one.questions[0].transform.shift
+    assert all(2.2 < alone / each.transform.shift <= 2.3 for each in five.questions)
+    shift = math.sqrt(sum(each.transform.shift**2 for each in five.questions))
+    assert 0.99 < GaussianCurve(shift=shift).epsilon(1e-6) <= 1.0
+
+
+def test_parts_that_are_not_gaussian_are_within_the_total() -> None:
+    """The whole is checked by privacy loss distributions; with a delta of 0 epsilons add up."""
+    mixed = calibrate([Asked("a", 2.0, Gaussian), Asked("b", 1.0, Pure)], 1.0, 1e-6)
+    curve = mixed.guarantee.curve
+    assert curve is not None and 0.97 < curve.epsilon(1e-6) <= 1.0
+    pure = calibrate([Asked("a", 2.0, Pure), Asked("b", 1.0, Pure)], 1.0, 0.0)
+    assert [each.epsilon for each in pure.questions] == [0.666666, 0.333333]
+    assert pure.guarantee.curve == PureDp(0.666666 + 0.333333)
+
+
+def test_units_must_have_one_in_common() -> None:
+    """Who protects a person protects an event; of queries nothing follows."""
+    person = Pure(0.5, 0.0).guarantee
+    event = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+    assert common_unit({"a": person, "b": person})[0] == PERSON
+    assert common_unit({"a": person, "b": event})[0] == EVENT
+
+
+def test_budgets_are_rounded_down() -> None:
+    """To what a command line can repeat."""
+    assert [rounded_down(value) for value in (0.123456789, 1.0, 1.8e-7, 99.99999999)] == [
+        0.123456,
+        1.0,
+        1.8e-7,
+        99.9999,
+    ]
