@@ -59,6 +59,9 @@ with half of them'
         return cls(option, f"{' '.join(filter(None, parts))}, {known.get(kept, kept)}; {left}", lasting)
 
 
+NOT_PUBLISHED = "By how much is not published"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """What the intervals of a question hold, and what limits may keep out of them; from public parameters alone.
@@ -75,6 +78,7 @@ class Coverage:
         note: a sentence on what is published for its noise, and the like; empty if there is nothing to say.
         probability: with which they are right, if it is not that of the statement.
         periods: whether all limits start afresh at public moments.
+        published: how much limits leave out, where that is published, as a sentence; empty if it is not.
     """
 
     holds: str = "the numbers of all usable events"
@@ -86,6 +90,7 @@ class Coverage:
     note: str = ""
     probability: float | None = None
     periods: bool = False
+    published: str = ""
 
     @property
     def leaves_out(self) -> str:
@@ -94,7 +99,7 @@ class Coverage:
             return ""
         later = f", {self.later}" if any(limit.lasting for limit in self.limits) else ""
         texts = "; ".join(limit.text for limit in self.limits)
-        return f"{texts}; {self.beyond}{later}{self.more}. By how much is not published"
+        return f"{texts}; {self.beyond}{later}{self.more}. {self.published or NOT_PUBLISHED}"
 
     @property
     def later(self) -> str:

@@ -116,6 +116,8 @@ EXAMPLES = {
             "--max_value 5 --value_share 1": "value_share must be in (0, 1), got 1.0",
             "--max_value 5 --input other.csv --user_field item --item_field value": "must be different fields",
             "--signed_values": "--max_value must be given with --signed_values",
+            "--full_share 0.1": "full_share must not be given without delta, or start and end or --renew_every",
+            "--full_share 0.6 --start 0 --end 7200": "full_share must be <= 0.5, got 0.6",
             "--spread": "spread must not be given with the unit event, or without start, and end or --renew_every",
             "--rising": "rising must not be given where windows forget or counts span windows",
             "--rising 0 --start 0 --end 7200": "rising must be >= 1, got 0",
@@ -149,6 +151,7 @@ EXAMPLES = {
             "value_share": "0.4 --max_value 9",
             "signed_values": "--max_value 9",
             "spread": "--start 2024-01-01 --windows 5",
+            "full_share": "0.1 --start 2024-01-01 --windows 5",
         },
     ),
     "top-k": QuestionExample(

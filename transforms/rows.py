@@ -239,6 +239,15 @@ class KeyCount(NamedTuple):
         rise_lower: lower end of its interval of 95%, which rests on the model of `smoothed`.
         rise_upper: upper end.
         rise_probability: that more people have the item than had it then, from 0.001 to 0.999, by the same model.
+        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
+            number of them, plus noise. None unless `full_share` is given.
+        left_out: how many limits leave out, clipped and with noise likewise.
+        full: an estimate of the count as it would be without limits: divided by the share kept / (kept + left_out),
+            smoothed over windows. It is the count where limits can leave out nothing, and None where `full_share` is
+            not given, or where the share may be below a fifth.
+        full_lower: lower end of its interval of 95%, for the noise of the count and of the share. It rests on what is
+            left out being like what counts: it does not hold where people with many contributions prefer other items.
+        full_upper: upper end.
     """
 
     stream: str
@@ -259,6 +268,11 @@ class KeyCount(NamedTuple):
     rise_lower: Optional[float] = None
     rise_upper: Optional[float] = None
     rise_probability: Optional[float] = None
+    kept: Optional[int] = None
+    left_out: Optional[int] = None
+    full: Optional[float] = None
+    full_lower: Optional[float] = None
+    full_upper: Optional[float] = None
 
 
 class KeySum(NamedTuple):
@@ -275,6 +289,7 @@ class KeySum(NamedTuple):
         error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
         lower, upper, smoothed, smoothed_lower, smoothed_upper, reported_at, backfilled: as in `KeyCount`.
         rise, rise_lower, rise_upper, rise_probability: as in `KeyCount`.
+        kept, left_out, full, full_lower, full_upper: as in `KeyCount`, of counts alone.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
         mean: the sum divided by the count, within the limits of values.
@@ -300,6 +315,11 @@ class KeySum(NamedTuple):
     rise_lower: Optional[float]
     rise_upper: Optional[float]
     rise_probability: Optional[float]
+    kept: Optional[int]
+    left_out: Optional[int]
+    full: Optional[float]
+    full_lower: Optional[float]
+    full_upper: Optional[float]
     sum: int
     sum_stddev: float
     mean: float

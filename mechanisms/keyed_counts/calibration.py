@@ -59,6 +59,7 @@ class Bounds:
         value_share: of the budget, for sums.
         min_people: that a key must have; None if the list of keys is public.
         listed: keys of a person on a list of different people; 0 without one.
+        full_share: of the budget, a squared shift, for what limits leave out; 0 where nothing is told of that.
     """
 
     span: int | None
@@ -71,6 +72,7 @@ class Bounds:
     value_share: float
     min_people: int | None
     listed: int = 0
+    full_share: float = 0.0
 
     @property
     def steps(self) -> int:
@@ -84,7 +86,7 @@ class Bounds:
     @property
     def values(self) -> tuple[tuple[int, float, bool], ...]:
         """Largest value, share of the budget, and whether it may be negative, of counts and then of sums."""
-        share = 1 - LIST_SHARE * self.listed
+        share = (1 - LIST_SHARE * self.listed) * (1 - self.full_share)
         if self.largest is None:
             return ((1, share, False),)
         of_values = share * self.value_share
@@ -144,7 +146,8 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
     """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
     public = bounds.min_people is None
-    if public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED:
+    gaussian_alone = bounds.full_share > 0
+    if not gaussian_alone and (public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED):
         yield partial(_pure, epsilon, delta, bounds)
     if delta == 0 and bounds.span is None:  # noise in a tree is not bound to data: where all noise is, it is not taken
         yield partial(_pure, epsilon, delta, bounds, in_tree=True)

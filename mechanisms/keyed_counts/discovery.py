@@ -171,7 +171,8 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
         ValueError: its noise cannot be drawn.
     """
     assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
-    steps, shift = list_steps(bounds.horizon or 1), law.curve.curve.shift * math.sqrt(LIST_SHARE * bounds.listed)
+    steps, part = list_steps(bounds.horizon or 1), LIST_SHARE * bounds.listed * (1 - bounds.full_share)
+    shift = law.curve.curve.shift * math.sqrt(part)
     of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
     noise = gaussian_noise(shift, BandedFactor(1, 1), 1, False, of_keys)
     each = tail * bounds.contributions / (bounds.listed * len(steps))

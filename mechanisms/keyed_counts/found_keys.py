@@ -265,7 +265,9 @@ class FoundKeys(KeyedCounts):
         """Privacy of the whole run."""
         limits = limits_told(self.bounds, self.unit, lasting=True)
         return replace(
-            super().guarantee, limits=limits, proof=f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
+            super().guarantee,
+            limits=limits,
+            proof=f"docs/proofs/keyed_counts.md, Theorem {5 if self.full_share else 4 if self.listed else 3}",
         )
 
     @property

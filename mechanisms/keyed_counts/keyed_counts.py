@@ -16,6 +16,7 @@ from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
+from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, limits_of_totals
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -31,6 +32,7 @@ LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
 LARGEST_DELTA = 0.1
+LARGEST_FULL_SHARE = 0.5
 WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
 
@@ -69,6 +71,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers.
         signed: whether values are in [-max_value, max_value], and not in [0, max_value].
         value_share: part of the budget for sums, in (0, 1).
+        full_share: part of the budget, a squared shift, for what limits leave out, in [0, 0.5]; 0 for none. Above 0 it
+            needs a `horizon`, delta > 0, "window", and the unit "person".
         unit: "person" or "event"; with "event", `contributions` is 1.
         neighbouring: "add_remove" or "replace_one".
         beta: probability that not all published error bounds hold.
@@ -102,6 +106,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     max_value: int | None = None
     signed: bool = False
     value_share: float = 0.5
+    full_share: float = 0.0
     unit: str = "person"
     neighbouring: str = "add_remove"
     beta: float = 0.05
@@ -123,9 +128,21 @@ class KeyedCounts(Mechanism[KeyedState]):
         self._check_limits()
         checks.probability("value_share", self.value_share)
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        self._check_full_share()
         checks.probability("beta", self.beta)
         checks.integer("bounded_keys", self.bounded_keys, minimum=1)
-        _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
+        _ = self.law, self.left_out  # noise that cannot be drawn is refused now, not in mid-stream
+
+    def _check_full_share(self) -> None:
+        if not self.full_share:
+            return
+        if checks.probability("full_share", self.full_share) > LARGEST_FULL_SHARE:
+            raise ValueError(f"full_share must be <= {LARGEST_FULL_SHARE}, got {self.full_share}")
+        if self.delta == 0 or self.horizon is None or self.over != "window" or self.unit != "person":
+            raise ValueError(
+                "full_share must be 0 without delta and a horizon, over more than a window, or for the unit of an "
+                f"event, got {self.full_share}"
+            )
 
     def _check_over(self) -> None:
         if isinstance(self.over, str):
@@ -164,6 +181,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             signed=self.signed,
             value_share=self.value_share,
             min_people=None if self.public_keys else self.min_people,
+            full_share=float(self.full_share),
         )
 
     @property
@@ -185,6 +203,16 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Noise and thresholds."""
         return calibrate(float(self.epsilon), float(self.delta), self.bounds)
 
+    @cached_property
+    def left_out(self) -> LeftOutLaw | None:
+        """How what limits leave out is told, if it is."""
+        return LeftOutLaw.of(self.law) if self.full_share else None
+
+    def told(self, step: int, totals: Integers, noise: NoiseSource) -> Integers:
+        """Return noisy totals of what counts and of what limits leave out at a step, int64 (2,); see `left_out`."""
+        assert self.left_out is not None
+        return self.left_out.publish(self._step_number(step), totals, self._source(noise).derive("left out"))
+
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
@@ -195,7 +223,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             delta=self.delta,
             limits=limits_told(self.bounds, self.unit),
             public=("all parameters", "the number of windows", *(("the list of items",) if self.public_keys else ())),
-            proof=f"docs/proofs/keyed_counts.md, Theorem {1 if self.public_keys else 2}",
+            proof=f"docs/proofs/keyed_counts.md, Theorem {5 if self.full_share else 1 if self.public_keys else 2}",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             horizon=self.horizon,
             curve=self.law.curve,
@@ -236,18 +264,25 @@ class KeyedCounts(Mechanism[KeyedState]):
         }
         if self.max_value is not None:
             numbers["sum_stddev"] = self.stddev(last, "sum")
+        claim = accuracy_told(
+            self.unit,
+            self.beta,
+            self.bounded_keys,
+            self.horizon,
+            numbers,
+            steady=self.bounds.span == 1,
+            windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
+        )
+        if self.left_out is not None:
+            kept, left_out = self.left_out.stddevs
+            claim += (
+                f" The contributions of all people in a window that count are told with a standard deviation of "
+                f"{kept:.3g}, and those that limits leave out with one of {left_out:.3g}."
+            )
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
-            claim=accuracy_told(
-                self.unit,
-                self.beta,
-                self.bounded_keys,
-                self.horizon,
-                numbers,
-                steady=self.bounds.span == 1,
-                windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
-            ),
+            claim=claim,
             numbers=numbers,
         )
 
@@ -296,7 +331,10 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _described(self) -> Any:
         kind, values = super()._described()
-        return [kind, {name: value for name, value in values.items() if name not in WORDINGS}]
+        if not self.full_share:
+            return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
+        totals = [f"{deviation:.6g}" for deviation in self.left_out.stddevs] if self.left_out else []
+        return [kind, {name: value for name, value in values.items() if name not in WORDINGS} | {"totals": totals}]
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of its own. What was Gaussian under one label, and is Laplace now, has another."""
@@ -541,6 +579,17 @@ def list_told(bounds: Bounds) -> tuple[str, ...]:
     return (f"On the list of different people a person counts for {most}.",)
 
 
+def left_out_told(bounds: Bounds) -> tuple[str, ...]:
+    """Return what a person is limited to in what is told of contributions that are left out; nothing without it."""
+    if not bounds.full_share:
+        return ()
+    in_window, in_all = limits_of_totals(bounds)
+    return (
+        f"In the totals of what counts and of what limits leave out a person counts at most {in_window:,} times in a "
+        f"window, and at most {in_all:,} times in the whole run in the second one.",
+    )
+
+
 def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
     """Return sentences that say what a unit is limited to, and which items are considered; `lasting`: stay found."""
     if unit == "event":
@@ -552,7 +601,7 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
-    found += list_told(bounds)
+    found += [*list_told(bounds), *left_out_told(bounds)]
     if bounds.largest is not None:
         low = -bounds.largest if bounds.signed else 0
         found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")

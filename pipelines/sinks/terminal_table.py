@@ -36,10 +36,11 @@ COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
 SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
-IN_FILES = ("reported_at", "backfilled", "rise_probability", "mean_error_bound")
+FULL, FULL_BETWEEN = "full", "full_between"
+IN_FILES = ("reported_at", "backfilled", "rise_probability", "mean_error_bound", "kept", "left_out")
 """What only files tell."""
 
-IF_ROOM = (RISE_BETWEEN, "since")
+IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since")
 """Columns that only files have where the terminal has no room for them."""
 
 MINUTE, DAY = 60_000_000, 86_400_000_000
@@ -76,13 +77,15 @@ class View:
         names = [name for name in view.names if name not in hidden]
         if any(getattr(row, RISE, None) is not None for row in rows):
             names += [RISE, RISE_BETWEEN]
+        if any(getattr(row, "kept", None) is not None for row in rows):
+            names += [FULL, FULL_BETWEEN]
         moments = [time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)]
         return cls(tuple(names), view.number, view.ends, bool(moments) and not any(time % DAY for time in moments))
 
     @classmethod
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
-        names = [name for name in types if not name.startswith((SMOOTHED, RISE))]
+        names = [name for name in types if not name.startswith((SMOOTHED, RISE, FULL))]
         if any(getattr(row, SMOOTHED, None) is not None for row in rows):
             number, ends = SMOOTHED, ("smoothed_lower", "smoothed_upper")
         elif {"error_bound", "lower", "upper"} <= {*types}:
@@ -173,6 +176,10 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
     """Write one column."""
     if name == BETWEEN:
         texts = [view.interval(row) for row in rows]
+    elif name == FULL_BETWEEN:
+        texts = ["-" if row.full is None else _ends(row.full_lower, row.full_upper) for row in rows]
+    elif name == FULL:
+        texts = ["-" if row.full is None else _rounded(row.full, (row.full_upper - row.full_lower) / 4) for row in rows]
     elif name == RISE_BETWEEN:
         texts = [_ends(row.rise_lower, row.rise_upper) for row in rows]
     elif name == RISE:
@@ -242,7 +249,7 @@ def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tupl
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     room = 0
     for name, column in columns.items():
-        between = name in (BETWEEN, RISE_BETWEEN)
+        between = name in (BETWEEN, RISE_BETWEEN, FULL_BETWEEN)
         number = between or types[name] in (int, float)
         whole = number or types[name] is Timestamp  # a number that is broken is another number
         longest = max((cell.cell_len for cell in column), default=0)

@@ -23,7 +23,8 @@ RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "
 LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
 FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound", "lower", "upper",
           "smoothed", "smoothed_lower", "smoothed_upper", "reported_at", "backfilled",
-          "rise", "rise_lower", "rise_upper", "rise_probability")  # fmt: skip
+          "rise", "rise_lower", "rise_upper", "rise_probability",
+          "kept", "left_out", "full", "full_lower", "full_upper")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey, sealed_key
-from privstream.transforms.counts.contributions import unsealed_counts
+from privstream.transforms.counts.contributions import TOTALS, unsealed_counts
 from privstream.transforms.counts.publishing import clock_names, on_clock
 from privstream.transforms.timing.clocked import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
@@ -81,7 +81,8 @@ def exact(chain):
         for stream, batch in unsealed_counts(record).each():
             people = batch.counts if batch.new is None else batch.new
             for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
-                name = batch.names[item] if chain.made.domain is None else chain.made.domain[item]
+                names = {0: "kept", 1: "left out"} if stream == TOTALS else chain.made.domain or batch.names
+                name = names[item]
                 before = found.get((step, stream, name), (0, 0))
                 found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
     return found

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.left_out import full_counts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
@@ -38,6 +39,9 @@ CONFIGURATIONS = {
     "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0},
     "found, list": {"epsilon": 4.0, "max_contributions": 6},
     "found, list, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0, "min_people": 2},
+    "found, full": {"epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
+    "found, full, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 8.0, "full_share": 0.2},
+    "window, public, full": {"domain": LISTED, "full_share": 0.5, "max_contributions": 2, "epsilon": 8.0},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
     "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
@@ -84,6 +88,11 @@ def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[
 
 def contributions(made: KeyedCounts, events) -> list[Contribution]:
     """Return what counts of the events, in order of steps."""
+    return kept_and_totals(made, events)[0]
+
+
+def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict[int, list[int]]]:
+    """Return what counts of the events, in order of steps, and clipped totals of that and of the rest by step."""
     steps, limit = made.steps, made.mechanism.contributions
     code = coder(made)
     found = defaultdict(lambda: defaultdict(set))
@@ -93,6 +102,7 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
         if inside and code(item) is not None and stream in (made.streams or ("",)):
             found[step][user].add((stream, item))
     times, known, kept = Counter(), defaultdict(set), []
+    told, totals, left_out = Counter(), defaultdict(lambda: [0, 0]), made.mechanism.left_out
     for step in sorted(found):
         for user, pairs in found[step].items():
             person = hashed(made.noise.derive("user hash"), user)
@@ -106,11 +116,17 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
             if made.mechanism.over == "start":
                 possible = [pair for pair in possible if pair not in known[user]]
             possible.sort(key=lambda pair: lot(made.noise.derive("contribution", pair[0]), person, pair[1]))
-            for pair in possible[: limit - times[user]]:
+            counted = possible[: limit - times[user]]
+            if left_out is not None:
+                rest = min(len(possible) - len(counted), left_out.per_window, left_out.in_all - told[user])
+                told[user] += rest
+                totals[step][0] += min(len(counted), left_out.per_window)
+                totals[step][1] += rest
+            for pair in counted:
                 times[user] += 1
                 known[user].add(pair)
                 kept.append((step, pair[0], coded[pair], user))
-    return kept
+    return kept, totals
 
 
 def on_list(made: KeyedCounts, kept: list[Contribution]) -> set[Contribution]:
@@ -138,7 +154,8 @@ def coder(made: KeyedCounts):
 
 def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard."""
-    kept, code, rows = contributions(made, events), coder(made), []
+    (kept, totals), code, rows = kept_and_totals(made, events), coder(made), []
+    told = noisy_totals(made, totals)
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, _, item, _ in kept}
     if made.domain is not None:
@@ -173,15 +190,40 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
             for rows_of_step in (found, *found.earlier):
                 keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
                 texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
-                rows += key_counts(made, stream, step, found.step - rows_of_step.step, texts, rows_of_step)
+                rows += key_counts(made, stream, step, found.step - rows_of_step.step, texts, rows_of_step, told)
     return sorted(rows)
 
 
-def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows):
+def noisy_totals(made: KeyedCounts, totals: dict[int, list[int]]) -> np.ndarray:
+    """Return what is told of all steps, int64 (2, steps); nothing where nothing is."""
+    if made.mechanism.left_out is None:
+        return np.zeros((2, 0), np.int64)
+    first, noise = made.steps.first, made._counting_noise
+    each = [np.array(totals.get(step, [0, 0]), np.int64) for step in range(first, made.steps.end)]
+    return np.stack([made.mechanism.told(1 + i, sums, noise) for i, sums in enumerate(each)], axis=1)
+
+
+def full_numbers(made: KeyedCounts, step: int, back: int, found: KeyedRows, told: np.ndarray) -> list[list]:
+    """Return the columns of full numbers of rows."""
+    if made.mechanism.left_out is None:
+        return [[None] * len(found.keys)] * 5
+    known = told[:, : step + 1 - made.steps.first]
+    at = known.shape[1] - 1 - back
+    shares = made.mechanism.left_out.shares(known)
+    stddevs = np.full(len(found.keys), found.count_stddev)
+    full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
+    of_window = [[int(number)] * len(found.keys) for number in known[:, at]]
+    return [*of_window, *([None if np.isnan(one) else float(one) for one in column] for column in full)]
+
+
+def key_counts(
+    made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows, told: np.ndarray
+):
     """Yield the rows that are published at a step about the one so many steps before."""
     end = Timestamp(micros=(step + 1) * made.steps.size)
     start = Timestamp(micros=(step - back) * made.steps.size)
     errors = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
+    full = full_numbers(made, step, back, found, told)
     for place, (item, count, stddev, bound, spread) in enumerate(zip(texts, *errors, strict=True)):
         smoothed = [None] * 3 if found.smoothed is None else [float(ends[place]) for ends in found.smoothed]
         if made.at_least is not None and (count if found.smoothed is None else smoothed[0]) < made.at_least:
@@ -192,7 +234,7 @@ def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list
             risen = [float(column[place]) for column in columns]
         window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
         noise = (count, stddev, bound, max(0, count - spread), max(0, count + spread))
-        yield KeyCount(*window, item, *noise, *smoothed, end, back > 0, *risen)
+        yield KeyCount(*window, item, *noise, *smoothed, end, back > 0, *risen, *(column[place] for column in full))
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:

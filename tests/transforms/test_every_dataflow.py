@@ -120,7 +120,14 @@ def test_windows_without_events(case):
     cases(
         sets=["visits in streams"],
         histograms=["people, streams"],
-        counts=["window, streams", "found, streams", "trailing, people", "start, streams", "start, public"],
+        counts=[
+            "window, streams",
+            "found, streams",
+            "found, full, streams",
+            "trailing, people",
+            "start, streams",
+            "start, public",
+        ],
         ranks=["plain", "capped", "some streams", "counts"],
         found_ranks=["plain", "capped", "some streams"],
     ),

@@ -18,6 +18,7 @@ from privstream.transforms.batches import (
     HolderBatch,
     InStreams,
     Keyed,
+    Names,
     StepKey,
     group_of,
     seal_encoded,
@@ -47,6 +48,26 @@ class PeopleLists(NamedTuple):
     last: int
 
 
+TOTALS = "\x00totals"
+"""The stream, which no events have, of totals of what counts and of what limits leave out, as two items."""
+
+KEPT, LEFT_OUT = 0, 1
+
+
+class Totals(NamedTuple):
+    """How contributions are added up for all streams together.
+
+    Attributes:
+        per_window: contributions of one person in a window that are told at most, of what counts and of what does not.
+        in_all: contributions of one person that are left out and told at most.
+        groups: of streams, to each of whose shards of keys the totals go.
+    """
+
+    per_window: int
+    in_all: int
+    groups: tuple[str, ...]
+
+
 class CountContributions(BoundOverRun, state="count_contributions"):
     """Leave out what is beyond a person's limit, and count the rest by group of streams and shard of keys.
 
@@ -60,6 +81,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
             are depends on that person's events alone: the first that count, those of one step in the order above.
+        totals: how much counts and how much is left out is added up, too; None if not.
     """
 
     kind = "contributed"
@@ -78,11 +100,18 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
         lists: PeopleLists | None = None,
+        totals: Totals | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.lists = lists
         # pairs of a person and a key, by the keyed hash of both and the stream; and keys for which a list counts people
-        self.limit_names = ("times", "pairs") if lists is None else ("times", "pairs", "listed")
+        self.limit_names = (
+            "times",
+            "pairs",
+            *(() if lists is None else ("listed",)),
+            *(() if totals is None else ("left_out",)),
+        )
+        self.totals = totals
         self.noise = noise
         self.contributions = contributions
         self.spread = spread
@@ -119,13 +148,47 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             if self.remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
             counted = new if self.newcomers else None
-        return charged, list(by_group(step, self._count(held, admitted, counted), self.key_shards))
+        found = self._count(held, admitted, counted)
+        added = list(by_group(step, found, self.key_shards))
+        if self.totals is not None:
+            sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
+            added += self._to_all(step, self.totals, sums, found.batch)
+        return charged, added
+
+    def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
+        """Return how much counts of a step and how much does not, int64 (2,), and what that charges.
+
+        Of each person both are clipped, by what that person has had alone.
+        """
+        people, number = np.unique(came, return_counts=True)
+        counted = np.zeros(len(people), np.int64)
+        some, numbers = np.unique(kept, return_counts=True)
+        counted[np.searchsorted(people, some)] = numbers
+        left_out = np.minimum(number - counted, totals.per_window)
+        over = np.flatnonzero(left_out)
+        told = np.minimum(left_out[over], totals.in_all - used["left_out"].charged(people[over]))
+        sums = np.array([np.minimum(counted, totals.per_window).sum(), told.sum()], np.int64)
+        return sums, Charges.of(np.repeat(people[over], told))
+
+    def _to_all(self, step: int, totals: Totals, sums: np.ndarray, like: CountBatch) -> Iterator[Keyed]:
+        """Send totals to every shard of keys of every group of streams: each draws the same noise for them."""
+        nothing = np.zeros(len(sums), np.int64)
+        batch = CountBatch(
+            np.array([KEPT, LEFT_OUT], np.uint64),
+            sums,
+            Names.none(),
+            None if like.new is None else nothing,
+            None if like.sums is None else nothing,
+        )
+        for group in totals.groups:
+            for shard in range(self.key_shards):
+                yield sealed_counts(StepKey(group, step, shard), InStreams.of(TOTALS, batch))
 
     @override
     def remembered(self, step: int, used: Used) -> Used:
         if self.lists is None or self.steps.number(step) <= self.lists.last:
             return used
-        return Used({"times": used["times"], "pairs": UserCounters(), "listed": UserCounters()})
+        return Used(dict(used.counters) | {"pairs": UserCounters(), "listed": UserCounters()})
 
     def _listed(
         self, step: int, held: InStreams[HolderBatch], admitted: np.ndarray, used: Used
@@ -221,6 +284,18 @@ def by_group(step: int, counted: StreamCounts, shards: int) -> Iterator[Keyed]:
 def sealed_counts(key: StepKey, counted: StreamCounts) -> Keyed:
     """Return what `PublishWindows` takes."""
     return key._replace(step=0).to_bytes(), seal_encoded(key, counted.to_bytes())
+
+
+def without_totals(counted: StreamCounts) -> tuple[StreamCounts, np.ndarray]:
+    """Return counts without the totals among them, and these, int64 (2,): zeros where there are none."""
+    sums = np.zeros(2, np.int64)
+    if TOTALS not in counted.streams:
+        return counted, sums
+    code = counted.streams.index(TOTALS)
+    here = np.arange(counted.starts[code], counted.starts[code + 1])
+    np.add.at(sums, counted.batch.items[here].astype(np.int64), counted.batch.counts[here])
+    rest = np.setdiff1d(np.arange(len(counted.batch.items)), here, assume_unique=True)
+    return counted.take(rest), sums
 
 
 def unsealed_counts(record: bytes) -> StreamCounts:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, full_counts
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
 
@@ -48,6 +49,7 @@ class SmoothFinished:
         sums: what knows of how many windows counts are the sum, and their errors; None where they are of one.
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
+        left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
     """
 
     length: int
@@ -56,6 +58,7 @@ class SmoothFinished:
     at_least: int | None = None
     sums: FoundKeys | None = None
     steps: Steps | None = None
+    left_out: LeftOutLaw | None = None
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
@@ -101,6 +104,10 @@ class SmoothFinished:
         found = np.empty((3, len(rows)))
         found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
+        if self.left_out is not None and self.steps is not None:
+            columns |= _full(
+                self.left_out, rows, self.steps.renewals((starts - self.steps.origin) // self.steps.period)
+            )
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
@@ -201,7 +208,12 @@ def _added_squares(errors: np.ndarray, windows: np.ndarray) -> np.ndarray:
 def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[list[float | None]]:
     """Return the columns of rises: differences, the ends of their intervals, and probabilities; None for nan."""
     columns = (rises.differences, *rises.interval, rises.probabilities)
-    return [[None if np.isnan(number) else float(number) for number in column[order]] for column in columns]
+    return [numbers_or_none(column[order]) for column in columns]
+
+
+def numbers_or_none(column: np.ndarray) -> list[float | None]:
+    """Return numbers as rows have them: None for nan."""
+    return [None if np.isnan(number) else float(number) for number in column]
 
 
 def _added_up(sums: FoundKeys, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
@@ -228,10 +240,28 @@ def _added_up(sums: FoundKeys, rows: Sequence[Any], order: np.ndarray, known: np
             strict=True,
         )
     )
+    if any(row.full is not None for row in rows):  # limits leave out nothing
+        ends = (np.maximum(found.counts + side * found.count_spread, 0.0) for side in (0, -1, 1))
+        columns |= dict(zip(("full", "full_lower", "full_upper"), (end.tolist() for end in ends), strict=True))
     if found.sums is not None:
         of_values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         columns |= dict(zip(("sum", "sum_stddev", "mean", "mean_error_bound"), of_values, strict=True))
     return columns
+
+
+def _full(left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray) -> dict[str, list[Any]]:
+    """Return the columns of full numbers, each share that counts from all windows of its period that have rows."""
+    starts = np.array([row.window_start.micros for row in rows])
+    counts, stddevs = (np.array([getattr(row, name) for row in rows]) for name in ("count", "count_stddev"))
+    told = np.array([[row.kept, row.left_out] for row in rows], np.int64).T
+    shares = np.empty((2, len(rows)))
+    for period in np.unique(periods * np.ones(len(rows), np.int64)):
+        here = np.flatnonzero(periods == period)
+        _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
+        found = left_out.shares(told[:, here[first]])
+        shares[:, here] = found.estimates[window], found.stddevs[window]
+    ends = full_counts(counts, stddevs, *shares)
+    return dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, ends), strict=True))
 
 
 def _alike(series: np.ndarray) -> Iterator[np.ndarray]:

@@ -23,9 +23,9 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists, Totals
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, in_groups, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
@@ -41,6 +41,7 @@ from typing_extensions import Unpack
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
+FULL = "By how much is estimated in the columns of full numbers, if what limits leave out is like what counts"
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -108,6 +109,9 @@ class KeyedCounts(PrivateTransform):
             It does not mean that nobody has the item. Only where items stay found, or counts are those of windows of a
             list.
         value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
+        full_share: share of the budget that pays for what limits leave out, in (0, 0.5], as a part of a squared shift;
+            0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the count as it would be
+            without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of one window.
         streams: public names of the streams to count; they must be given if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, where counts are not since the
             start and items are not on a list, an item stays found: it has a row in every window from then on, and also
@@ -150,6 +154,7 @@ class KeyedCounts(PrivateTransform):
         max_value: int | None = None,
         signed_values: bool = False,
         value_share: float | None = None,
+        full_share: float | None = None,
         streams: tuple[str, ...] | None = None,
         forget: bool = False,
         rising: int | None = None,
@@ -191,6 +196,12 @@ class KeyedCounts(PrivateTransform):
                 f"over must be at most {MOST_SUMMED:,} windows where items stay found, got {span:,}: give a longer "
                 "window, or forget"
             )
+        lasts = span == "window" and unit == "person" and delta > 0 and self.steps.count is not None
+        if full_share is not None and (forget or not lasts):
+            raise ValueError(
+                "full_share must not be given without delta, or start and end or renew_every, where counts span "
+                "windows or windows forget, or with the unit event"
+            )
         mechanism = FoundKeys if self.remembers else Mechanism
         self.mechanism: Mechanism = mechanism(
             epsilon=epsilon,
@@ -204,12 +215,15 @@ class KeyedCounts(PrivateTransform):
             max_value=max_value,
             signed=signed_values,
             value_share=0.5 if value_share is None else value_share,
+            full_share=0.0 if full_share is None else checks.probability("full_share", full_share),
             unit=unit,
             neighbouring=neighbouring,
             beta=beta,
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
             **({"rising": 0 if rising is None else rising} if self.remembers and span == "window" else {}),
         )
+        if full_share is not None and not self._may_leave_out:
+            self.mechanism = replace(self.mechanism, full_share=0.0)  # nothing to tell
         if isinstance(self.mechanism, FoundKeys):
             self.mechanism = self.mechanism.with_list()
         self.spread = _checked_spread(spread, unit, self.steps.count)
@@ -244,7 +258,13 @@ class KeyedCounts(PrivateTransform):
         several = isinstance(self.mechanism, FoundKeys) and self.mechanism.windows > 1
         sums = cast(FoundKeys, self.mechanism) if several else None
         return SmoothFinished(
-            self.steps.size, self.mechanism.stddev(1), self.rising or 0, self.at_least, sums, self.steps
+            self.steps.size,
+            self.mechanism.stddev(1),
+            self.rising or 0,
+            self.at_least,
+            sums,
+            self.steps,
+            self.mechanism.left_out,
         )
 
     def to_finish(self) -> Self:
@@ -302,6 +322,7 @@ class KeyedCounts(PrivateTransform):
             beyond=f"the numbers of all {what} may be larger",
             looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
+            published="" if self.mechanism.left_out is None else FULL,
         )
 
     @property
@@ -336,6 +357,13 @@ class KeyedCounts(PrivateTransform):
         """What the list of different people needs, if there is one."""
         found = self.mechanism
         return PeopleLists(found.listed, found.last_listed) if isinstance(found, FoundKeys) and found.listed else None
+
+    @property
+    def _totals(self) -> Totals | None:
+        """How what limits leave out is added up, if it is."""
+        if (told := self.mechanism.left_out) is None:
+            return None
+        return Totals(told.per_window, told.in_all, tuple(sorted(in_groups(self.streams or ("",)))))
 
     @property
     def _distinct(self) -> bool:
@@ -393,6 +421,7 @@ class KeyedCounts(PrivateTransform):
             limits=self._value_limits,
             domain=self.domain,
             lists=self._lists,
+            totals=self._totals,
         )
         return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
 
@@ -406,6 +435,7 @@ class KeyedCounts(PrivateTransform):
             domain=self.domain,
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,
+            everything=not self._by_person or not self._may_leave_out,
         )
         return publish_counts(
             counted,

@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import nsmallest
 from operator import attrgetter
@@ -18,9 +18,10 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
+from privstream.mechanisms.keyed_counts.found_keys import MOST_KEPT, FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.left_out import full_counts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -35,8 +36,8 @@ from privstream.transforms.batches import (
     sealed_key,
     string_buffers,
 )
-from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts
-from privstream.transforms.counts.finished import rise_columns
+from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts, without_totals
+from privstream.transforms.counts.finished import numbers_or_none, rise_columns
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -48,6 +49,8 @@ from privstream.transforms.timing.steps import Steps
 
 SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
+TOGETHER = 128  # windows by which the share that counts is smoothed
+NO_TOTALS = np.zeros((2, 0), np.int64)
 REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 
@@ -62,6 +65,7 @@ class KeyPublisher:
         domain: the public list of keys, which are then positions in it, or None.
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
         at_least: rows with a smaller published number are left out; None for none.
+        everything: whether limits can leave out nothing, by public parameters: counts are the full numbers.
     """
 
     steps: Steps
@@ -70,6 +74,7 @@ class KeyPublisher:
     domain: Domain | None
     choose: LargestCounts | None = None
     at_least: int | None = None
+    everything: bool = False
 
     counter: ClassVar[str] = "counts_published"
 
@@ -136,6 +141,7 @@ class KeyPublisher:
         risen = [nothing] * 4 if found.rises is None else rise_columns(found.rises)
         texts = self.texts(held, found.keys, names)
         numbers = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
+        full = self._full(held.totals, found, back)
         counts = (
             KeyCount(
                 stream=stream,
@@ -156,14 +162,19 @@ class KeyPublisher:
                 rise_lower=least,
                 rise_upper=most,
                 rise_probability=probability,
+                kept=kept,
+                left_out=left_out,
+                full=number,
+                full_lower=fewest,
+                full_upper=largest,
             )
             for stream, item, (
                 count,
                 stddev,
                 bound,
                 spread,
-            ), estimate, lower, upper, rise, least, most, probability in zip(
-                *texts, zip(*numbers, strict=True), *smoothed, *risen, strict=True
+            ), estimate, lower, upper, rise, least, most, probability, kept, left_out, number, fewest, largest in zip(
+                *texts, zip(*numbers, strict=True), *smoothed, *risen, *full, strict=True
             )
         )
         if found.sums is None or found.means is None or found.mean_bounds is None:
@@ -171,6 +182,31 @@ class KeyPublisher:
             return
         values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         yield from (KeySum._make((*row, *of_values)) for row, *of_values in zip(counts, *values, strict=True))
+
+    def tell(self, step: int, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
+        """Return noisy totals of windows, int64 (2, windows), with those of one more; nothing where none are told."""
+        if self.mechanism.left_out is None:
+            return totals
+        noisy = self.mechanism.told(self.steps.number(step), sums, self.steps.renewed(self.noise, step))
+        return np.concatenate([totals, noisy[:, None]], axis=1)[:, -MOST_KEPT:]
+
+    def _full(self, totals: np.ndarray, found: KeyedRows, back: int) -> list[list[Any]]:
+        """Return the columns of full numbers, about the window so many before the last one of which totals are."""
+        nothing = [None] * len(found.keys)
+        if self.everything:
+            counts, spread = found.counts, np.broadcast_to(found.count_spread, len(found.keys))
+            ends = (np.maximum(counts + side * spread, 0) for side in (0, -1, 1))
+            return [nothing, nothing, *(end.astype(np.float64).tolist() for end in ends)]
+        windows = totals.shape[1]
+        if self.mechanism.left_out is None or back >= windows:
+            return [nothing] * 5
+        recent = totals if back else totals[:, -TOGETHER:]
+        shares = self.mechanism.left_out.shares(recent)
+        stddevs = np.broadcast_to(found.count_stddev, len(found.keys))
+        at = recent.shape[1] - 1 - back
+        full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
+        told = totals[:, windows - 1 - back].tolist()
+        return [*([number] * len(found.keys) for number in told), *map(numbers_or_none, full)]
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""
@@ -196,10 +232,11 @@ def forgets(missing: str) -> str:
 
 
 class KeysOfStreams(NamedTuple):
-    """The streams of a group, and their keys that a mechanism knows by numbers."""
+    """The streams of a group, their keys that a mechanism knows by numbers, and noisy totals of windows until now."""
 
     streams: tuple[str, ...]
     pairs: Pairs
+    totals: np.ndarray = NO_TOTALS
 
 
 class PublishWindows(OrderedSteps, state="publish_windows"):
@@ -238,7 +275,9 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 
 class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, and texts of keys."""
+    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, texts of keys, and noisy totals
+    of what counts and what is left out, int64 (2, windows).
+    """
 
     @property
     def counts(self) -> Any:
@@ -249,8 +288,15 @@ class RememberedKeys(Protocol):
         """Its keys."""
 
     @property
+    def totals(self) -> np.ndarray:
+        """Those of the windows until now."""
+
+    @property
     def columns(self) -> dict[str, Any]:
         """The texts, as columns of a snapshot."""
+
+    def with_totals(self, totals: np.ndarray) -> RememberedKeys:
+        """Return the same with other totals."""
 
     def after(self, counts: Any, pairs: Pairs, names: Names) -> RememberedKeys:
         """Return what follows a step that came with these texts."""
@@ -285,7 +331,8 @@ class CountsOnClock(SingleSteps):
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
         of: dict[str, Any] = {"streams": self.of_streams, "shards": self.key_shards}
-        return pack(self.kind, 1, of | {"counts": counts} | pairs | state.columns)
+        totals = {} if self.publisher.mechanism.left_out is None else {"totals": state.totals}
+        return pack(self.kind, 1, of | {"counts": counts} | pairs | totals | state.columns)
 
     def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
@@ -301,7 +348,8 @@ class CountsOnClock(SingleSteps):
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
-        return self.remembered(counts, pairs, found)
+        totals = found.pop("totals", NO_TOTALS)
+        return self.remembered(counts, pairs, found).with_totals(totals)
 
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
@@ -326,7 +374,7 @@ class CountsOnClock(SingleSteps):
         state, found = self._counted(key, step, _join(batches), state)
         if not len(found.keys):
             return state, []
-        held = KeysOfStreams(self._streams(key), state.pairs)
+        held = KeysOfStreams(self._streams(key), state.pairs, state.totals)
         rows = self.publisher.publish(step, held, found, state.named(found))
         # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
         return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("stream", "item"))
@@ -342,20 +390,22 @@ class CountsOnClock(SingleSteps):
         self, key: bytes, step: int, counted: StreamCounts, state: RememberedKeys
     ) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
+        counted, sums = without_totals(counted)
+        totals = self.publisher.tell(step, sums, state.totals)
         streams = self._streams(key)
         place = {stream: code for code, stream in enumerate(streams)}
-        codes = np.array([place[stream] for stream in counted.streams], np.int64)[counted.codes]
+        codes = np.array([place.get(stream, -1) for stream in counted.streams], np.int64)[counted.codes]
         numbers = state.pairs.numbers(codes, counted.batch.items)
         unknown = np.flatnonzero(numbers < 0)
         numbers[unknown] = len(state.pairs.keys) + np.arange(len(unknown))
         pairs = state.pairs.with_more(codes[unknown], counted.batch.items[unknown])
         held = KeysOfStreams(streams, pairs)
         counts, found = self.publisher.count(step, held, numbers, counted.batch, state.counts)
-        return state.after(counts, pairs, counted.batch.names), found
+        return state.after(counts, pairs, counted.batch.names).with_totals(totals), found
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe late counts."""
-        counted = InStreams.from_bytes(CountBatch, batch)
+        counted, _ = without_totals(InStreams.from_bytes(CountBatch, batch))
         self.late.inc(int(counted.batch.counts.sum()))
         yield from self.publisher.late(step, counted)
 
@@ -370,11 +420,16 @@ class NamedState:
     counts: KeyedState
     pairs: Pairs
     names: Names
+    totals: np.ndarray = field(default_factory=NO_TOTALS.copy)
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts."""
         return {f"names_{name}": column for name, column in vars(self.names).items()}
+
+    def with_totals(self, totals: np.ndarray) -> NamedState:
+        """Return the same with other totals."""
+        return replace(self, totals=totals)
 
     def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
         """Return what follows a step that came with these texts."""
@@ -413,12 +468,17 @@ class FoundNames:
     counts: FoundState
     pairs: Pairs
     texts: tuple[pa.LargeStringArray, ...] = ()
+    totals: np.ndarray = field(default_factory=NO_TOTALS.copy)
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts."""
         offsets, text = string_buffers(self._taken(np.arange(len(self.pairs.keys))))
         return {"offsets": offsets, "text": text}
+
+    def with_totals(self, totals: np.ndarray) -> FoundNames:
+        """Return the same with other totals."""
+        return replace(self, totals=totals)
 
     def after(self, counts: FoundState, pairs: Pairs, names: Names) -> FoundNames:
         """Return what follows a step that came with these texts."""
@@ -466,7 +526,8 @@ class PublishFound(CountsOnClock, state="publish_found"):
         self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
     ) -> tuple[RememberedKeys, Iterable[Any]]:
         """Publish one window; at once where nothing has come and nothing is remembered."""
-        if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
+        told = self.mechanism.left_out is not None
+        if told or batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
             return super().advance(key, step, batches, state)
         counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
         return FoundNames(counts, Pairs.none()), []
@@ -482,7 +543,7 @@ class PublishFound(CountsOnClock, state="publish_found"):
         """Forget, every now and then, keys that have no effect any more: when is public."""
         if state.counts.step and state.counts.step % self.mechanism.kept == 0:
             assert isinstance(state, FoundNames)
-            state = state.only(*self.mechanism.compact(state.counts))
+            state = state.only(*self.mechanism.compact(state.counts)).with_totals(state.totals)
         return super()._counted(key, step, counted, state)
 
 

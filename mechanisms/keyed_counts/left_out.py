@@ -1,0 +1,223 @@
+"""What limits leave out: how much of a window's contributions counts, and what counts would be without limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw
+from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.noise.correlated import BandedFactor
+from privstream.mechanisms.noise.discrete import WideGaussian
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import SMOOTHING, GaussianCurve, SlackCurve
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+LEAST_SHARE = 0.2
+"""Where the share that counts may be smaller, with 2.5%, there is no full number: it would be mostly assumed."""
+
+_OF_KEPT = 0.3  # of what both cost: an error of what is left out matters more where little is left out
+_TIMES = 3  # what is told of what is left out of a person, as a multiple of the limit; and of a window, of its part
+_DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
+"""Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
+
+_PRIOR = 0.25  # variance of the share before anything is known
+_NORMAL = 1.96
+_DIGITS = 6  # of shares: what machines round off is not seen
+_KEPT, _LEFT_OUT = 0, 1
+
+
+class Shares(NamedTuple):
+    """Which part of the contributions counts, window by window; nan where it is not known.
+
+    Attributes:
+        estimates: float64 (windows,), in [0, 1].
+        stddevs: float64 (windows,).
+    """
+
+    estimates: Floats
+    stddevs: Floats
+
+
+@dataclass(frozen=True)
+class LeftOutLaw:
+    """How the totals of what counts and of what limits leave out are clipped, and their noise.
+
+    Attributes:
+        per_window: contributions of one person in one window that are told at most, of each of the two.
+        in_all: contributions of one person that are left out and told at most.
+        noises: of what counts, and of what is left out.
+    """
+
+    per_window: int
+    in_all: int
+    noises: tuple[ToeplitzNoise, ToeplitzNoise]
+
+    @classmethod
+    def of(cls, law: KeyLaw) -> LeftOutLaw:
+        """Return that of a run: docs/proofs/keyed_counts.md, section 12.
+
+        Raises:
+            ValueError: its noise cannot be drawn.
+        """
+        bounds = law.bounds
+        curve = law.curve.curve if isinstance(law.curve, SlackCurve) else law.curve
+        assert isinstance(curve, GaussianCurve) and bounds.full_share > 0
+        per_window, in_all = limits_of_totals(bounds)
+        parts = ((bounds.contributions, _OF_KEPT), (in_all, 1 - _OF_KEPT))
+        kept, left_out = (
+            _noise(curve.shift * math.sqrt(part * bounds.full_share), per_window * most, bounds) for most, part in parts
+        )
+        return cls(per_window, in_all, (kept, left_out))
+
+    @property
+    def stddevs(self) -> tuple[float, float]:
+        """The standard deviations of the noise of both."""
+        kept, left_out = (math.sqrt(noise.variance(1)) for noise in self.noises)
+        return kept, left_out
+
+    def publish(self, step: int, totals: Integers, source: NoiseSource) -> Integers:
+        """Return noisy totals of a step, int64 (2,): of what counts, and of what is left out."""
+        at = np.array([step], np.uint64)
+        return np.array(
+            [
+                true + noise.independent(np.array([which], np.uint64), at, [totals[which : which + 1]], source)[0]
+                for which, (true, noise) in enumerate(zip(totals, self.noises, strict=True))
+            ],
+            np.int64,
+        )
+
+    def shares(self, totals: Integers) -> Shares:
+        """Return the share that counts in each window, from the noisy totals of windows that follow each other.
+
+        Each share rests on all of these windows, on those after it too. The part that is left out moves from window to
+        window by a normal step; three sizes of steps are weighted by their likelihood, large ones more.
+
+        Privacy: post-processing.
+
+        Args:
+            totals: noisy totals, int64 (2, windows).
+        """
+        return _smoothed(totals[_KEPT].tolist(), totals[_LEFT_OUT].tolist(), *self.stddevs)
+
+
+def limits_of_totals(bounds: Bounds) -> tuple[int, int]:
+    """Return how much of a person is told at most: in a window, and in all of what is left out."""
+    in_all = _TIMES * bounds.contributions
+    return min(bounds.contributions, -(-in_all // (bounds.horizon or 1))), in_all
+
+
+def _noise(shift: float, square: int, bounds: Bounds) -> ToeplitzNoise:
+    """Return noise of totals that one person moves by a vector whose squares add up to so much."""
+    sigma = math.sqrt(bounds.persons * square / shift**2 + SMOOTHING) * (1 + 1e-12)
+    return ToeplitzNoise(BandedFactor(1, 1), WideGaussian(sigma), 0, 1)
+
+
+def _smoothed(kept: Sequence[float], left_out: Sequence[float], of_kept: float, of_left_out: float) -> Shares:
+    """Return shares: a Kalman filter and smoother of how far the part left out is from its mean, in plain numbers."""
+    windows = len(kept)
+    came = [a + b for a, b in zip(kept, left_out, strict=True)]
+    nothing = np.full(windows, np.nan)
+    unsure = math.hypot(of_kept, of_left_out)
+    if not windows or sum(came) <= _NORMAL * unsure * math.sqrt(windows):
+        return Shares(nothing, nothing)
+    mean = min(1.0, max(0.0, sum(left_out) / sum(came)))
+    activity = _shrunk(came, unsure)
+    off = [b - mean * a for a, b in zip(came, left_out, strict=True)]
+    noise = ((1 - mean) * of_left_out) ** 2 + (mean * of_kept) ** 2
+    found = [_one_drift(off, activity, noise, drift * drift) for drift, _ in _DRIFTS]
+    best = max(likelihood for likelihood, _, _ in found)
+    weights = [prior * math.exp(one[0] - best) for one, (_, prior) in zip(found, _DRIFTS, strict=True)]
+    total = sum(weights)
+    estimates, stddevs = [], []
+    for window in range(windows):
+        parts = [(weight / total, e[window], v[window]) for weight, (_, e, v) in zip(weights, found, strict=True)]
+        level = sum(weight * e for weight, e, _ in parts)
+        variance = sum(weight * (v + (e - level) ** 2) for weight, e, v in parts)
+        estimates.append(round(min(1.0, max(0.0, 1 - mean - level)), _DIGITS))
+        stddevs.append(round(math.sqrt(variance), _DIGITS))
+    return Shares(np.array(estimates), np.array(stddevs))
+
+
+def _shrunk(came: Sequence[float], unsure: float) -> list[float]:
+    """Return how much came in each window: the less it differs by more than noise, the nearer to the mean of all."""
+    windows = len(came)
+    mean = sum(came) / windows
+    variance = sum((number - mean) ** 2 for number in came) / max(1, windows - 1)
+    own = max(0.0, 1 - unsure**2 / variance) if variance > 0 else 0.0
+    return [max(0.0, mean + own * (number - mean)) for number in came]
+
+
+def _one_drift(
+    off: Sequence[float], activity: Sequence[float], noise: float, drift: float
+) -> tuple[float, list[float], list[float]]:
+    """Return the logarithm of the likelihood of one drift, a variance, and levels with their variances."""
+    level, variance, likelihood = 0.0, _PRIOR, 0.0
+    filtered: list[tuple[float, float]] = []
+    for number, times in zip(off, activity, strict=True):
+        expected = times * times * variance + noise
+        error = number - times * level
+        gain = times * variance / expected
+        likelihood -= 0.5 * (math.log(expected) + error * error / expected)
+        level += gain * error
+        variance *= noise / expected
+        filtered.append((level, variance))
+        variance += drift
+    levels, variances = [filtered[-1][0]], [filtered[-1][1]]
+    for level, variance in reversed(filtered[:-1]):
+        ahead = variance + drift
+        back = variance / ahead
+        levels.append(level + back * (levels[-1] - level))
+        variances.append(variance + back * back * (variances[-1] - ahead))
+    return likelihood, levels[::-1], variances[::-1]
+
+
+class FullCounts(NamedTuple):
+    """Numbers as they would be without limits; nan where too small a share of what came may count.
+
+    Attributes:
+        estimates, lower, upper: float64 (n,).
+    """
+
+    estimates: Floats
+    lower: Floats
+    upper: Floats
+
+
+def full_counts(counts: Integers, stddevs: Floats, shares: Floats, of_shares: Floats) -> FullCounts:
+    """Return counts divided by the share that counts, with intervals of 95% for the errors of both.
+
+    The intervals are those of Fieller (1954) for a quotient, and are never below what the count alone says, for limits
+    add nothing. They rest on what is left out being like what counts.
+
+    Privacy: post-processing.
+
+    Args:
+        counts: noisy counts, shape (n,).
+        stddevs: of their noise.
+        shares: the share that counts in the window of each.
+        of_shares: their standard deviations.
+
+    Example:
+        >>> found = full_counts(np.array([300]), np.array([10.0]), np.array([0.6]), np.array([0.02]))
+        >>> [round(float(column[0])) for column in found]
+        [500, 454, 550]
+    """
+    square = _NORMAL**2
+    slope = np.square(shares) - square * np.square(of_shares)
+    known = shares - _NORMAL * of_shares >= LEAST_SHARE
+    slope = np.where(known, slope, np.nan)
+    middle = counts * shares
+    constant = np.square(counts.astype(np.float64)) - square * np.square(stddevs)
+    root = np.sqrt(np.maximum(np.square(middle) - slope * constant, 0))
+    lower = np.maximum(counts - _NORMAL * stddevs, (middle - root) / slope)
+    upper = np.maximum(counts + _NORMAL * stddevs, (middle + root) / slope)
+    estimates = np.where(known, counts / np.where(known, shares, 1.0), np.nan)
+    estimates, lower, upper = np.round(np.maximum([estimates, lower, upper], 0), 1)
+    return FullCounts(estimates, lower, upper)

@@ -1,0 +1,134 @@
+"""What limits leave out: how far a person moves its totals, its noise, and the intervals of full numbers."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, full_counts
+from privstream.mechanisms.monitor.holdings import UserCounters
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy.accounting import largest_shift
+from privstream.transforms.counts.contributions import CountContributions, Totals
+from privstream.transforms.events.bounding import Used
+
+GIVEN = {"epsilon": 1.0, "delta": 1e-6, "contributions": 15, "horizon": 13, "full_share": 0.05}
+
+
+def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, float]:
+    """How far one person with so many contributions in each window moves both totals, in L2 norm: as the stage does."""
+    stage = CountContributions.__new__(CountContributions)
+    used, times, sums = Used({"left_out": UserCounters()}), 0, []
+    for number in came:
+        kept = min(number, limit - times)
+        times += kept
+        person = np.full(number, 7, np.uint64)
+        added, charged = stage._added_up(totals, person, person[:kept], used)
+        used = used.after({"left_out": charged})
+        sums.append(added)
+    squares = np.square(np.array(sums)).sum(axis=0)
+    return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit):
+    windows = 4
+    found = KeyedCounts(**GIVEN | {"contributions": limit, "horizon": windows, "public_keys": True}).left_out
+    totals = Totals(found.per_window, found.in_all, ("0",))
+    every = list(itertools.product(range(6), repeat=windows))
+    norms = np.array([moved(came, limit=limit, totals=totals) for came in every])
+    most = math.sqrt(found.per_window * limit), math.sqrt(found.per_window * found.in_all)
+    assert np.all(norms.max(axis=0) <= np.array(most) + 1e-9)
+    assert norms[:, 0].max() > 0 and norms[:, 1].max() > 0.5 * most[1]
+    # a stage that does not clip must break the bound
+    unclipped = Totals(6, 6 * windows, ("0",))
+    assert max(moved(came, limit=limit, totals=unclipped)[1] for came in every) > most[1]
+
+
+@pytest.mark.parametrize("neighbouring, persons", [("add_remove", 1), ("replace_one", 2)])
+@pytest.mark.parametrize("kind", [KeyedCounts, FoundKeys])
+def test_squared_shifts_of_all_parts_add_up_to_the_budget(kind, neighbouring, persons):
+    public = {"public_keys": True} if kind is KeyedCounts else {}
+    made = kind(**GIVEN, neighbouring=neighbouring, **public)
+    told, curve = made.left_out, made.law.curve
+    shift = largest_shift(1.0, 1e-6) if public else curve.curve.shift
+    kept, left_out = (noise.law.sigma for noise in told.noises)
+    n = persons * made.contributions
+    squares = [
+        n * n / (n * (made.law.noises[0].law.sigma ** 2 - 4 / n)),
+        persons * told.per_window * made.contributions / (kept**2 - 4),
+        persons * told.per_window * told.in_all / (left_out**2 - 4),
+    ]
+    assert sum(squares) == pytest.approx(shift**2, rel=1e-6)
+    assert squares[1] + squares[2] == pytest.approx(0.05 * shift**2, rel=1e-6)
+
+
+def test_totals_have_noise_of_their_own_bound_to_step_and_total():
+    made = FoundKeys(**GIVEN)
+    noise = SeededNoise(3)
+    one, again = (made.told(2, np.array([500, 40]), noise) for _ in range(2))
+    assert one.tolist() == again.tolist()
+    assert (one - [500, 40]).tolist() != (made.told(3, np.array([500, 40]), noise) - [500, 40]).tolist()
+    assert (one - [500, 40]).tolist() != (made.told(2, np.array([501, 41]), noise) - [501, 41]).tolist()
+    drawn = np.array([made.told(2, np.array([0, 0]), SeededNoise(seed)) for seed in range(400)])
+    scaled = drawn / np.array(made.left_out.stddevs)
+    assert np.all(np.abs(scaled.std(axis=0) - 1) < 0.25)  # 7 standard deviations
+    assert abs(np.corrcoef(scaled.T)[0, 1]) < 0.35
+
+
+def test_without_a_share_nothing_changes():
+    plain = FoundKeys(**GIVEN | {"full_share": 0.0})
+    assert plain.left_out is None
+    assert b"full_share" not in plain.parameters and b"totals" not in plain.parameters
+    told = FoundKeys(**GIVEN)
+    assert told.stddev(1) / plain.stddev(1) == pytest.approx(1 / math.sqrt(0.95), rel=0.02)
+    assert told.guarantee.proof.endswith("Theorem 5")
+    assert any("13 windows" not in limit and "limits leave out" in limit for limit in told.guarantee.limits)
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"full_share": 0.6}, "full_share must be <= 0.5, got 0.6"),
+        ({"full_share": -0.1}, r"full_share must be in \(0, 1\), got -0.1"),
+        ({"horizon": None}, "full_share must be 0 without delta and a horizon"),
+        ({"unit": "event", "contributions": 1}, "full_share must be 0 without delta and a horizon"),
+    ],
+)
+def test_what_cannot_be_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        KeyedCounts(**GIVEN | changed)
+
+
+@pytest.mark.parametrize("last", [0.97, 0.75, 0.45])
+def test_intervals_of_shares_and_of_full_numbers_hold(last):
+    made, runs = FoundKeys(**GIVEN), 150
+    true, came, chance = np.linspace(0.98, last, 13), 4000.0, np.random.default_rng(5)
+    held, off = [], []
+    for _ in range(runs):
+        told = np.stack([came * true, came * (1 - true)]) + np.array(made.left_out.stddevs)[:, None] * (
+            chance.standard_normal((2, 13))
+        )
+        shares = made.left_out.shares(np.rint(told).astype(np.int64))
+        counts = np.rint(400 * true + made.stddev(1) * chance.standard_normal(13)).astype(np.int64)
+        full = full_counts(counts, np.full(13, made.stddev(1)), *shares)
+        held.append((full.lower <= 400) & (full.upper >= 400))
+        off.append(full.estimates / 400 - 1)
+    assert np.mean(held) > 0.93
+    assert abs(np.mean(off)) < 0.03
+
+
+def test_there_is_no_full_number_where_the_share_may_be_small():
+    shares, errors = np.array([0.5, 0.3, LEAST_SHARE]), np.array([0.05, 0.1, 0.01])
+    found = full_counts(np.array([100, 100, 100]), np.full(3, 10.0), shares, errors)
+    assert found.estimates.tolist()[0] == 200.0
+    assert np.isnan(np.stack(found)[:, 1:]).all()
+
+
+def test_shares_of_nothing_are_not_known():
+    made = replace(FoundKeys(**GIVEN))
+    assert np.isnan(made.left_out.shares(np.array([[20, -40], [7, 3]])).estimates).all()
+    assert len(made.left_out.shares(np.zeros((2, 0), np.int64)).estimates) == 0
