@@ -62,7 +62,7 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         trim=bool(arguments.trim),
         encoding=arguments.encoding or "utf-8",
         delimiter=TAB if arguments.delimiter == "tab" else arguments.delimiter,
-        where=arguments.where,
+        where=getattr(arguments, "where", None),
     )
 
 
