@@ -129,7 +129,7 @@ class NoisyHistogram:
         """
         lowest, highest, mean = self._numbers
         above = np.arange(len(self.counts)) > cell
-        limit = self.edges[cell]
+        limit = max(float(self.edges[cell]), 0.0)
         least = np.where(above, limit, lowest), np.where(above, highest, lowest)
         most = np.where(above, limit, highest), np.where(above, lowest, highest)
         share = self._share(np.where(above, limit, mean), mean, *self._inside(*least))

@@ -36,6 +36,9 @@ _MAGNITUDES = tuple(digit * 10.0**power for power in range(-3, 10) for digit in 
 VALUES = (*(-edge for edge in reversed(_MAGNITUDES)), 0.0, *_MAGNITUDES)
 """Edges of the grid of values: 1, 2 and 5 times powers of ten from 0.001 to 5 * 10^9, their negatives, and 0."""
 
+WHOLE_VALUES = tuple(edge for edge in VALUES if edge == 0 or abs(edge) >= 1)
+"""Those of them that whole numbers may be."""
+
 
 class Grid(NamedTuple):
     """One distribution: what is measured of a person, and the public cells that people are counted in.

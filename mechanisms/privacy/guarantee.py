@@ -207,14 +207,19 @@ the unit. The inputs of each step may depend on everything published before it.
             )
         return found
 
+    def lasting(self, step: str) -> list[str]:
+        """Return the sentence that says for how many steps the guarantee holds, by a name for one; none without end."""
+        if self.horizon is None:
+            return []
+        return [f"It holds for at most {self.horizon:,} {step}{'' if self.horizon == 1 else 's'}."]
+
     def paragraph(self) -> str:
         """Return the guarantee as one readable paragraph."""
         sentences = [
             f"(epsilon = {self.epsilon:g}, delta = {self.delta:g})-differential privacy for {self.unit}, "
             f"between inputs that differ by {NEIGHBOURING[self.neighbouring]}."
         ]
-        if self.horizon is not None:
-            sentences.append(f"It holds for at most {self.horizon:,} {self.step}s.")
+        sentences += self.lasting(self.step)
         sentences += self.limits
         if self.public:
             sentences.append(f"Public: {'; '.join(self.public)}.")

@@ -108,6 +108,8 @@ def draw_bands(
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         lengths = {band.window for band in bands}
         window = lengths.pop() if len(lengths) == 1 else 0
+        if window and any((np.diff(band.times) % window).any() for band in bands):
+            window = 0  # those of a calendar differ in length
         style_axes(figure, axes, span=span, values=values, title=title, caption=caption, window=window)
         freeze_layout(figure)
         place(axes, labels[::-1], _places(ranked[:top]))

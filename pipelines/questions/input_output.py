@@ -26,6 +26,7 @@ from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_patter
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.terminal import say
+from privstream.transforms.events.item_columns import column_names
 
 
 def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapping:
@@ -42,6 +43,8 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         raise ValueError("user_field must not be empty")
     if spec.item and not arguments.item_field:
         raise ValueError("item_field must not be empty")
+    if spec.item and getattr(arguments, "separator", None) is not None and len(column_names(arguments.item_field)) > 1:
+        raise ValueError("separator must not be given with several columns in item_field")
     return FieldMapping(
         user="" if unread else arguments.user_field,
         item=arguments.item_field if spec.item else "",
@@ -59,7 +62,7 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         trim=bool(arguments.trim),
         encoding=arguments.encoding or "utf-8",
         delimiter=TAB if arguments.delimiter == "tab" else arguments.delimiter,
-        where=arguments.where,
+        where=getattr(arguments, "where", None),
     )
 
 

@@ -12,6 +12,8 @@ UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 36
 """How many seconds there are in each unit."""
 
 RULE = "must be a number of seconds, or a number with its unit, such as 500ms, 90s, 30m, 1h, 1d or 1w"
+CALENDAR_RULE = f"{RULE}; or days, weeks, months or years of the calendar, such as 1day or 3months"
+CALENDAR = ("day", "week", "month", "year")
 SPANS = ("window", "start")
 """Words for spans of time."""
 
@@ -35,6 +37,22 @@ def seconds(text: str) -> float:
         return float(number) * UNITS[text.removeprefix(number)]
     except (ValueError, KeyError):
         raise ValueError(RULE) from None
+
+
+def length(text: str) -> str | float:
+    """Return how many seconds a text means, or the text itself if it means so many units of the calendar.
+
+    Raises:
+        ValueError: it is neither.
+
+    >>> length("7d"), length("1month")
+    (604800.0, '1month')
+    """
+    unit = text.partition(" ")[0].lstrip("0123456789").removesuffix("s")
+    try:
+        return text if unit in CALENDAR else seconds(text)
+    except ValueError:
+        raise ValueError(CALENDAR_RULE) from None
 
 
 def span(text: str) -> str | float:
@@ -176,6 +194,16 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         of_text(seconds),
         python="in seconds",
         shell="in seconds, or such as 90s, 30m, 1h, 1d, 1w",
+    ),
+    "Length": OptionType(
+        "DURATION",
+        length,
+        float | str,
+        of_text(length),
+        python="in seconds, or so many days, weeks, months or years of a calendar from `start` on, such as "
+        '"1month Europe/Berlin"; without a zone in UTC',
+        shell="in seconds, or such as 90s, 30m, 1h, 1d, 1w; or so many days, weeks, months or years of the calendar "
+        "from --start on, such as 1day, 1month or 3months, by the clocks of --time_zone",
     ),
     "Span": OptionType(
         "window|start|DURATION",

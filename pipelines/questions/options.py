@@ -104,6 +104,14 @@ LEDGER_ENDING = ".ledger.jsonl"
 DEFAULT_DATASET = "default"
 
 
+WHERE = Option(
+    "where",
+    "str",
+    """condition that an event must meet to count, such as 'status >= 500 and country == "de"'; public. """
+    "It may read any fields of the event, and nothing else",
+)
+
+
 def add_files(
     parser: argparse.ArgumentParser,
     *,
@@ -122,7 +130,8 @@ def add_files(
     kafka = ", or kafka://host:port/topic" if events else ""
     fields = [Option("user_field", "str", f"field with the {user}", "user")]
     if item:
-        fields.append(Option("item_field", "str", f"field with the {item}", "item"))
+        text = f"field with the {item}, or several: country,page (as in CSV, a name with a comma stands in quotes)"
+        fields.append(Option("item_field", "str", text, "item"))
     fields.append(Option("time_field", "str", "field with the time", "time"))
     if value:
         fields.append(Option("value_field", "str", f"field with the {value}"))
@@ -156,12 +165,7 @@ def add_files(
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
-        Option(
-            "where",
-            "str",
-            """condition that an event must meet to count, such as 'status >= 500 and country == "de"'; public. """
-            "It may read any fields of the event, and nothing else",
-        ),
+        WHERE,
     )
     files.add_argument(
         "--kafka_setting",
@@ -215,6 +219,7 @@ def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None
         Option("user_field", "str", f"field with the {user}", "user"),
         Option("item_field", "str", f"field with the {item}", "item"),
         Option("time_field", "str", "field with the time", "time"),
+        WHERE,
     )
     _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=False, whole=False)
 

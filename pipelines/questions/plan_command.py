@@ -17,9 +17,12 @@ from privstream.pipelines.console import clock, show
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded, resolve
 from privstream.pipelines.terminal import NOTE
 from rich.table import Table
+
+END_OF = "privstream.transforms.timing.steps.end_of"
+"""What knows the windows of a calendar; it imports Beam, as the transform does."""
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
 CLOSE = 2e-4
@@ -86,7 +89,7 @@ class PlanCommand:
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
             length = made.get("window", 1)
-            made |= {"window": length, "start": 0, "end": None if end is None else end * length}
+            made |= {"window": length, "start": 0, "end": None if end is None else resolve(END_OF)(end, length)}
         if method is not None:
             made[METHOD] = method
         return spec.transform_class(**made, noise=KeyedNoise.random("plan"))

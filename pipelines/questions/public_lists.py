@@ -20,6 +20,7 @@ from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.item_columns import listed_item
 from privstream.transforms.events.times import TIME_TEXT, TimeForm, read_micros
 from privstream.transforms.timing.steps import MICROS
 
@@ -122,6 +123,30 @@ def write_list_of_rules(path: str, name: str, value: Any) -> int:
     found = rules(name, list(value))
     write_rules(path, found)
     return len(found)
+
+
+def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
+    """Return arguments of a transform whose items have several columns, with its public lists written as inside.
+
+    Raises:
+        ValueError: an item of a list has another number of columns.
+    """
+    found = dict(given)
+    for name, value in given.items():
+        if isinstance(value, Domain):
+            found[name] = Domain([listed_item(name, text, columns) for text in value.texts.to_pylist()])
+        elif name == "rules":
+            found[name] = tuple(_rule_of_columns(name, rule, columns) for rule in value)
+        elif name == "thresholds" and isinstance(value, Mapping):
+            found[name] = {listed_item(name, text, columns): number for text, number in value.items()}
+    return found
+
+
+def _rule_of_columns(name: str, rule: AlertRule, columns: int) -> AlertRule:
+    """Return a rule with its items as they are inside."""
+    if rule.items is None:
+        return rule
+    return dataclasses.replace(rule, items=tuple(listed_item(name, text, columns) for text in rule.items))
 
 
 def thresholds(name: str, value: Any) -> int | dict[str, int]:

@@ -46,6 +46,8 @@ def arguments_of(
         for name in own
         if name in kinds and given.get(name) is not None
     }
+    if zone and isinstance(found.get("window"), str) and " " not in found["window"]:
+        found["window"] += f" {zone['zone']}"  # days of the calendar begin by its clocks
     if spec.prepare is not None:
         found |= loaded(spec.prepare)(given)
     found |= known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,15 +37,24 @@ from privstream.pipelines.questions.input_output import (
     writers,
 )
 from privstream.pipelines.questions.options import UNIT
+from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.sinks.destination import Destination
-from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format, write_json
+from privstream.pipelines.sinks.row_files import (
+    check_destination,
+    check_new,
+    fingerprint,
+    output_format,
+    with_item_columns,
+    write_json,
+)
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows, file_or_terminal
+from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms import DeadLetter
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -116,7 +126,7 @@ class RunCommand:
             raise UsageError(str(error)) from error
         if run.arguments.dry_run:
             return self._try(run, options)
-        arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
+        arguments, row_type = run.arguments, self._row_type(run.transform, run.read.fields, run.arguments)
         shown = partial(in_words, parameters=vars(arguments))
         promise = Promise(run.guarantee_file, run.promised)
         note = partial(shown_in_words, row_type, promise)
@@ -186,6 +196,8 @@ class RunCommand:
         guarantee_file = guarantee_path(arguments)
         _check_output(arguments, guarantee_file, unbounded)
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
+        if read.fields.several:
+            given = of_columns(given, len(read.fields.several))
         shaping = self._shaping(arguments, given, unbounded)
         identity = identify(shaping, read.files, self.spec.files, self.spec.watched if unbounded else None)
         label = _run_id(arguments, identity, unbounded)
@@ -199,7 +211,8 @@ class RunCommand:
         if unbounded:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
-        sent = destination(self.spec, given_output, arguments.run_id, self.spec.row_type_of(transform))
+        row_type = self._row_type(transform, read.fields, arguments)
+        sent = destination(self.spec, given_output, arguments.run_id, row_type)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not FileSystems.exists(guarantee_file))
         return _Run(
@@ -213,6 +226,22 @@ class RunCommand:
             destination=sent,
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
         )
+
+    def _row_type(self, transform: PrivateTransform, fields: FieldMapping, arguments: argparse.Namespace) -> type:
+        """Return the type of rows as they are written; a table on the terminal shows an item of columns as one.
+
+        Raises:
+            ValueError: naming the option.
+        """
+        row_type: type = self.spec.row_type_of(transform)
+        written = with_item_columns(row_type, fields.several)
+        if arguments.output == TERMINAL:
+            return row_type
+        avro = "avro" in (arguments.output_format, str(arguments.output).rpartition(".")[2].lower())
+        wrong = [name for name in fields.several if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
+        if avro and wrong and written is not row_type:
+            raise ValueError(f"output must not be Avro, which has no columns such as `{wrong[0]}`: write Parquet")
+        return written
 
     def _shaping(self, arguments: argparse.Namespace, given: Mapping[str, Any], unbounded: bool) -> argparse.Namespace:
         """Return options without those that the method taken does not use: they do not make it another run.
@@ -232,7 +261,7 @@ class RunCommand:
         self, run: _Run, path: str
     ) -> tuple[WriteRows | WriteWindowFiles, WriteRows | WriteDeadLetterFiles | None]:
         """Return what writes rows and dead letters."""
-        row_type = self.spec.row_type_of(run.transform)
+        row_type = self._row_type(run.transform, run.read.fields, run.arguments)
         if run.unbounded:
             return writers(self.spec, run.arguments, row_type, run.destination)
         write = WriteRows(

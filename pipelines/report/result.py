@@ -19,9 +19,10 @@ from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.questions.risers import newest, risers
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
-from privstream.pipelines.sinks.row_files import arrow_table, fingerprint
+from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.transforms import rows as row_types
+from privstream.transforms.events.item_columns import column_names
 
 MADE_BY = "privstream "
 
@@ -70,7 +71,8 @@ class Result:
     @cached_property
     def table(self) -> pa.Table:
         """The rows as an Arrow table; times are timestamps."""
-        return arrow_table(self.row_type, self.rows)
+        items = column_names(self.parameters.get("item_field") or "")
+        return arrow_table(with_item_columns(self.row_type, items), self.rows)
 
     @property
     def accuracy(self) -> str:

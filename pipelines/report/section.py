@@ -54,7 +54,7 @@ def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[st
         f"most {factor} times that in the other case (e to the power of epsilon = {guarantee.epsilon:g}){plus}.",
         "For example: who thinks that both cases are equally likely, and guesses from all that is published which of "
         f"them it is, guesses right with a probability of at most {_rounded_up(right)}%; 50% would be a mere guess.",
-        *([] if guarantee.horizon is None else [f"It holds for at most {guarantee.horizon:,} {step}s."]),
+        *guarantee.lasting(step),
         guarantee.adaptivity.replace("step", step),
     ]
 
@@ -266,7 +266,9 @@ def _parameters(result: Result) -> list[tuple[str, str]]:
     """Return the options of the run; of files their names."""
     given: Mapping[str, Any] = result.parameters
     shown = {name: value for name, value in given.items() if name != "run_id"}
-    durations = {name for name, each in result.spec.signature.arguments.items() if "Seconds" in each.types}
+    durations = {
+        name for name, each in result.spec.signature.arguments.items() if {"Seconds", "Length"} & set(each.types)
+    }
     return [(name, _option(value, duration=name in durations)) for name, value in shown.items()]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from privstream.pipelines.sinks.row_files import json_values, read_row_file
+from privstream.pipelines.sinks.row_files import item_field, json_values, read_row_file
 from privstream.pipelines.terminal import json_text
 from typing_extensions import override
 
@@ -38,7 +38,10 @@ class Destination(ABC):
     """
 
     def __init__(self, run_id: str, row_type: type, key: Sequence[str]) -> None:
-        self.run_id, self.row_type, self.key = run_id, row_type, tuple(key)
+        self.run_id, self.row_type = run_id, row_type
+        columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
+        item = item_field(row_type) if columns else None
+        self.key = tuple(column for name in key for column in (columns if name == item else (name,)))
         self.patience = PATIENCE_SECONDS
 
     @abstractmethod

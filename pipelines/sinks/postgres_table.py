@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import psycopg
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import field_types, optional_fields
+from privstream.pipelines.sinks.row_files import column_types, column_values, optional_fields
 from psycopg import sql
 from typing_extensions import override
 
@@ -62,7 +62,7 @@ class PostgresTable(Destination):
         self.where, self.table = parse_url(url)
         self.replace = replace
         self.columns = {ROW_KEY: "text", RUN: "text"} | {
-            name: TYPES[kind] for name, kind in field_types(row_type).items()
+            name: TYPES[kind] for name, kind in column_types(row_type).items()
         }
 
     @override
@@ -85,7 +85,8 @@ class PostgresTable(Destination):
     def send(self, rows: Sequence[Any]) -> int:
         # In one transaction, again and again while the database is away.
         keys = map(_digest, self.row_keys(rows))
-        values = [[key, self.run_id, *map(_plain, row)] for key, row in zip(keys, rows, strict=True)]
+        plain = [map(_plain, column_values(self.row_type, row)) for row in rows]
+        values = [[key, self.run_id, *each] for key, each in zip(keys, plain, strict=True)]
         pauses, deadline = _pauses(), time.monotonic() + self.patience
         while True:
             try:

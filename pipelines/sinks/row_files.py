@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.terminal import json_text
+from privstream.transforms.events.item_columns import join_item, split_item
 
 PARTIAL = ".partial"
 
@@ -212,17 +213,19 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
     """Write rows into an open file; equal rows give equal bytes."""
     write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    write(stream, row_type, field_types(row_type), map(_plain, rows))
+    plain = (_plain(column_values(row_type, row)) for row in rows)
+    write(stream, row_type, column_types(row_type), plain)
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
     """Return a row as JSON says it: times are ISO 8601."""
-    return _json_values(field_types(row_type), _plain(row))
+    return _json_values(column_types(row_type), _plain(column_values(row_type, row)))
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    return _table(_arrow_schema(field_types(row_type)), list(map(_plain, rows)))
+    plain = [_plain(column_values(row_type, row)) for row in rows]
+    return _table(_arrow_schema(column_types(row_type)), plain)
 
 
 class MissingColumnsError(ValueError):
@@ -254,7 +257,10 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
     _check_number(len(records))
     make: Callable[..., Any] = row_type
     optional, missing = optional_fields(row_type), "" if kind == "csv" else None
-    defaults: dict[str, Any] = vars(row_type)["_field_defaults"]
+    defaults: dict[str, Any] = row_type._field_defaults  # type: ignore[attr-defined]
+    if records and (columns := _stored_columns(row_type, list(records[0]))):
+        for record in records:
+            record[str(item_field(row_type))] = join_item([record[name] for name in columns])
 
     def value(record: dict[str, Any], name: str) -> Any:
         if name not in record:
@@ -299,6 +305,70 @@ def field_types(row_type: type) -> dict[str, type]:
                 f"Optional), got {kind}"
             )
     return fields
+
+
+ITEM_FIELDS = ("item", "category")
+"""The fields of rows that have an item."""
+
+TAKEN = ("run_id", "row_key")
+"""Columns that destinations add."""
+
+
+def with_item_columns(row_type: type, names: Sequence[str]) -> type:
+    """Return a type of the same rows that are written with the columns of an item in place of the item.
+
+    Args:
+        row_type: a NamedTuple.
+        names: of the columns; if there is but one, or rows have no item, the type stays.
+
+    Raises:
+        ValueError: rows have another column of such a name.
+    """
+    item = item_field(row_type)
+    if item is None or len(names) < 2:
+        return row_type
+    for name in names:
+        if name != item and name in (*field_types(row_type), *TAKEN):
+            raise ValueError(f"item_field must not name `{name}`, which is another column of the rows: rename that one")
+    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": tuple(names)})
+
+
+def item_field(row_type: type) -> str | None:
+    """Return the field of a row that has its item; None if there is none."""
+    names = getattr(row_type, "_fields", ())
+    return next((name for name in ITEM_FIELDS if name in names), None)
+
+
+def column_types(row_type: type) -> dict[str, type]:
+    """Return the columns that rows are written with, and their types, those of optional ones without None."""
+    columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
+    item, found = item_field(row_type), field_types(row_type)
+    if not columns:
+        return found
+    return {column: kind for name, kind in found.items() for column in (columns if name == item else (name,))}
+
+
+def column_values(row_type: type, row: Any) -> tuple[Any, ...]:
+    """Return the values of these columns."""
+    columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
+    if not columns:
+        return tuple(row)
+    place = row._fields.index(item_field(row_type))
+    return (*row[:place], *split_item(row[place], len(columns)), *row[place + 1 :])
+
+
+def _stored_columns(row_type: Any, stored: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of an item in a file: they stand where the item would stand alone."""
+    item, fields = item_field(row_type), row_type._fields
+    if item is None:
+        return ()
+    place = fields.index(item)
+    before, after = fields[place - 1], fields[place + 1] if place + 1 < len(fields) else None
+    if before not in stored or (after is not None and after not in stored):
+        return ()
+    end = len(stored) if after is None else stored.index(after)
+    found = tuple(stored[stored.index(before) + 1 : end])
+    return found if len(found) > 1 else ()
 
 
 def optional_fields(row_type: type) -> dict[str, type]:

@@ -12,6 +12,7 @@ from privstream.pipelines.locations import TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.events.filters import NUMBER, TEXT, TRUTH, Filter
+from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.events.local_times import check_form, has_zone, zone_clock
 from privstream.transforms.events.times import TimeForm
 from pyarrow import types
@@ -41,7 +42,8 @@ class FieldMapping:
 
     Attributes:
         user: name of the field with the person's identifier; "" for none: whose an event is is not read.
-        item: name of the field with the item; "" for none.
+        item: name of the field with the item; "" for none. Several names, as in a line of CSV: an item is what all of
+            them say together.
         time: name of the field with the time.
         stream: name of the field with the stream; "" for none.
         value: name of the field with a number that an event has beside its item; "" for none.
@@ -90,7 +92,7 @@ class FieldMapping:
                 raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
             if not field and option == "time":
                 raise ValueError("time_field must not be empty")
-        named = [name for name in (self.user, self.item, self.time, self.stream, self.value) if name]
+        named = [name for name in (self.user, *self.items, self.time, self.stream, self.value) if name]
         if len(set(named)) < len(named):
             raise ValueError(f"user, item, time, stream and value must be different fields, got {', '.join(named)}")
         if self.time_unit is not None:
@@ -133,13 +135,25 @@ class FieldMapping:
         """Return the fields to be read from a file."""
         return tuple(dict.fromkeys([*self.contents().values(), *self.filtered()]))
 
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The names of the fields with the item."""
+        return column_names(self.item)
+
+    @property
+    def several(self) -> tuple[str, ...]:
+        """The names of the fields with the item, if there are several."""
+        return self.items if len(self.items) > 1 else ()
+
     def filtered(self) -> dict[str, str | None]:
         """Return the fields that the condition reads, and what it reads them as."""
         return {} if self.where is None else _kinds(self.where)
 
     def contents(self) -> dict[str, str]:
         """Return the fields to be read, by what they contain."""
-        fields = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream, "value": self.value}
+        several = self.several
+        items = {content_of(number): name for number, name in enumerate(several)} or {"item": self.items[0]}
+        fields = {"user": self.user} | items | {"time": self.time, "stream": self.stream, "value": self.value}
         return {content: name for content, name in fields.items() if name}
 
     def check(self, schema: pa.Schema, source: str) -> None:
@@ -153,7 +167,7 @@ class FieldMapping:
             ValueError: a field is missing; the message names the option and the fields that exist.
             TypeError: a field has a type that cannot be used.
         """
-        options = {name: content for content, name in self.contents().items()}
+        options = {name: content.partition(" ")[0] for content, name in self.contents().items()}
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
             rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
@@ -189,6 +203,11 @@ class FieldMapping:
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
             raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
+
+
+def content_of(number: int) -> str:
+    """Return what a field is called that contains a part of the item, by its number."""
+    return f"item {number}"
 
 
 @lru_cache(maxsize=16)

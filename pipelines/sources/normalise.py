@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.pipelines.sources.event_files import RawEvents
-from privstream.pipelines.sources.fields import FieldMapping, is_text
+from privstream.pipelines.sources.fields import FieldMapping, content_of, is_text
 from privstream.transforms.events.broken_rule import ENCODING, FINITE, LONG, MISSING, RANGE, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import (
     LONGEST_TEXT,
@@ -22,6 +22,7 @@ from privstream.transforms.events.event_columns import (
     value_of,
 )
 from privstream.transforms.events.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, of_filter, read_as, wrong_kind
+from privstream.transforms.events.item_columns import join_columns
 from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
 
@@ -63,6 +64,7 @@ class Normaliser:
         self.fields = fields
         self.times = fields.times
         self.encoding = fields.text.encoding
+        self.several = fields.several
         self.longest = min(fields.max_item_bytes, LONGEST_TEXT)
         self.clean = TextCleaner(fields.null, trim=fields.trim)
         self.filter = None if fields.where is None else Filter(fields.where)
@@ -80,7 +82,12 @@ class Normaliser:
             for mask, rule in marks:
                 broken = mask if passing is None else mask & passing
                 for row in np.flatnonzero(broken).tolist() if broken.any() else ():
-                    refusals.setdefault(row, Refusal(row, rule.code, f"{name} {self._wording(rule.code, name)}"))
+                    content = name.partition(" ")[0]
+                    what = content if content == name else f"item `{field}`"
+                    refusals.setdefault(row, Refusal(row, rule.code, f"{what} {self._wording(rule.code, content)}"))
+        if self.several:
+            parts = [columns.pop(content_of(number)) for number in range(len(self.several))]
+            columns["item"] = join_columns([pc.fill_null(part, "") for part in parts])
         batch = pa.RecordBatch.from_pydict(columns)
         if refusals or passing is not None:
             keep = np.ones(batch.num_rows, bool) if passing is None else passing.copy()
@@ -144,6 +151,7 @@ class Normaliser:
         """Read one column, at once where its values are of one kind."""
         if name == "time":
             return self._times(values)
+        name = name.partition(" ")[0]
         if name == "value":
             return self._values(values)
         column = _of_one_kind(values)

@@ -87,8 +87,8 @@ def _read(plan: PlanCommand, arguments: argparse.Namespace) -> Sample:
     for name in ("epsilon", "window", "start"):
         if getattr(arguments, name) is None:
             raise ValueError(f"{name} must be given with like")
-    for name in ("error", "items", "max_value"):
-        if getattr(arguments, name) is not None:
+    for name in ("error", "items", "max_value", "full_share"):
+        if getattr(arguments, name):
             raise ValueError(f"{name} must not be given with like")
     if str(arguments.like).startswith("kafka://"):
         raise ValueError("like must be files, which have an end")

@@ -23,9 +23,12 @@ from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
+from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
+from privstream.pipelines.sinks.row_files import column_types, column_values, with_item_columns
+from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.events.private_transform import PrivateTransform
 from typing_extensions import override
 
@@ -46,7 +49,12 @@ ADDED: Mapping[str, Option] = {
             "field with the person, text or an integer. Where the unit is an event, it is not read.",
             "user",
         ),
-        Option("item_field", "str", "field with the item, text or an integer.", "item"),
+        Option(
+            "item_field",
+            "str",
+            "field with the item, text or an integer; or several, as in a line of CSV: country,page.",
+            "item",
+        ),
         Option(
             "time_field", "str", "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"
         ),
@@ -114,14 +122,13 @@ class OnRows(beam.PTransform[Any, Any]):
         secret = noise_source(*places, added["run_id"] if where is None else json.dumps([added["run_id"], where]))
         if places == (None, None):
             _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
+        items = column_names(added["item_field"])
         arguments = arguments_of(spec, given, streams=self.stream_field is not None)
+        arguments = of_columns(arguments, len(items)) if len(items) > 1 else arguments
         made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
-        self.row_type = spec.row_type_of(made)
-        names = {
-            name: added[name]
-            for name in ("user_field", "item_field", "time_field", "value_field", "time_unit", "where")
-        }
-        self.made = made.with_fields(**names, stream_field=self.stream_field or "")
+        self.row_type = with_item_columns(spec.row_type_of(made), items)
+        names = {name: added[name] for name in ("user_field", "time_field", "value_field", "time_unit", "where")}
+        self.made = made.with_fields(**names, item_field=items, stream_field=self.stream_field or "")
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:
@@ -130,8 +137,12 @@ class OnRows(beam.PTransform[Any, Any]):
         published = (
             rows | "InOneWindow" >> beam.WindowInto(GlobalWindows()) | self.label >> self.made.with_dead_letters()
         )
-        plain = {name: str if hint is Timestamp else hint for name, hint in get_type_hints(self.row_type).items()}
-        found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text).with_output_types(
+        hints = get_type_hints(self.row_type)
+        plain = {
+            name: str if kind is Timestamp else hints.get(name, kind)
+            for name, kind in column_types(self.row_type).items()
+        }
+        found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text, self.row_type).with_output_types(
             RowTypeConstraint.from_fields(list(plain.items()))
         )
         if self.error_output is None:
@@ -139,11 +150,10 @@ class OnRows(beam.PTransform[Any, Any]):
         return {GOOD: found, self.error_output: published.dead_letters}
 
 
-def _with_times_as_text(row: Any) -> Row:
-    """Write the times of a row as text."""
-    return Row(
-        **{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in row._asdict().items()}
-    )
+def _with_times_as_text(row: Any, row_type: type) -> Row:
+    """Write the times of a row as text, and an item of several columns as these."""
+    values = zip(column_types(row_type), column_values(row_type, row), strict=True)
+    return Row(**{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in values})
 
 
 def _check_schema(rows: PCollection[Any]) -> None:

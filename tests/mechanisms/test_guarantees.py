@@ -101,6 +101,15 @@ def test_json_holds_every_field_but_the_curve():
     assert found["horizon"] == 7
 
 
+@pytest.mark.parametrize(
+    ("horizon", "sentences"),
+    [(None, []), (1, ["It holds for at most 1 window."]), (1_200, ["It holds for at most 1,200 windows."])],
+)
+def test_a_guarantee_says_for_how_many_windows_it_holds(horizon, sentences):
+    guarantee = KeyedCounts(epsilon=1, delta=1e-6).guarantee
+    assert dataclasses.replace(guarantee, horizon=horizon).lasting("window") == sentences
+
+
 def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_and_adversary():
     budget = MonitorBudget(
         epsilon=1.0, delta=1e-6, max_hits=4, tests=100, beta=0.1, domain="unknown", tests_per_person=50

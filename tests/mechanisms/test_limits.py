@@ -193,6 +193,13 @@ class TestNoisyHistogram:
         assert (stats.binom.cdf(held, runs, 1 - beta - 0.015) > FALSE_ALARM).all()
         assert held[0] < runs  # an interval that always holds says too little
 
+    def test_negative_limits_keep_nothing(self):
+        numbers = np.random.default_rng(1).choice([-3.0, 5.0, 7.0], 900)
+        found = histogram_of(Grid("values", VALUES).tally(numbers), 1e-3, np.array(VALUES))
+        kept = [found.kept(cell) for cell in found.seen if VALUES[cell] <= 0]
+        assert kept
+        assert all(0 <= part.lower <= part.share <= part.upper <= 0.01 for part in kept)
+
     def test_share_of_nobody_is_anything(self):
         assert histogram_of(np.zeros(GRID.cells)).within(3) == (0.0, 0.0, 1.0)
 

@@ -119,6 +119,46 @@ def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_
     assert count(shop, tmp_path / "3.jsonl", *options, "--run_id", "other") != one
 
 
+def test_days_of_the_calendar_are_by_the_clocks_of_a_zone(shop: Path, tmp_path: Path) -> None:
+    """The sales are of four hours after midnight in UTC: in Tokyo it is nine in the morning of the same day."""
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
+    days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", "2024-01-03"]
+    budget = ["--epsilon", "20", *LIMITED, "--ledger", "none", "--runner", "FnApiRunner"]
+    assert cli.main(["counts", *files, *days, *budget]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {row["window_start"] for row in rows} == {
+        f"{day}T15:00:00Z" for day in ("2023-12-30", "2023-12-31", "2024-01-01")
+    }
+    tea = {row["window_start"][:10]: row["count"] for row in rows if row["item"] == "tea"}
+    assert tea["2023-12-31"] == pytest.approx(300, abs=20) and abs(tea["2024-01-01"]) < 20
+    parameters = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["parameters"]
+    assert (parameters["window"], parameters["time_zone"]) == ("1day", "Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("days", "rule"),
+    [
+        (["--window", "1month"], "start must be given with windows of a calendar"),
+        (["--window", "1moon"], "or days, weeks, months or years of the calendar, such as 1day or 3months"),
+        (["--window", "1month", "--start", "2024-01-01T01:00", "--windows", "2"], "start must be where a day begins"),
+    ],
+)  # fmt: skip
+def test_windows_that_are_none_of_a_calendar(
+    shop: Path, tmp_path: Path, days: list[str], rule: str, capsys: Any
+) -> None:
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
+    with pytest.raises(SystemExit):
+        raise SystemExit(cli.main(["counts", *files, *days, "--time_zone", "UTC", "--epsilon", "1", *LIMITED]))
+    assert rule in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_plan_of_months(capsys: pytest.CaptureFixture[str]) -> None:
+    of_months, of_days = (
+        plan(capsys, "--window", window, "--windows", "12", "--epsilon", "1", *LIMITED) for window in ("1month", "30d")
+    )
+    assert of_months["budgets"][0]["methods"] == of_days["budgets"][0]["methods"]
+
+
 def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     assert cli.main(["plan", "counts", *options, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -44,7 +44,7 @@ def test_the_first_line_shows_what_separates_fields(delimiter, tmp_path, read_al
     (tmp_path / "a.csv").write_text(
         "".join(delimiter.join(row) + "\n" for row in rows).replace("item, it", '"item, it"')
     )
-    outcome = read_all(tmp_path / "a.csv", item="item, it")
+    outcome = read_all(tmp_path / "a.csv", item='"item, it"')
     assert found(outcome) == [("u", "a;b,c|d", at("2024-01-01", "UTC"))]
     assert faults(outcome) == [("line 3", "user must be present and not empty")]
 

@@ -201,6 +201,9 @@ COMMANDS = {
         for name in cli.SIMULATIONS
     },
 }
+ALONE = {"budget": "show"}
+"""What a command does where no other word follows."""
+
 OF_TWO_WORDS = ("plan", "plot", "simulate")
 STEERS = "\x1b]0;x\x07\x9b31m\u202e"
 NOT_TEXT = ["\udcff", "a\0b"]
@@ -219,10 +222,15 @@ def folder_hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
 
 
+def named(words: list[str]) -> list[str]:
+    """Return the words of the command that these stand for."""
+    return [*words, ALONE[words[-1]]] if words[-1] in ALONE else words
+
+
 def offered(words: list[str]) -> list[argparse.Action]:
     """Return the options of a command that take a value."""
     found: object = cli.COMMANDS
-    for word in words:
+    for word in named(words):
         found = found[word][0]
     parser = Parser(prog="privstream")
     cli.load(found).add_arguments(parser)
@@ -259,7 +267,8 @@ def test_options_are_taken_or_refused_in_one_line(
             assert status in (0, 2), (ascii(given), told)
             assert status == 2 or value not in NOT_TEXT, ascii(given)
             if status == 2:
-                assert re.fullmatch(rf"(noise key: .*\n)?privstream {command}: error: .*\n", told), (ascii(given), told)
+                meant = " ".join(named(words))
+                assert re.fullmatch(rf"(noise key: .*\n)?privstream {meant}: error: .*\n", told), (ascii(given), told)
 
 
 @pytest.mark.parametrize("option", ["--runner", "--job_name", "--prism_location", STEERS, "--\udcff"])
@@ -522,7 +531,7 @@ def test_a_mistake_is_told_in_one_line(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert re.fullmatch(r"privstream( [\w-]+)*: error: .*\n", shown.err)
-    assert shown.err.endswith(f"; see privstream {' '.join(words)} --help\n")
+    assert shown.err.endswith(f"; see privstream {' '.join(named(words))} --help\n")
 
 
 @pytest.mark.parametrize("word", [word for word in WORDS if question(word).watched == "input"])

@@ -179,6 +179,16 @@ def test_fields_units_domains_and_streams_by_plain_values(tmp_path: Path, key_fi
 
 
 @pytest.mark.slow
+def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) -> None:
+    rows = [{"user": u, "land": "de", "page": i, "time": iso(t), "status": 500} for u, i, t, _ in crowd()]
+    rows += [row | {"land": "fr", "status": 200} for row in rows]
+    config = BUDGET | {"noise_key_file": key_file, "item_field": "land,page", "where": "status >= 500"}
+    [found] = run_on_rows(tmp_path, rows, config)
+    assert {(row["land"], row["page"]) for row in found} == {("de", "tea")}
+    assert all("item" not in row for row in found)
+
+
+@pytest.mark.slow
 def test_a_stream_field_can_be_left_out_of_account(tmp_path: Path, key_file: str) -> None:
     events = crowd("a", people=120) + crowd("b", people=120)
     rows = [{"user": u, "item": i, "time": iso(t), "stream": s} for u, i, t, s in events]

@@ -74,7 +74,7 @@ class SmoothFinished:
         numbers: dict[tuple[str, str], int] = {}
         item = np.array([numbers.setdefault((row.stream, row.item), len(numbers)) for row in rows])
         starts = np.array([row.window_start.micros for row in rows])
-        window = starts // self.length
+        window = np.round((starts - starts.min()) / self.length).astype(np.int64)  # those of a calendar differ a little
         order = np.lexsort((window, item))
         follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
         series = np.concatenate([[0], np.cumsum(~follows)])

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.timing.steps import MICROS
+from privstream.mechanisms.privacy.units import SECOND as MICROS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 2200

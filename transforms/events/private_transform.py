@@ -23,6 +23,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
 from privstream.transforms.events.filters import Filter
+from privstream.transforms.events.item_columns import MOST_COLUMNS
 from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
@@ -173,7 +174,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         self,
         *,
         user_field: str = "user",
-        item_field: str = "item",
+        item_field: str | Sequence[str] = "item",
         time_field: str = "time",
         stream_field: str | None = None,
         value_field: str = "value",
@@ -186,7 +187,10 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         Fields that the transform does not read need not be there.
 
         Args:
-            user_field, item_field, value_field: the fields with the person, the item and the number.
+            user_field, value_field: the fields with the person and the number.
+            item_field: the field with the item, or a list of fields that are an item together. The items of rows, and
+                of public lists, are then texts such as `de, /error`: a part with a comma or a quote stands in quotes,
+                within which each quote is doubled.
             time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`.
             stream_field: the field with the stream; None: `stream`, if the transform needs streams, or else none.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
@@ -197,7 +201,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         other = copy.copy(self)
         other._read_rows = ReadRows(
             user_field=None if read.user == UNREAD else user_field,
-            item_field=item_field if read.item else None,
+            item_field=_item_fields(item_field) if read.item else None,
             time_field=time_field if read.timed else None,
             stream_field="stream" if stream_field is None and read.streams else stream_field or None,
             value_field=None if read.value == UNREAD else value_field,
@@ -227,6 +231,17 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         rows = self.build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
+    """Return the field with the item, or those that are one together."""
+    if isinstance(given, str):
+        return given
+    names = tuple(given)
+    texts = all(isinstance(name, str) and name for name in names)
+    if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names) or not texts:
+        raise ValueError(f"item_field must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
+    return names if len(names) != 1 else names[0]
 
 
 def privacy_unit(given: str, units: tuple[str, ...]) -> str:

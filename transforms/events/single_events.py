@@ -28,6 +28,7 @@ from privstream.transforms.events.event_columns import (
     wrong_type,
 )
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
+from privstream.transforms.events.item_columns import join_item
 from privstream.transforms.events.times import TimeForm, micros_of, micros_of_stamp, read_micros
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class ReadRows(beam.DoFn):
         self,
         *,
         user_field: str | None,
-        item_field: str | None,
+        item_field: str | tuple[str, ...] | None,
         time_field: str | None,
         stream_field: str | None,
         value_field: str | None,
@@ -171,7 +172,16 @@ class ReadRows(beam.DoFn):
         """The names of the fields that are read, by argument."""
         names = ("user_field", "item_field", "time_field", "stream_field", "value_field")
         found = {name: field for name in names if (field := getattr(self, name)) is not None}
+        if isinstance(self.item_field, tuple):
+            found.pop("item_field")
+            found |= {f"item_field ({name})": name for name in self.item_field}
         return found | {f"where ({name})": name for name in (self.where.kinds if self.where else ())}
+
+    def _item(self, row: Any) -> Any:
+        """Return the item of a row; of several columns, one text for them."""
+        if not isinstance(self.item_field, tuple):
+            return _read(row, self.item_field)
+        return join_item([read_text("item", _read(row, name)) for name in self.item_field])
 
     def _passes(self, row: Any) -> bool:
         """Tell whether a row passes the filter; a field that it has not has no value."""
@@ -180,7 +190,7 @@ class ReadRows(beam.DoFn):
 
     def process(self, row: Any) -> Iterator[Any]:
         """Read one row."""
-        fields = (self.user_field, self.item_field, self.time_field, self.stream_field, self.value_field)
+        fields = (self.user_field, self.time_field, self.stream_field, self.value_field)
         try:
             if self.where is not None and not self.where.accepts(
                 {name: _read(row, name, None) for name in self.where.kinds}
@@ -188,7 +198,8 @@ class ReadRows(beam.DoFn):
                 LOG.read(1)
                 self.filtered.inc()
                 return
-            user, item, time, stream, value = (_read(row, field) for field in fields)
+            item = self._item(row)
+            user, time, stream, value = (_read(row, field) for field in fields)
             micros = 0 if self.time_field is None else read_micros("time", time, TimeForm(unit=self.time_unit))
         except Exception as error:
             LOG.read(1)  # the others are counted where they are gathered

@@ -194,8 +194,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             **options,
         )
         if horizon is not None and steps.first is not None:
-            ends = steps.first + horizon
-            steps = replace(steps, end=ends if steps.end is None else min(steps.end, ends))
+            steps = steps.first_ones(horizon)
         self.steps = steps
         capped = participation_cap is not None or steps.first is None
         known = self._tested_domain is not None

@@ -17,7 +17,13 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.limits.noisy_histogram import NoisyHistogram
 from privstream.mechanisms.limits.person_histograms import VALUES as VALUE_EDGES
-from privstream.mechanisms.limits.person_histograms import Grid, Integers, PersonHistograms, whole_numbers
+from privstream.mechanisms.limits.person_histograms import (
+    WHOLE_VALUES,
+    Grid,
+    Integers,
+    PersonHistograms,
+    whole_numbers,
+)
 from privstream.mechanisms.limits.suggested_limits import (
     HALF,
     Chosen,
@@ -156,8 +162,9 @@ class SuggestLimits(PrivateTransform):
             measures[VALUES] = VALUE_WEIGHT
         count = self.steps.count
         most = {PER_ITEM: count, WINDOWS: (count or 1) * len(self.streams), STREAMS: len(self.streams)}
+        value_edges = VALUE_EDGES if question == "quantiles" else WHOLE_VALUES
         grids = tuple(
-            Grid(name, VALUE_EDGES if name == VALUES else whole_numbers(most.get(name)), weight)
+            Grid(name, value_edges if name == VALUES else whole_numbers(most.get(name)), weight)
             for name, weight in measures.items()
         )
         self.mechanism = PersonHistograms(epsilon=epsilon, grids=grids, neighbouring=neighbouring)

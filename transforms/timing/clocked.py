@@ -22,7 +22,6 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.version import __version__
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, Decoded, KeyedState, Progress, declare_states
@@ -102,7 +101,7 @@ class WithClock(beam.PTransform[Any, Any]):
         if records.is_bounded and windows > MOST_WINDOWS:
             raise ValueError(
                 f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
-                f"{in_words(self.steps.size)}, all of which are handled, with events or without: check start, end and "
+                f"{self.steps.length}, all of which are handled, with events or without: check start, end and "
                 "window, or take longer windows"
             )
         once = records.pipeline | "Once" >> beam.Impulse()

@@ -45,8 +45,8 @@ class WithOnTimeMarkers(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, batches: PCollection[Any]) -> PCollection[Any]:
-        ends = self.steps.decision_time(0).micros % self.steps.period
-        windows = FixedWindows(Duration(micros=self.steps.period), Timestamp(micros=ends))
+        ends = self.steps.decision_time(0).micros % self.steps.grid
+        windows = FixedWindows(Duration(micros=self.steps.grid), Timestamp(micros=ends))
         markers = (
             batches
             | "SendMarkers" >> beam.ParDo(SendMarkers(self.steps)).with_output_types(Keyed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Required, TypedDict
 
 import numpy as np
@@ -12,9 +14,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
+from privstream.transforms.timing.calendar import Calendar
+from typing_extensions import override
 
 Seconds = float
 """A duration in seconds."""
+
+Length = float | str
+"""Of a window: seconds, or so many days, weeks, months or years of a calendar: see `calendar.Calendar`."""
 
 Moment = float
 """A point in time: seconds since 1970 UTC."""
@@ -44,13 +51,14 @@ class WindowOptions(TypedDict, total=False):
     signatures, help pages and Beam YAML take them from these two places.
 
     Args:
-        window: length of a window in seconds.
+        window: length of a window in seconds, or so many days, weeks, months or years of a calendar from `start` on,
+            such as "1month Europe/Berlin"; without a zone in UTC.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
             remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
     """
 
-    window: Required[Seconds]
+    window: Required[Length]
     renew_every: Seconds | None
     allowed_lateness: Seconds
 
@@ -81,7 +89,7 @@ class Steps:
     def of(
         cls,
         *,
-        window: Seconds,
+        window: Length,
         period: Seconds | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
@@ -93,6 +101,12 @@ class Steps:
 
         `windows` is their number from `start` on, in place of `end`.
         """
+        if isinstance(window, str):
+            if period is not None or renew_every is not None:
+                name = "renew_every" if period is None else "period"
+                raise ValueError(f"{name} must not be given with windows of a calendar, got {window!r}")
+            lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
+            return CalendarSteps.counted(Calendar.parse(window), start, end, windows, lateness)
         end = last_end(window, start, end, windows)
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
@@ -164,6 +178,12 @@ class Steps:
         """Return whether everything starts afresh between two steps, the first of which may be before the run."""
         return self.renewal is not None and self.renewals(max(before, self.first or 0)) != self.renewals(step)
 
+    def first_ones(self, number: int) -> Steps:
+        """Return the same windows, at most so many from the first one on."""
+        assert self.first is not None
+        end = self.first + number
+        return replace(self, end=end if self.end is None else min(self.end, end))
+
     @property
     def label(self) -> str:
         """The windows as a part of noise labels. It stays as it is in all versions."""
@@ -174,6 +194,16 @@ class Steps:
         """Origin and renewal as a part of noise labels; nothing for windows that are counted from 1970 and last."""
         origin = f" from {self.origin}" if self.origin else ""
         return origin if self.renewal is None else f"{origin} renewed {self.renewal}"
+
+    @property
+    def length(self) -> str:
+        """How long a window is, in words."""
+        return in_words(self.size)
+
+    @property
+    def grid(self) -> int:
+        """Microseconds of which the distance between the ends of any two windows is a multiple."""
+        return self.period
 
     @property
     def overlap(self) -> int:
@@ -226,6 +256,118 @@ class Steps:
         return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
 
 
+@dataclass(frozen=True, kw_only=True)
+class CalendarSteps(Steps):
+    """Windows of a calendar from `start` on, the first of which is step 0; `size` and `period` are their mean length.
+
+    Attributes:
+        calendar: how long each is.
+        start: of the first one, in microseconds since 1970 UTC.
+        until: end of the last one, or None.
+    """
+
+    calendar: Calendar
+    start: int
+    until: int | None
+
+    @classmethod
+    def counted(
+        cls,
+        calendar: Calendar,
+        start: Moment | None,
+        end: Moment | None,
+        windows: int | None,
+        allowed_lateness: int,
+    ) -> CalendarSteps:
+        """Make the windows from `start` on, until `end` or so many.
+
+        Raises:
+            ValueError: there is no start, or both ends are given, or no window starts or ends there.
+        """
+        if start is None:
+            raise ValueError("start must be given with windows of a calendar, which are counted from it")
+        first, until = to_micros("start", start, minimum=0), None
+        if windows is not None:
+            if end is not None:
+                raise ValueError("windows must not be given with end: both name the last window")
+            starts = calendar.starts(first, None)
+            until = int(starts[checks.integer("windows", windows, minimum=1, maximum=len(starts) - 1)])
+        elif end is not None:
+            until = to_micros("end", end, minimum=0)
+        last, size = len(calendar.starts(first, until)) - 1, calendar.length
+        return cls(
+            size=size,
+            period=size,
+            origin=first,
+            first=0,
+            end=None if until is None else last,
+            allowed_lateness=allowed_lateness,
+            calendar=calendar,
+            start=first,
+            until=until,
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what is pickled: workers work the starts out themselves."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The starts of all windows, and the end of the last one."""
+        return self.calendar.starts(self.start, self.until)
+
+    @override
+    def first_ones(self, number: int) -> CalendarSteps:
+        last = min(number, len(self.starts) - 1)
+        return replace(self, end=last, until=int(self.starts[last]))
+
+    @property
+    @override
+    def length(self) -> str:
+        return str(self.calendar)
+
+    @cached_property
+    @override
+    def grid(self) -> int:
+        return int(np.gcd.reduce(np.diff(self.starts)))
+
+    @property
+    @override
+    def further_label(self) -> str:
+        digest = hashlib.blake2b(self.starts.astype("<i8").tobytes(), digest_size=16).hexdigest()
+        return f" of {self.calendar} from {self.start}: {digest}"
+
+    @override
+    def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        steps = np.searchsorted(self.starts, times, side="right") - 1
+        rows = np.flatnonzero(
+            (steps >= 0) & (steps < len(self.starts) - 1) & (steps <= self.latest(END_OF_TIME, STAGES))
+        )
+        return rows, steps[rows]
+
+    @override
+    def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
+        return Timestamp(micros=self._begin(step)), Timestamp(micros=self._begin(step + 1))
+
+    def _begin(self, step: int) -> int:
+        """Return the start of a step; beyond those of a calendar they follow each other as they do on average."""
+        inside = min(max(step, 0), len(self.starts) - 1)
+        return int(self.starts[inside]) + (step - inside) * self.size
+
+    @override
+    def ending(self, end: Timestamp) -> int:
+        return int(np.searchsorted(self.starts, end.micros, side="right")) - 2
+
+    @override
+    def latest(self, micros: int, timer_offset: int = 0) -> int:
+        decided = micros - self.allowed_lateness - timer_offset * MILLISECOND
+        if decided >= self.starts[-1]:
+            return len(self.starts) - 2 + (decided - int(self.starts[-1])) // self.size
+        if decided < self.starts[0]:
+            return -2 - (int(self.starts[0]) - decided - 1) // self.size
+        return int(np.searchsorted(self.starts, decided, side="right")) - 2
+
+
 def renamed(name: str, value: int | None, former: str, given: int | None) -> int | None:
     """Return the value of an argument that may be given by its former name, but not by both."""
     if value is not None and given is not None:
@@ -244,6 +386,13 @@ def last_end(window: float, start: float | None, end: float | None, windows: int
     return start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
 
 
+def end_of(windows: int, length: Length) -> float:
+    """Return the end of so many windows that follow each other from 1970 UTC on, in seconds since then."""
+    if not isinstance(length, str):
+        return windows * length
+    return int(Calendar.parse(length.partition(" ")[0]).starts(0, None)[windows]) / MICROS
+
+
 def windows_in(over: Span, steps: Steps) -> str | int:
     """Return "window", "start", or the number of windows that so many seconds have; one alone is a "window"."""
     if isinstance(over, str):
@@ -252,9 +401,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
         return over
     micros = to_micros("over", over)
     if micros % steps.size:
-        raise ValueError(
-            f"over must be a multiple of window, got {in_words(micros)} with windows of {in_words(steps.size)}"
-        )
+        raise ValueError(f"over must be a multiple of window, got {in_words(micros)} with windows of {steps.length}")
     return micros // steps.size if micros > steps.size else "window"
 
 

@@ -41,7 +41,7 @@ from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from privstream.transforms.timing.steps import CalendarSteps, Moment, Steps, WindowOptions
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList
 from typing_extensions import Unpack, override
@@ -241,6 +241,8 @@ class TopKWithGap(PrivateTransform):
             checks.integer("streams_per_person", streams_per_person, minimum=1)
         streams = len(self.streams or ("",))
         if self.unit == "person_in_window":
+            if isinstance(self.steps, CalendarSteps):
+                raise ValueError("unit must not be person_in_window with windows of a calendar: they differ in length")
             limits = {"participation_cap": cap, "streams_per_person": streams_per_person}
             for name, value in (limits | {"renew_every": self.steps.renewal}).items():
                 if value is not None:

@@ -1,0 +1,146 @@
+"""Items of several columns from file to file: rows have these columns, in every format and wherever they are sent."""
+
+import csv
+import json
+import re
+
+import polars
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.internal import pickler
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines import cli
+from privstream.pipelines.frames import ask, read
+from privstream.pipelines.sinks.postgres_table import PostgresTable
+from privstream.pipelines.sinks.row_files import json_values, read_row_file, with_item_columns, write_row_file
+from privstream.transforms.events.item_columns import join_item
+from privstream.transforms.rows import CategoryFlag, HeavyHitter, KeyCount, QueryAnswer
+
+TIME = "2030-01-01T00:00:00Z"
+ITEMS = [("de", "a,b"), ("de,a", "b"), ('"q"', "de, x")]
+FOUND = ["--window", "1h", "--start", "2030-01-01", "--windows", "1", "--max_contributions", "3"]
+OPTIONS = ["--epsilon", "30", "--delta", "1e-6", *FOUND, "--item_field", "country,page"]
+
+
+@pytest.fixture
+def events(tmp_path):
+    path = tmp_path / "events.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["user", "country", "page", "time"])
+        writer.writerows([f"u{n}", *item, TIME] for n in range(40) for item in ITEMS)
+        writer.writerow(["v", "de", "", TIME])
+    return path
+
+
+def refused(call, capsys):
+    assert cli.main(call) == 2
+    return capsys.readouterr().err
+
+
+def items_of(path):
+    if path.suffix == ".csv":
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+    elif path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        rows = pq.read_table(path).to_pylist()
+    assert all("item" not in row for row in rows)
+    return sorted((row["country"], row["page"]) for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_have_the_columns_and_are_read_again(kind, events, tmp_path, capsys):
+    out = tmp_path / f"rows.{kind}"
+    assert cli.main(["counts", "--input", str(events), "--output", str(out), *OPTIONS]) == 0
+    assert items_of(out) == sorted(ITEMS)
+    assert "1 record without an item in --item_field" in capsys.readouterr().err
+    result = read(out)
+    assert sorted(zip(*(result.table[name].to_pylist() for name in ("country", "page")), strict=True)) == sorted(ITEMS)
+    assert {row.item for row in result.rows} == {'de, "a,b"', '"de,a", b', '"""q""", "de, x"'}
+    assert result.picture()
+
+
+def test_the_terminal_shows_an_item_as_one(events, capsys):
+    assert cli.main(["counts", "--input", str(events), "--output", "-", *OPTIONS]) == 0
+    assert 'de, "a,b"' in capsys.readouterr().out
+
+
+def test_lists_have_the_columns(events, tmp_path):
+    domain, out = tmp_path / "items.txt", tmp_path / "rows.csv"
+    domain.write_text('de,"a,b"\nfr,x\n')
+    call = ["counts", "--input", str(events), "--output", str(out), *OPTIONS, "--domain", str(domain)]
+    assert cli.main(call) == 0
+    assert items_of(out) == [("de", "a,b"), ("fr", "x")]
+    rules = tmp_path / "rules.jsonl"
+    rules.write_text('{"name": "many", "at_least": 20, "items": ["de,\\"a,b\\""]}\n')
+    alerts = ["alerts", "--input", str(events), "--output", str(tmp_path / "alerts.jsonl"), "--rules", str(rules)]
+    alerts += ["--epsilon", "30", "--delta", "1e-6", "--window", "1h", "--start", "2030-01-01"]
+    alerts += ["--end", "2030-01-01T01:00:00Z"]
+    assert cli.main([*alerts, "--item_field", "country,page"]) == 0
+    assert json.loads((tmp_path / "alerts.jsonl").read_text())["rule"] == "many"
+
+
+@pytest.mark.parametrize(
+    "fields, rule",
+    [
+        ("country,country", "different columns"),
+        ("user,page", "must be different fields, got user, user, page, time"),
+        ("country,pages", "--item_field must name a field of .* no `pages` there.* did you mean `page`"),
+        ('country,"page', "a line of CSV"),
+        ("country,", "none of them empty"),
+    ],
+)
+def test_names_that_are_refused(fields, rule, events, tmp_path, capsys):
+    call = ["counts", "--input", str(events), "--output", str(tmp_path / "rows.csv"), *OPTIONS[:-1], fields]
+    assert re.search(rule, refused(call, capsys))
+
+
+def test_names_of_other_columns_are_refused_and_those_that_avro_has_not(events, tmp_path, capsys):
+    events.write_text(events.read_text().replace("country", "count", 1).replace("page", "two words", 1))
+    call = ["counts", "--input", str(events), *OPTIONS[:-1]]
+    said = refused([*call, "count,two words", "--output", str(tmp_path / "rows.csv")], capsys)
+    assert "item_field must not name `count`, which is another column" in said
+    events.write_text(events.read_text().replace("count", "country", 1))
+    said = refused([*call, "country,two words", "--output", str(tmp_path / "rows.avro")], capsys)
+    assert "must not be Avro, which has no columns such as `two words`" in said
+    assert cli.main([*call, "country,two words", "--output", str(tmp_path / "rows.csv")]) == 0
+
+
+def test_a_frame_has_items_of_several_columns():
+    rows = [(f"u{n}", *item, TIME) for n in range(40) for item in ITEMS]
+    frame = polars.DataFrame(rows, schema=["user", "country", "page", "time"], orient="row")
+    options = {"epsilon": 30, "delta": 1e-6, "window": "1h", "start": "2030-01-01", "windows": 1}
+    found = ask("counts", frame, **options, max_contributions=3, item_field=["country", "page"], ledger="none")
+    assert sorted(zip(*(found.table[name].to_pylist() for name in ("country", "page")), strict=True)) == sorted(ITEMS)
+
+
+HOUR = Timestamp(3600)
+ROW = KeyCount("", Timestamp(0), HOUR, join_item(ITEMS[0]), 5, 1.5, 9, 2, 8, 5.1, 3.0, 7.0, HOUR, False)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "avro"])
+@pytest.mark.parametrize("names", [("country", "page"), ("item", "page"), ("page", "item", "more")])
+def test_files_give_back_the_rows_that_were_written(kind, names, tmp_path):
+    row = ROW._replace(item=join_item(["a, b", '"', "x"][: len(names)]))
+    path, written = str(tmp_path / f"rows.{kind}"), with_item_columns(KeyCount, names)
+    write_row_file(path, written, [row])
+    assert read_row_file(path, KeyCount) == [row] == read_row_file(path, written)
+
+
+def test_databases_and_topics_have_the_columns():
+    written = pickler.loads(pickler.dumps(with_item_columns(KeyCount, ("country", "page"))))
+    table = PostgresTable("postgresql://me@host:5432/base/rows", "run", written, ("window_start", "item"))
+    assert '"country" text NOT NULL, "page" text NOT NULL' in table.create_statement()
+    assert '"item"' not in table.create_statement()
+    key = {"run_id": "run", "window_start": "1970-01-01T00:00:00Z", "country": "de", "page": "a,b"}
+    assert [json.loads(one) for one in table.row_keys([ROW])] == [key]
+    assert json_values(written, ROW)["page"] == "a,b" and "item" not in json_values(written, ROW)
+
+
+def test_of_one_column_nothing_changes():
+    for row_type in (KeyCount, HeavyHitter, CategoryFlag, QueryAnswer):
+        assert with_item_columns(row_type, ("item",)) is row_type
+    assert with_item_columns(QueryAnswer, ("a", "b")) is QueryAnswer
+    with pytest.raises(ValueError, match="must not name `run_id`"):
+        with_item_columns(KeyCount, ("a", "run_id"))

@@ -1,0 +1,123 @@
+"""Windows of whole days, weeks, months or years of a calendar in a time zone: their starts are public."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.privacy.units import SECOND
+from privstream.transforms.events.local_times import read_zone
+
+DAY = 86_400 * SECOND
+UNITS = {"day": DAY, "week": 7 * DAY, "month": 2_629_746 * SECOND, "year": 31_556_952 * SECOND}
+"""How long each is on average, in microseconds."""
+
+MONTHS = {"month": 1, "year": 12}
+LAST_YEAR = 2200
+SURE_DAY = 28
+"""Every month has it."""
+
+FORM = re.compile(r"(\d{1,4})(day|week|month|year)s?(?: (\S+))?")
+RULE = (
+    "must be whole days, weeks, months or years of a calendar, such as 1month, 2weeks or 1day, with a time zone behind "
+    "it if that is not UTC, such as 1month Europe/Berlin"
+)
+
+
+class Calendar(NamedTuple):
+    """So many units of a calendar in a zone.
+
+    Attributes:
+        number: of units, at least 1.
+        unit: of `UNITS`.
+        zone: IANA time zone.
+    """
+
+    number: int
+    unit: str
+    zone: str
+
+    @classmethod
+    def parse(cls, text: str) -> Calendar:
+        """Return what a text means.
+
+        Raises:
+            ValueError: it is none.
+
+        >>> str(Calendar.parse("2weeks")), str(Calendar.parse("1month Europe/Berlin"))
+        ('2 weeks in UTC', '1 month in Europe/Berlin')
+        """
+        found = FORM.fullmatch(text)
+        if found is None or not int(found[1]):
+            raise ValueError(f"window {RULE}, got {text!r}")
+        made = cls(int(found[1]), found[2], found[3] or "UTC")
+        read_zone(made.zone)
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.number:,} {self.unit}{'s' * (self.number != 1)} in {self.zone}"
+
+    @property
+    def length(self) -> int:
+        """How long it is on average, in microseconds."""
+        return self.number * UNITS[self.unit]
+
+    def starts(self, start: int, until: int | None) -> np.ndarray:
+        """Return the starts of all windows from one on, in microseconds, and the end of the last one.
+
+        The last one ends at `until`, or in the year 2200.
+
+        Raises:
+            ValueError: no window of a calendar starts at `start`, or none ends at `until`.
+        """
+        starts = _starts(self, start)
+        if until is None:
+            return starts
+        last = int(np.searchsorted(starts, until))
+        if last == 0:
+            raise ValueError("end must leave room for one window after start")
+        if last == len(starts) or starts[last] != until:
+            near = " or ".join(_iso(starts[place]) for place in (last - 1, last) if 0 < place < len(starts))
+            raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {_iso(until)}")
+        return starts[: last + 1]
+
+
+@lru_cache(maxsize=64)
+def _starts(calendar: Calendar, start: int) -> np.ndarray:
+    """Return the starts of all windows from one on until the year 2200, read-only."""
+    zone = read_zone(calendar.zone)
+    first = datetime.fromtimestamp(start / SECOND, UTC).astimezone(zone).date()
+
+    def moment(day: date) -> int:
+        """Return when a day begins; where clocks leave out midnight, that is the moment at which they do."""
+        return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) * SECOND
+
+    if moment(first) != start:
+        raise ValueError(
+            f"start must be where a day begins in {calendar.zone}, such as {_iso(moment(first))}, got {_iso(start)}"
+        )
+    if calendar.unit in MONTHS and first.day > SURE_DAY:
+        raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {first.day}")
+    days = [first]
+    while days[-1].year < LAST_YEAR:
+        days.append(_after(days[-1], calendar))
+    found = np.array([moment(day) for day in days], np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def _after(day: date, calendar: Calendar) -> date:
+    """Return the day on which the next window begins."""
+    if calendar.unit not in MONTHS:
+        return day + timedelta(days=calendar.number * (UNITS[calendar.unit] // DAY))
+    years, month = divmod(day.month - 1 + calendar.number * MONTHS[calendar.unit], 12)
+    return day.replace(year=day.year + years, month=month + 1)
+
+
+def _iso(micros: int) -> str:
+    """Write a moment as people do."""
+    return str(Timestamp(micros=int(micros)).to_rfc3339())
