@@ -58,7 +58,7 @@ def row_of(word: str, hour: int, name: str) -> Any:
     fixed |= dict.fromkeys(("rise", "rise_lower", "rise_upper", "rise_probability"))
     fixed |= dict.fromkeys(("kept", "left_out", "full", "full_lower", "full_upper"))
     fixed = {field: value for field, value in fixed.items() if field in values}
-    whole = {field: int(value) for field, value in fixed.items() if type(values[field]) is int}
+    whole = {field: int(value) for field, value in fixed.items() if type(values[field]) is int and value is not None}
     return row_type(**(values | fixed | whole))
 
 

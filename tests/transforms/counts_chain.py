@@ -4,7 +4,7 @@ from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey, sealed_key
 from privstream.transforms.counts.contributions import TOTALS, unsealed_counts
-from privstream.transforms.counts.publishing import clock_names, on_clock
+from privstream.transforms.counts.publishing import clock_names, in_groups, on_clock
 from privstream.transforms.timing.clocked import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
 from workloads import SECOND, START
@@ -77,8 +77,10 @@ def exact(chain):
     """Return what was counted before noise: (step, stream, item) -> (contributions, people who are new)."""
     found = {}
     for _, record in chain.counted:
-        step = sealed_key(record).step
+        step, shard = sealed_key(record).step, sealed_key(record).shard
         for stream, batch in unsealed_counts(record).each():
+            if stream == TOTALS and (shard or sealed_key(record).stream != min(in_groups(chain.made.streams or ("",)))):
+                continue  # every shard of keys of every group of streams gets the same ones
             people = batch.counts if batch.new is None else batch.new
             for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
                 names = {0: "kept", 1: "left out"} if stream == TOTALS else chain.made.domain or batch.names

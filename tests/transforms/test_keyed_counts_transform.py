@@ -24,6 +24,7 @@ from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.transforms.counts import publishing
+from privstream.transforms.counts.contributions import TOTALS
 from privstream.transforms.counts.publishing import on_clock
 from privstream.transforms.timing import keyed_state
 from tiny_runner import END
@@ -175,6 +176,11 @@ def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     without, both = (exact(drive_at_once(made, some, random.Random(1))) for some in (crowd, crowd + person))
     moved = {place: np.subtract(both[place], without.get(place, (0, 0))) for place in both}
     assert without.keys() <= both.keys()
+    told = {place: moved.pop(place)[0] for place in [*moved] if place[1] == TOTALS}
+    if (law := made.mechanism.left_out) is not None:
+        for which, most in (("kept", made.mechanism.contributions), ("left out", law.in_all)):
+            by_step = [count for place, count in told.items() if place[2] == which]
+            assert all(0 <= count <= law.per_window for count in by_step) and sum(by_step) <= most
     assert all(0 <= people <= count <= 1 for count, people in moved.values())
     assert sum(count for count, _ in moved.values()) <= made.mechanism.contributions
     if made.mechanism.contributions_per_key == 1:
