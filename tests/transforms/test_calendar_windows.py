@@ -128,8 +128,8 @@ def test_labels_tell_calendars_apart_and_survive_a_worker():
     ("window", "given", "rule"),
     [
         ("1month", {}, "start must be given"),
-        ("0months", {"start": 0}, "window must be whole days, weeks, months or years of a calendar"),
-        ("1fortnight", {"start": 0}, "window must be whole days"),
+        ("0months", {"start": 0}, "a text of whole days, weeks, months or years of a calendar"),
+        ("1fortnight", {"start": 0}, "a text of whole days"),
         ("1month Europe/Nowhere", {"start": 0}, "time_zone must be an IANA time zone"),
         ("1month Europe/Berlin", {"start": 0}, "start must be where a day begins in Europe/Berlin, such as 1969"),
         ("1month", {"start": 30 * 86_400}, "start must be one of the first 28 days of a month, got day 31"),
