@@ -211,3 +211,11 @@ def test_rows_are_about_days_of_the_calendar(name):
 def test_what_needs_windows_of_one_length_is_refused(make):
     with pytest.raises(ValueError, match="with windows of a calendar"):
         make()
+
+
+def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:
+    start = datetime(2011, 12, 28, tzinfo=ZoneInfo("Pacific/Apia")).timestamp()  # there was no 30 December
+    steps = Steps.of(window="1day Pacific/Apia", start=start, windows=6)
+    ends = [steps.bounds(step)[1] for step in range(6)]
+    assert len(set(ends)) == 6
+    assert [steps.ending(end) for end in ends] == list(range(6))

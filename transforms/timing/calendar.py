@@ -105,7 +105,7 @@ def _starts(calendar: Calendar, start: int) -> np.ndarray:
     days = [first]
     while days[-1].year < LAST_YEAR:
         days.append(_after(days[-1], calendar))
-    found = np.array([moment(day) for day in days], np.int64)
+    found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
     found.flags.writeable = False
     return found
 
