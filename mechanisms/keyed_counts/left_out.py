@@ -14,7 +14,7 @@ from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import SMOOTHING, GaussianCurve, SlackCurve
+from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, GaussianCurve, SlackCurve
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -115,7 +115,7 @@ def limits_of_totals(bounds: Bounds) -> tuple[int, int]:
 
 def _noise(shift: float, square: int, bounds: Bounds) -> ToeplitzNoise:
     """Return noise of totals that one person moves by a vector whose squares add up to so much."""
-    sigma = math.sqrt(bounds.persons * square / shift**2 + SMOOTHING) * (1 + 1e-12)
+    sigma = max(SMALLEST_SIGMA, math.sqrt(bounds.persons * square / shift**2 + SMOOTHING) * (1 + 1e-12))
     return ToeplitzNoise(BandedFactor(1, 1), WideGaussian(sigma), 0, 1)
 
 

@@ -23,6 +23,7 @@ TRIES = 30
 DIGITS = 6
 FINEST_GRID, GRID_POINTS = 1e-4, 200_000
 
+TOO_SMALL = "epsilon or delta of privacy must be larger for so many questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
 
@@ -70,11 +71,20 @@ def calibrate(asked: Sequence[Asked], epsilon: float, delta: float) -> Calibrate
     whole = math.fsum(each.share for each in asked)
     weights = [each.share / whole for each in asked]
     if len(asked) == 1:
-        return _made(asked, [epsilon], [delta], epsilon, delta, None)
-    if delta == 0:
-        epsilons = [rounded_down(epsilon * weight) for weight in weights]
-        return _made(asked, epsilons, [0.0] * len(asked), epsilon, delta, PureDp(math.fsum(epsilons)))
-    return _scaled(asked, weights, epsilon, delta)
+        return _made(asked, [rounded_down(epsilon)], [rounded_down(delta) if delta else 0.0], delta)
+    return _scaled(asked, weights, epsilon, delta) if delta else _divided(asked, weights, epsilon)
+
+
+def _divided(asked: Sequence[Asked], weights: Sequence[float], epsilon: float) -> Calibrated:
+    """Divide an epsilon in proportion, such that what it comes to for the unit of all questions is within it."""
+    whole = epsilon
+    for _ in range(TRIES):
+        found = _made(asked, [rounded_down(whole * weight) for weight in weights], [0.0] * len(asked), 0.0)
+        cost = found.guarantee.epsilon
+        if cost <= epsilon:
+            return found
+        whole *= (1 - 10.0**-DIGITS) * epsilon / cost  # a change by this unit is several by that of a question
+    raise ValueError(TOO_SMALL)
 
 
 def _scaled(asked: Sequence[Asked], weights: Sequence[float], epsilon: float, delta: float) -> Calibrated:
@@ -90,7 +100,7 @@ def _scaled(asked: Sequence[Asked], weights: Sequence[float], epsilon: float, de
             rounded_down(GaussianCurve(shift=one).epsilon(delta if own is None else own))
             for one, own in zip(shares, of_noise, strict=True)
         ]
-        found = _made(asked, epsilons, deltas, epsilon, delta, None)
+        found = _made(asked, epsilons, deltas, delta)
         curves = [each.transform.guarantee.known_curve for each in found.questions]
         of_noise = [_delta_of_noise(curve, own) for curve, own in zip(curves, deltas, strict=True)]
         cost = found.guarantee.epsilon
@@ -105,7 +115,7 @@ def _scaled(asked: Sequence[Asked], weights: Sequence[float], epsilon: float, de
             near = (low + high) / 2 if high < math.inf else 2 * shift
         shift = near
     if best is None:
-        raise ValueError("epsilon or delta of privacy must be larger for so many questions: no budget is small enough")
+        raise ValueError(TOO_SMALL)
     return replace(best, guarantee=replace(best.guarantee, epsilon=epsilon))
 
 
@@ -115,14 +125,7 @@ def _delta_of_noise(curve: PrivacyCurve, delta: float) -> float | None:
     return delta - slack if isinstance(inner, GaussianCurve) else None
 
 
-def _made(
-    asked: Sequence[Asked],
-    epsilons: Sequence[float],
-    deltas: Sequence[float],
-    epsilon: float,
-    delta: float,
-    pure: PureDp | None,
-) -> Calibrated:
+def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[float], delta: float) -> Calibrated:
     """Return questions with these budgets; the epsilon of the whole is what they cost at the total delta."""
     paid = []
     for each, own, part in zip(asked, epsilons, deltas, strict=True):
@@ -141,7 +144,7 @@ def _made(
     if len(paid) == 1:
         return Calibrated(tuple(paid), turned[0])
     interval = max(FINEST_GRID, plain / GRID_POINTS)
-    curve: PrivacyCurve = pure or joint_curve([each.known_curve for each in turned], interval)
+    curve: PrivacyCurve = joint_curve([each.known_curve for each in turned], interval) if delta else PureDp(plain)
     composed = curve.epsilon(delta) if delta else math.inf
     whole = replace(
         turned[0],
@@ -177,7 +180,13 @@ def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> tuple[PrivacyUnit
 
 
 def rounded_down(value: float) -> float:
-    """Return a number > 0 with six digits that is not larger, which a command line can repeat."""
+    """Return a number > 0 with six digits that is not larger, which a command line can repeat.
+
+    Raises:
+        ValueError: it is not above 0: no epsilon is needed where delta alone would allow what is to be seen.
+    """
+    if value <= 0:
+        raise ValueError("delta of privacy must be smaller for so small an epsilon: a question would have none")
     found = float(f"{value:.{DIGITS}g}")
     unit = 10.0 ** (math.floor(math.log10(value)) - DIGITS + 1)
     return found if found <= value else float(f"{found - unit:.{DIGITS}g}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.monitor.calibration import Asked, Calibrated, calibrate
@@ -54,9 +55,24 @@ def _calibrated(monitor: MonitorFile, improve: str | None) -> Calibrated:
     questions = [
         replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
     ]
-    return calibrate(
+    found = calibrate(
         [Asked(each.name, each.share, each.transform) for each in questions], monitor.epsilon, monitor.delta
     )
+    _check_same_people(monitor, found.guarantee.unit)
+    return found
+
+
+def _check_same_people(monitor: MonitorFile, unit: PrivacyUnit) -> None:
+    """Refuse questions that mean different things by the person, or by that person's window, that all protect."""
+    fields = [] if unit.what != "person" else ["user"] if unit.window is None else ["user", "time"]
+    for field in fields:
+        first, *others = ((each, getattr(each.options, f"{field}_field", None)) for each in monitor.questions)
+        for each, name in others:
+            if name != first[1]:
+                raise UsageError(
+                    f"{monitor.path}, line {each.line}: questions.{each.name}: {field} must be {first[1]}, as in "
+                    f"{first[0].name}, for all questions together protect {unit}; got {name}"
+                )
 
 
 def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | None) -> dict[str, Any]:

@@ -66,6 +66,11 @@ def test_squared_shifts_of_all_parts_add_up_to_the_budget(kind, neighbouring, pe
     assert squares[1] + squares[2] == pytest.approx(0.05 * shift**2, rel=1e-6)
 
 
+def test_noise_is_never_smaller_than_its_proof_allows():
+    large = FoundKeys(**GIVEN | {"epsilon": 20.0, "contributions": 1, "full_share": 0.5})
+    assert all(noise.law.sigma >= 3 for noise in large.left_out.noises)  # Lemma 1 of counters.md
+
+
 def test_totals_have_noise_of_their_own_bound_to_step_and_total():
     made = FoundKeys(**GIVEN)
     noise = SeededNoise(3)

@@ -390,6 +390,7 @@ def test_items_that_stay_found_are_rows_pictures_and_pages(city: City, tmp_path:
     assert "--forget must not be given where a known domain is tested" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_the_method_does_not_use_makes_no_other_run(city: City, tmp_path: Path, capsys) -> None:
     """Counts charge nobody: with any --max_hits, or none, rows and run are the same; not so with statuses."""
     common = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--start", "2024-01-01", "--horizon", "4"]

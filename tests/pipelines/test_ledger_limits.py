@@ -315,6 +315,7 @@ def test_nothing_is_half_written_when_the_disk_is_full(ledger: Ledger, monkeypat
     assert ledger.append(entry("two"), accept).line == 2
 
 
+@pytest.mark.slow
 def test_runs_that_fit_are_counted_by_the_same_composition(capsys: pytest.CaptureFixture[str]) -> None:
     for guarantee, limit in (
         (gaussian(0.5, 1e-7), Limit(4.0, 1e-5)),

@@ -2,12 +2,13 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.cli import main
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.calibration import Asked, calibrate, common_unit, rounded_down
@@ -124,9 +125,9 @@ class Gaussian:
 class Pure:
     """A transform with noise of a pure guarantee."""
 
-    def __init__(self, epsilon: float, delta: float) -> None:
+    def __init__(self, epsilon: float, delta: float, unit: PrivacyUnit = PERSON) -> None:
         self.guarantee = PrivacyGuarantee(
-            unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
+            unit=unit, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
         )
 
 
@@ -148,6 +149,41 @@ def test_parts_that_are_not_gaussian_are_within_the_total() -> None:
     pure = calibrate([Asked("a", 2.0, Pure), Asked("b", 1.0, Pure)], 1.0, 0.0)
     assert [each.epsilon for each in pure.questions] == [0.666666, 0.333333]
     assert pure.guarantee.curve == PureDp(0.666666 + 0.333333)
+
+
+def test_epsilons_add_up_for_the_unit_of_all_questions() -> None:
+    """An event is two changes of a person: what protects a person counts twice, and the total holds all the same."""
+    found = calibrate([Asked("a", 1.0, Pure), Asked("b", 1.0, partial(Pure, unit=EVENT))], 1.0, 0.0)
+    person, event = (each.epsilon for each in found.questions)
+    assert found.guarantee.unit == EVENT and 0.99 < 2 * person + event <= 1
+    assert found.guarantee.epsilon == 2 * person + event and found.guarantee.curve == PureDp(2 * person + event)
+
+
+def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
+    """No printed number is above the total."""
+    (alone,) = calibrate([Asked("a", 1.0, Gaussian)], 1.2345678, 1.2345678e-6).questions
+    assert (alone.epsilon, alone.delta) == (1.23456, 1.23456e-6)
+    with pytest.raises(ValueError, match="delta of privacy must be smaller"):
+        calibrate([Asked("a", 1.0, Pure), Asked("b", 1.0, Gaussian)], 0.01, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("windows", "field", "message"),
+    [
+        ("windows: 4", "user: session", "questions.b: user must be customer, as in a"),
+        ("renew_every: 4h", "user: session", "questions.b: user must be customer, as in a"),
+        ("renew_every: 4h", "time: created", "questions.b: time must be ts, as in a"),
+        ("windows: 4", "time: created", None),
+    ],
+)
+def test_questions_mean_the_same_by_a_person(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: str, field: str, message: str | None
+) -> None:
+    """Promises about customers and about sessions are not about one person."""
+    counts = "question: counts, forget: true"
+    text = HEAD.replace("windows: 4", windows) + f"  a: {{{counts}}}\n  b: {{{counts}, {field}}}\n"
+    assert main(["plan", monitor(tmp_path, text)]) == (0 if message is None else 2)
+    assert (message or "") in capsys.readouterr().err
 
 
 def test_units_must_have_one_in_common() -> None:

@@ -47,6 +47,7 @@ def test_a_number_of_windows_is_the_same_run_by_both_names(
     assert found[0][0] != rows(f"{question} {SINCE} --windows 4", capsys)[0]
 
 
+@pytest.mark.slow
 def test_without_a_start_it_is_the_number_of_windows_of_a_person(
     folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +56,7 @@ def test_without_a_start_it_is_the_number_of_windows_of_a_person(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_limit_of_a_person_is_called_by_its_name(folder: None, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"{HITTERS} --horizon 2 --input events.jsonl --output rows.jsonl --noise_key_file key"
     assert cli.main(shlex.split(line)) == 0

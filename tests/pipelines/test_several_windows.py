@@ -75,6 +75,7 @@ def test_sums_are_views_of_the_same_release(shop: Path, tmp_path: Path) -> None:
     assert numbers["threshold"] == guarantees[0]["accuracy"]["threshold"]
 
 
+@pytest.mark.slow
 def test_what_is_no_view_is_another_release(shop: Path, tmp_path: Path) -> None:
     ledger = str(tmp_path / "ledger.jsonl")
     options = [[], ["--forget"], ["--forget", "--over", "2h"], ["--over", "start"], ["--domain", f"{shop}/items"]]

@@ -256,6 +256,7 @@ def test_found_items_are_ranked_by_estimates(
             assert numbers[first.item] >= max(numbers.values()) - 2 * first.error_bound
 
 
+@pytest.mark.slow
 def test_items_that_are_not_found_have_no_place(
     city_found: FoundCity, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +274,7 @@ def test_items_that_are_not_found_have_no_place(
     assert sum(row.gap is None for row in found[0]) == FOUND_WINDOWS
 
 
+@pytest.mark.slow
 def test_a_watched_folder_has_rows_that_are_not_finished(
     city_found: FoundCity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

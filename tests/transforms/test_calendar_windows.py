@@ -128,8 +128,8 @@ def test_labels_tell_calendars_apart_and_survive_a_worker():
     ("window", "given", "rule"),
     [
         ("1month", {}, "start must be given"),
-        ("0months", {"start": 0}, "window must be whole days, weeks, months or years of a calendar"),
-        ("1fortnight", {"start": 0}, "window must be whole days"),
+        ("0months", {"start": 0}, "a text of whole days, weeks, months or years of a calendar"),
+        ("1fortnight", {"start": 0}, "a text of whole days"),
         ("1month Europe/Nowhere", {"start": 0}, "time_zone must be an IANA time zone"),
         ("1month Europe/Berlin", {"start": 0}, "start must be where a day begins in Europe/Berlin, such as 1969"),
         ("1month", {"start": 30 * 86_400}, "start must be one of the first 28 days of a month, got day 31"),
@@ -211,3 +211,11 @@ def test_rows_are_about_days_of_the_calendar(name):
 def test_what_needs_windows_of_one_length_is_refused(make):
     with pytest.raises(ValueError, match="with windows of a calendar"):
         make()
+
+
+def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:
+    start = datetime(2011, 12, 28, tzinfo=ZoneInfo("Pacific/Apia")).timestamp()  # there was no 30 December
+    steps = Steps.of(window="1day Pacific/Apia", start=start, windows=6)
+    ends = [steps.bounds(step)[1] for step in range(6)]
+    assert len(set(ends)) == 6
+    assert [steps.ending(end) for end in ends] == list(range(6))

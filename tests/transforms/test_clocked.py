@@ -419,8 +419,10 @@ def test_bad_windows_are_refused(arguments, message):
         Steps.of(**arguments)
 
 
-def test_windows_must_be_numbers():
+def test_windows_must_be_numbers_or_of_a_calendar():
     with pytest.raises(TypeError, match="window must be"):
+        Steps.of(window=[10])
+    with pytest.raises(ValueError, match="window must be a number of seconds, or a text of whole days"):
         Steps.of(window="10")
 
 

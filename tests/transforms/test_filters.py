@@ -177,3 +177,9 @@ def test_conditions_mean_what_they_mean_in_sql_row_by_row_and_in_columns(text, r
     kinds = Filter(text).kinds
     columns = {name: pa.array([row[name] for row in rows], KINDS[kind or NUMBER]) for name, kind in kinds.items()}
     assert Filter(text).passes(columns, len(rows)).tolist() == one_by_one
+
+
+def test_in_takes_negative_zero_as_equality_does() -> None:
+    for condition in ("a == 0", "a in (0,)", "a in (-0.0,)"):
+        assert [Filter(condition).accepts({"a": zero}) for zero in (-0.0, 0.0)] == [True, True]
+    assert not Filter("a not in (0,)").accepts({"a": -0.0})

@@ -461,6 +461,8 @@ def _compared(node: ast.Compare, columns: Mapping[str, pa.Array]) -> Iterator[An
             yield (pc.is_null if isinstance(operator, ast.Is) else pc.is_valid)(value)
         elif isinstance(right, ast.Tuple | ast.List | ast.Set):
             among = pa.array([_evaluate(each, columns).as_py() for each in right.elts], value.type)
+            if pa.types.is_floating(value.type):  # is_in tells -0.0 from 0.0, == does not
+                value, among = pc.add(value, 0.0), pc.add(among, 0.0)
             found = pc.if_else(pc.is_valid(value), pc.is_in(value, among), pa.scalar(None, pa.bool_()))
             yield pc.invert(found) if isinstance(operator, ast.NotIn) else found
         else:

@@ -23,8 +23,8 @@ SURE_DAY = 28
 
 FORM = re.compile(r"(\d{1,4})(day|week|month|year)s?(?: (\S+))?")
 RULE = (
-    "must be whole days, weeks, months or years of a calendar, such as 1month, 2weeks or 1day, with a time zone behind "
-    "it if that is not UTC, such as 1month Europe/Berlin"
+    "must be a number of seconds, or a text of whole days, weeks, months or years of a calendar, such as 1month, "
+    "2weeks or 1day, with a time zone behind it if that is not UTC, such as 1month Europe/Berlin"
 )
 
 
@@ -105,7 +105,7 @@ def _starts(calendar: Calendar, start: int) -> np.ndarray:
     days = [first]
     while days[-1].year < LAST_YEAR:
         days.append(_after(days[-1], calendar))
-    found = np.array([moment(day) for day in days], np.int64)
+    found = np.unique([moment(day) for day in days]).astype(np.int64)  # a zone may leave out a day
     found.flags.writeable = False
     return found
 
