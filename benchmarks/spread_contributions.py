@@ -11,11 +11,13 @@ a half, nine tenths, and nearly all of what happened.
 Rules: `first` come; `spread`: ceil(C t / T) of C contributions by the end of window t of T; `half at once`: C / 2 from
 the start, the rest spread.
 
-Writes spread_contributions.csv to benchmarks/results.
+Writes spread_contributions.csv, and a picture of the first and last quarter at the limit in the middle, to
+benchmarks/results.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from _purchases import START, WEEK, Purchases
 from _report import parser, print_table, results_folder, write_csv
 from found_keys import DAY, flights
 from found_keys import START as NEW_YEAR
+from matplotlib.figure import Figure
 
 TOP = 10
 KEPT = (0.5, 0.9, 0.99)
@@ -41,7 +44,7 @@ class Contributions(NamedTuple):
     def of(cls, people: Any, items: Any, windows: Any) -> "Contributions":
         """Keep each person once for an item in a window."""
         table = pa.table({"person": people, "item": items, "window": windows})
-        distinct = table.group_by(["person", "item", "window"]).aggregate([])
+        distinct = table.group_by(["person", "item", "window"], use_threads=False).aggregate([])
         person, item = (distinct[name].combine_chunks().dictionary_encode().indices for name in ("person", "item"))
         mixed = np.random.default_rng(1).permutation(len(distinct))
         order = mixed[np.argsort(distinct["window"].to_numpy()[mixed], kind="stable")]
@@ -150,6 +153,25 @@ def compare(name: str, data: Contributions) -> Iterator[dict[str, Any]]:
             }
 
 
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw what counts in the first and in the last quarter, at the second limit of all data."""
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for place, (rule, colour) in enumerate(zip(RULES, ("#0072b2", "#e69f00", "#999999"), strict=True)):
+        some = [[row for row in rows if (row["data"], row["rule"]) == (name, rule)][1] for name in names]
+        at = np.arange(len(names)) + 0.25 * (place - 1)
+        ends = [[100 * row[quarter] for row in some] for quarter in ("first_quarter", "last_quarter")]
+        axes.vlines(at, *ends, color=colour, linewidth=2)
+        axes.plot(at, ends[0], "o", color=colour, fillstyle="none", label=f"{rule}: first quarter")
+        axes.plot(at, ends[1], "o", color=colour, label=f"{rule}: last quarter")
+    axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names])
+    axes.set_ylim(0, 104)
+    axes.set_ylabel("contributions that count, %")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     """Run."""
     options = parser(__doc__).parse_args()
@@ -161,7 +183,9 @@ def main() -> None:
                 data[f"flights by {name}"] = flown(length)
     rows = [row for name, some in data.items() for row in compare(name, some)]
     print_table("contributions that count, by rule", rows)
-    write_csv(results_folder(options) / "spread_contributions.csv", rows)
+    results = results_folder(options)
+    write_csv(results / "spread_contributions.csv", rows)
+    draw(rows, results / "spread_contributions.png")
 
 
 if __name__ == "__main__":

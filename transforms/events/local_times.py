@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.privacy.units import SECOND as MICROS
+from privstream.transforms.timing.calendar import read_zone
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 2200
@@ -76,18 +77,6 @@ def zone_clock(name: str) -> ZoneClock:
             changes.append(_first(zone, before, after, offset))
             offsets.append(offset)
     return ZoneClock(np.array(changes, np.int64) * MICROS, np.array(offsets, np.int64) * MICROS)
-
-
-def read_zone(name: str) -> ZoneInfo:
-    """Return a zone of the IANA database.
-
-    Raises:
-        ValueError: there is no such zone.
-    """
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(f"time_zone must be an IANA time zone such as Europe/Berlin or UTC, got {name!r}") from None
 
 
 def _offset(zone: ZoneInfo, time: datetime) -> int:

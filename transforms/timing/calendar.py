@@ -6,11 +6,11 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import SECOND
-from privstream.transforms.events.local_times import read_zone
 
 DAY = 86_400 * SECOND
 UNITS = {"day": DAY, "week": 7 * DAY, "month": 2_629_746 * SECOND, "year": 31_556_952 * SECOND}
@@ -116,6 +116,18 @@ def _after(day: date, calendar: Calendar) -> date:
         return day + timedelta(days=calendar.number * (UNITS[calendar.unit] // DAY))
     years, month = divmod(day.month - 1 + calendar.number * MONTHS[calendar.unit], 12)
     return day.replace(year=day.year + years, month=month + 1)
+
+
+def read_zone(name: str) -> ZoneInfo:
+    """Return a zone of the IANA database.
+
+    Raises:
+        ValueError: there is no such zone.
+    """
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"time_zone must be an IANA time zone such as Europe/Berlin or UTC, got {name!r}") from None
 
 
 def _iso(micros: int) -> str:
