@@ -44,3 +44,16 @@ def flink_cluster(tmp_path_factory):
     assert cluster.call("stop").count(": stopped") == len(flink_cluster_jobs.PROCESSES)
     with pytest.raises(AssertionError, match="no answer from the cluster"):
         cluster.call("status")
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """A PostgreSQL server, whose password is in the environment."""
+    made = pytest.importorskip("postgres_server")
+    if made.program("initdb") is None:
+        missing("no PostgreSQL: apt-get install postgresql")
+    started = made.PostgresServer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGPASSWORD", made.PASSWORD)
+        yield started
+    started.remove()

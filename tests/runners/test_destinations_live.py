@@ -8,7 +8,7 @@ import time
 import postgres_server
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from conftest import BROKER, missing
+from conftest import BROKER
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.sinks.destination import UnreachableError
@@ -26,20 +26,6 @@ AWAY_SECONDS = 2
 OPTIONS = "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --horizon 4 --run_id same --noise_key_file key"
 
 
-@pytest.fixture(scope="module")
-def server():
-    if postgres_server.program("initdb") is None:
-        missing("no PostgreSQL: apt-get install postgresql")
-    started = postgres_server.PostgresServer()
-    yield started
-    started.remove()
-
-
-@pytest.fixture(autouse=True)
-def password(monkeypatch):
-    monkeypatch.setenv("PGPASSWORD", postgres_server.PASSWORD)
-
-
 def hitter(item, hour=0, count=5):
     start = Timestamp(3600 * hour)
     return HeavyHitter.in_time("no", start, start + 3600, item, count, 1.5, start, "started")
@@ -48,80 +34,80 @@ def hitter(item, hour=0, count=5):
 ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]
 
 
-def table(server, name, run="run 1", **options):
-    return PostgresTable(server.url(name), run, HeavyHitter, SPEC.key, **options)
+def table(postgres, name, run="run 1", **options):
+    return PostgresTable(postgres.url(name), run, HeavyHitter, SPEC.key, **options)
 
 
-def items(server, name):
-    return [item for (item,) in server.ask(f"SELECT item FROM {name} ORDER BY window_start, item")]
+def items(postgres, name):
+    return [item for (item,) in postgres.ask(f"SELECT item FROM {name} ORDER BY window_start, item")]
 
 
-def test_a_row_is_in_the_table_once_and_runs_share_it(server):
-    one, other = table(server, "shared"), table(server, "shared", "run 2")
+def test_a_row_is_in_the_table_once_and_runs_share_it(postgres):
+    one, other = table(postgres, "shared"), table(postgres, "shared", "run 2")
     one.check(first=True)
     assert [one.send(ROWS), one.send(ROWS), one.send(ROWS[::-1])] == [0, 0, 0]
     other.check(first=True)
     other.send(ROWS[:1])
-    found = server.ask("SELECT run_id, extract(epoch FROM window_end)::int, item, count FROM shared ORDER BY 1, 2")
+    found = postgres.ask("SELECT run_id, extract(epoch FROM window_end)::int, item, count FROM shared ORDER BY 1, 2")
     assert found == [*(("run 1", 3600 * (hour + 1), "tea", 7 * hour) for hour in range(3)), ("run 2", 3600, "tea", 0)]
     with pytest.raises(ValueError, match="must be a table without rows of this run, but shared of results on"):
         one.check(first=True)
     one.check(first=False)
-    table(server, "shared", replace=True).send(ROWS[1:2])
-    assert server.ask("SELECT run_id, count FROM shared ORDER BY 1") == [("run 1", 7), ("run 2", 0)]
+    table(postgres, "shared", replace=True).send(ROWS[1:2])
+    assert postgres.ask("SELECT run_id, count FROM shared ORDER BY 1") == [("run 1", 7), ("run 2", 0)]
 
 
-def test_hostile_texts_are_rows_like_others(server):
+def test_hostile_texts_are_rows_like_others(postgres):
     hostile = ["x'; DROP TABLE hostile; --", "%s", "a\0b", "a\u2400b", "é" * 8192, '"', "\\", ""]
-    destination = table(server, "hostile")
+    destination = table(postgres, "hostile")
     destination.check(first=True)
     destination.send([hitter(item) for item in hostile])
-    assert sorted(items(server, "hostile")) == sorted(item.replace("\0", "\u2400") for item in hostile)
+    assert sorted(items(postgres, "hostile")) == sorted(item.replace("\0", "\u2400") for item in hostile)
 
 
-def test_a_missing_number_is_null(server):
-    destination = table(server, "missing")
+def test_a_missing_number_is_null(postgres):
+    destination = table(postgres, "missing")
     destination.check(first=True)
     destination.send([hitter("tea"), hitter("coffee")._replace(count=None, count_stddev=None)])
-    assert server.ask("SELECT item FROM missing WHERE count IS NULL AND count_stddev IS NULL") == [("coffee",)]
+    assert postgres.ask("SELECT item FROM missing WHERE count IS NULL AND count_stddev IS NULL") == [("coffee",)]
 
 
-def test_a_database_that_is_away_for_a_while_gets_every_row_once(server):
-    destination = table(server, "patient")
+def test_a_database_that_is_away_for_a_while_gets_every_row_once(postgres):
+    destination = table(postgres, "patient")
     destination.check(first=True)
-    server.stop()
+    postgres.stop()
     sending = threading.Thread(target=lambda: [destination.send([row]) for row in ROWS])
     sending.start()
     time.sleep(AWAY_SECONDS)
     assert sending.is_alive()
-    server.start()
+    postgres.start()
     sending.join(60)
-    assert items(server, "patient") == ["tea"] * 3
+    assert items(postgres, "patient") == ["tea"] * 3
 
 
-def test_a_database_that_stays_away_is_an_error_in_one_line(server, monkeypatch):
-    destination = table(server, "late")
+def test_a_database_that_stays_away_is_an_error_in_one_line(postgres, monkeypatch):
+    destination = table(postgres, "late")
     destination.check(first=True)
     destination.patience = 0.5
     monkeypatch.setenv("PGPASSWORD", "a wrong one")
     with pytest.raises(UnreachableError, match=r"in 0\.5 s: .*password authentication failed") as error:
         destination.send(ROWS)
     assert "\n" not in str(error.value) and "a wrong one" not in str(error.value)
-    assert items(server, "late") == []
+    assert items(postgres, "late") == []
 
 
-def test_tables_that_cannot_take_the_rows_are_refused_before_the_run(server, monkeypatch):
-    server.ask("CREATE TABLE narrow (item text, n int)")
+def test_tables_that_cannot_take_the_rows_are_refused_before_the_run(postgres, monkeypatch):
+    postgres.ask("CREATE TABLE narrow (item text, n int)")
     with pytest.raises(ValueError, match=r'but narrow of results .* has other columns: no "row_key" text, .*CREATE'):
-        table(server, "narrow").check(first=True)
-    server.ask(table(server, "keyless").create_statement().replace("PRIMARY KEY", "NOT NULL"))
+        table(postgres, "narrow").check(first=True)
+    postgres.ask(table(postgres, "keyless").create_statement().replace("PRIMARY KEY", "NOT NULL"))
     with pytest.raises(ValueError, match="--output must be a table that takes rows: there is no unique"):
-        table(server, "keyless").check(first=True)
+        table(postgres, "keyless").check(first=True)
     with pytest.raises(ValueError, match=r'may be created: schema "none" does not exist\. Run: CREATE TABLE'):
-        table(server, "none.trends").check(first=True)
+        table(postgres, "none.trends").check(first=True)
     monkeypatch.setenv("PGPASSWORD", "a wrong one")
     with pytest.raises(ValueError, match=r"database that answers: .*password authentication failed") as error:
-        table(server, "trends").check(first=True)
+        table(postgres, "trends").check(first=True)
     assert "\n" not in str(error.value) and "a wrong one" not in str(error.value)
 
 
@@ -187,19 +173,19 @@ def run(*options):
     return cli.main(["heavy-hitters", *OPTIONS.split(), "--runner=FnApiRunner", *options])
 
 
-def test_a_run_over_files_fills_a_table(server, searches, capsys):
-    to = ["--input=incoming/events.parquet", f"--output={server.url('files')}", "--copy=rows.jsonl"]
+def test_a_run_over_files_fills_a_table(postgres, searches, capsys):
+    to = ["--input=incoming/events.parquet", f"--output={postgres.url('files')}", "--copy=rows.jsonl"]
     assert run(*to) == 0
     assert f"rows sent to files of {postgres_server.DATABASE}" in capsys.readouterr().err
     lines = [json.loads(line) for line in (searches / "rows.jsonl").read_text().splitlines()]
-    assert lines and items(server, "files") == [
+    assert lines and items(postgres, "files") == [
         line["item"] for line in sorted(lines, key=lambda line: (line["window_start"], line["item"]))
     ]
-    before = server.ask("SELECT * FROM files ORDER BY row_key")
+    before = postgres.ask("SELECT * FROM files ORDER BY row_key")
     assert run(*to, "--overwrite") == 0
-    assert server.ask("SELECT * FROM files ORDER BY row_key") == before
+    assert postgres.ask("SELECT * FROM files ORDER BY row_key") == before
     (entry, _) = [json.loads(line) for line in (searches / "key.ledger.jsonl").read_text().splitlines()]
-    assert entry["output"] == server.url("files")
+    assert entry["output"] == postgres.url("files")
     assert not any(postgres_server.PASSWORD.encode() in path.read_bytes() for path in searches.glob("*.*"))
 
 

@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import postgres_server
 import pytest
-from conftest import missing
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
@@ -17,20 +16,6 @@ from privstream.pipelines.accounts.spending import Limit
 pytest.importorskip("psycopg")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 LINE = "counts --input a.csv --window 1d --start 2024-01-01 --end 2024-01-02 --epsilon 1 --delta 1e-6"
-
-
-@pytest.fixture(scope="module")
-def server():
-    if postgres_server.program("initdb") is None:
-        missing("no PostgreSQL: apt-get install postgresql")
-    started = postgres_server.PostgresServer()
-    yield started
-    started.remove()
-
-
-@pytest.fixture(autouse=True)
-def password(monkeypatch):
-    monkeypatch.setenv("PGPASSWORD", postgres_server.PASSWORD)
 
 
 def entry(run_id, epsilon=1.0):
@@ -56,8 +41,8 @@ def accept(earlier):
     """Take everything."""
 
 
-def test_runs_limits_and_the_chain_are_as_in_a_file(server, tmp_path):
-    for place in (str(tmp_path / "ledger"), server.url("chain")):
+def test_runs_limits_and_the_chain_are_as_in_a_file(postgres, tmp_path):
+    for place in (str(tmp_path / "ledger"), postgres.url("chain")):
         ledger = Ledger(place)
         assert not ledger.exists()
         assert ledger.foresee(entry("one"), accept).line == 1
@@ -70,10 +55,10 @@ def test_runs_limits_and_the_chain_are_as_in_a_file(server, tmp_path):
         assert ledger.exists()
         assert [one.run_id for one in ledger.read()] == ["one", "one", "two"]
         assert ledger.contents().limits["shop"].epsilon == 2.0
-    server.ask('UPDATE chain SET line = replace(line, \'"run_id": "one"\', \'"run_id": "own"\') WHERE number = 2')
+    postgres.ask('UPDATE chain SET line = replace(line, \'"run_id": "one"\', \'"run_id": "own"\') WHERE number = 2')
     with pytest.raises(ValueError, match="line 3 must follow the lines before it"):
         ledger.append(entry("four"), accept)
-    server.ask("DELETE FROM chain WHERE number = 2")
+    postgres.ask("DELETE FROM chain WHERE number = 2")
     with pytest.raises(ValueError, match="must have all of its lines, but there is no line 2"):
         ledger.read()
 
@@ -85,8 +70,8 @@ def _append_many(place, barrier, name):
             Ledger(place).append(entry(f"{name} {number}"), accept)
 
 
-def test_two_machines_at_once_do_not_pass_the_limit(server):
-    place, context = server.url("shared"), multiprocessing.get_context("fork")
+def test_two_machines_at_once_do_not_pass_the_limit(postgres):
+    place, context = postgres.url("shared"), multiprocessing.get_context("fork")
     Ledger(place).set_limit("shop", Limit(12.0))
     barrier = context.Barrier(2)
     processes = [context.Process(target=_append_many, args=(place, barrier, name)) for name in "ab"]
@@ -99,8 +84,8 @@ def test_two_machines_at_once_do_not_pass_the_limit(server):
     assert len({one.run_id for one in found}) == len(found) == 12
 
 
-def test_a_transaction_that_fails_leaves_no_line(server):
-    ledger = Ledger(server.url("failing"))
+def test_a_transaction_that_fails_leaves_no_line(postgres):
+    ledger = Ledger(postgres.url("failing"))
     ledger.append(entry("one"), accept)
 
     def fail(earlier):
@@ -111,12 +96,12 @@ def test_a_transaction_that_fails_leaves_no_line(server):
     assert [one.run_id for one in ledger.read()] == ["one"]
 
 
-def test_the_commands_take_it(server, tmp_path, monkeypatch, capsys):
+def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
     (tmp_path / "key").write_bytes(bytes(range(32)))
     (tmp_path / "key").chmod(0o600)
-    place = server.url("commands")
+    place = postgres.url("commands")
     assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
     own = ["--max_contributions", "1", "--noise_key_file", "key", "--ledger", place, "--dataset", "shop"]
     assert cli.main([*LINE.split(), *own, "--output", "rows.csv"]) == 0
@@ -128,7 +113,7 @@ def test_the_commands_take_it(server, tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr()
     assert "limit epsilon 1.5, delta 1e-05" in shown.out
     assert not any(secret in shown.out + shown.err for secret in (postgres_server.PASSWORD, "somebody", "wish"))
-    lines = " ".join(line for (line,) in server.ask("SELECT line FROM commands"))
+    lines = " ".join(line for (line,) in postgres.ask("SELECT line FROM commands"))
     assert not any(secret in lines for secret in (postgres_server.PASSWORD, "somebody", "wish"))
 
 

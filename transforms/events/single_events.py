@@ -192,9 +192,7 @@ class ReadRows(beam.DoFn):
         """Read one row."""
         fields = (self.user_field, self.time_field, self.stream_field, self.value_field)
         try:
-            if self.where is not None and not self.where.accepts(
-                {name: _read(row, name, None) for name in self.where.kinds}
-            ):
+            if not self._passes(row):
                 LOG.read(1)
                 self.filtered.inc()
                 return
