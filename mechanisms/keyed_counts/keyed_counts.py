@@ -279,8 +279,8 @@ class KeyedCounts(Mechanism[KeyedState]):
             numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{kept:.3g}, those that limits leave out with one of {left_out:.3g}, and the number of people who have "
-                f"used up their limit with one of {used_up:.3g} in the last window."
+                f"{kept:.3g}, those that limits leave out with one of {left_out:.3g}, and the number of people who "
+                f"have used up their limit with one of {used_up:.3g} in the last window."
             )
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),

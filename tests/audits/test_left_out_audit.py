@@ -1,4 +1,4 @@
-"""Attacks on what is told of limits: two totals, and the people who have used up their limit, through stage and noise."""
+"""Attacks on what is told of limits: two totals, and who has used up a limit, through the stage and with its noise."""
 
 import math
 
