@@ -35,6 +35,7 @@ def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, 
     return tuple(np.linalg.norm(np.array(sums), axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit):
     windows = 4

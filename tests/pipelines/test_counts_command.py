@@ -113,6 +113,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["sum_stddev"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_path: Path) -> None:
     options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value_field", "cents"]
     one = count(shop, tmp_path / "1.jsonl", *options)
