@@ -24,7 +24,8 @@ LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
 FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound", "lower", "upper",
           "smoothed", "smoothed_lower", "smoothed_upper", "reported_at", "backfilled",
           "rise", "rise_lower", "rise_upper", "rise_probability",
-          "kept", "left_out", "full", "full_lower", "full_upper")  # fmt: skip
+          "kept", "left_out", "used_up", "used_up_lower", "used_up_upper",
+          "full", "full_lower", "full_upper")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
