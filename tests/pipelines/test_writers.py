@@ -19,11 +19,11 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.plot.picture_spec import read_rows
 from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (
+    read_rows,
     MissingColumnsError,
     check_destination,
     read_row_file,
