@@ -202,14 +202,20 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def reader(spec: QuestionSpec, arguments: argparse.Namespace, fields: AnyFields) -> Any:
+def reader(spec: QuestionSpec, arguments: argparse.Namespace, fields: AnyFields | None = None) -> Any:
     """Return what reads the input; it has an end if another option is what is watched.
+
+    Args:
+        spec: the question.
+        arguments: its options.
+        fields: what is read, if that is not for this question alone.
 
     Raises:
         ValueError, TypeError, OSError: naming the option or file.
     """
     if spec.watched != INPUT and arguments.input.startswith(KAFKA):
         raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
+    fields = input_fields(spec, arguments) if fields is None else fields
     if not is_unbounded(arguments) or spec.watched != INPUT:
         return ReadEvents(arguments.input, fields, arguments.input_format)
     if arguments.input.startswith(KAFKA):

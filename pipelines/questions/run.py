@@ -104,7 +104,7 @@ class Asked:
         Of records that were read for several questions each has counted which it can use.
         """
         if not self.name:
-            return _summed((name, number) for (_, name), number in counted.items())
+            return launch.summed((name, number) for (_, name), number in counted.items())
         found = []
         for (stage, name), number in counted.items():
             whose, colon, what = name.rpartition(OF_READING)
@@ -112,7 +112,7 @@ class Asked:
                 found.append((what, number))
             elif stage.startswith(READ) and not colon:
                 found.append((name, number))
-        return _summed(found)
+        return launch.summed(found)
 
     def write_to(self, path: str, *, unbounded: bool) -> Any:
         """Return what writes its rows.
@@ -393,11 +393,3 @@ def write_guarantee(path: str, promised: Mapping[str, Any], charge: Charge) -> N
 def _let_go(row: Any) -> Iterator[Any]:
     """Keep nothing."""
     return iter(())
-
-
-def _summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up what was counted under the same name."""
-    found: dict[str, int] = {}
-    for name, number in counted:
-        found[name] = found.get(name, 0) + number
-    return found

@@ -20,7 +20,6 @@ from privstream.pipelines.questions.input_output import (
     destination,
     files_option,
     guarantee_path,
-    input_fields,
     is_unbounded,
     reader,
     send,
@@ -99,7 +98,7 @@ class RunCommand:
         """Check the options and the input."""
         output, arguments = arguments.output, settled(self.spec, with_files(arguments))
         unbounded = is_unbounded(arguments)
-        read = reader(self.spec, arguments, input_fields(self.spec, arguments))
+        read = reader(self.spec, arguments)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         guarantee_file = guarantee_path(arguments)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -132,6 +132,14 @@ def run(
             place = str(counter.key.step), counter.key.metric.name
             counters[place] = counters.get(place, 0) + (counter.committed or 0)
     return counters
+
+
+def summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Add up what was counted under the same name."""
+    found: dict[str, int] = {}
+    for name, number in counted:
+        found[name] = found.get(name, 0) + number
+    return found
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class ParseRecords(beam.DoFn):
         columns = {name: [rows[number].get(name) for number in good] for name in self.fields.names()}  # type: ignore[union-attr]
         batch, refusals = self.normalise(RawEvents(columns, position, record))
         for refusal in refusals:
-            refusal.count()
+            count_refusal(refusal.code, refusal.by)
             letter = DeadLetter(refusal.reason, place, position(refusal.row), record(refusal.row))
             yield TaggedOutput(DEAD_LETTERS, letter)
         if batch.num_rows:

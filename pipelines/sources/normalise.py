@@ -66,10 +66,6 @@ class Refusal(NamedTuple):
     reason: str
     by: tuple[str, ...] = ("",)
 
-    def count(self) -> None:
-        """Count it."""
-        count_refusal(self.code, self.by)
-
 
 def counter(name: str, by: str = "") -> Any:
     """Return a counter of reading, for one of several readings if that has a name."""

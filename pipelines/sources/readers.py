@@ -88,7 +88,7 @@ class ReadPart(beam.DoFn):
             for events in pieces(found):
                 batch, refusals = self.normalise(events)
                 for refusal in refusals:
-                    refusal.count()
+                    count_refusal(refusal.code, refusal.by)
                     row = refusal.row
                     letter = dead_letter(refusal.reason, element.path, events.position(row), events.record(row))
                     yield TaggedOutput(DEAD_LETTERS, letter)
