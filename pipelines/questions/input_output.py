@@ -47,7 +47,7 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         raise ValueError("separator must not be given with several columns in item_field")
     return FieldMapping(
         user="" if unread else arguments.user_field,
-        item=arguments.item_field if spec.item else "",
+        item=arguments.item_field if spec.item and _asks_for_items(spec, arguments) else "",
         time=arguments.time_field,
         stream=stream,
         value=_value_field(spec, arguments),
@@ -67,6 +67,11 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
 
 
 TAB = "\t"
+
+
+def _asks_for_items(spec: QuestionSpec, arguments: argparse.Namespace) -> bool:
+    """Tell whether options ask for the item, where a question can do without."""
+    return not spec.items_with or any(getattr(arguments, name) is not None for name in spec.items_with)
 
 
 def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
