@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
                 monitor = read_monitor(arguments.file, folder)
                 made = MonitorRun.of(monitor, arguments)
         except (ValueError, TypeError, OSError, OverflowError) as error:
-            raise UsageError(f"{arguments.file}: {error}") from error
+            raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
             return made.report(made.run.try_out(options))
         made.report(made.publish(options))
@@ -146,7 +146,10 @@ class MonitorRun:
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
         _check_places(monitor, given, common, output, [file.path for file in read.files], account.path)
-        planned = shared_out(monitor)
+        try:
+            planned = shared_out(monitor)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise monitor.document.error(("privacy",), str(error)) from None
         for paid in planned.questions:  # what could be refused without knowing them has been
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
