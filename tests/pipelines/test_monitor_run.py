@@ -208,8 +208,10 @@ def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsy
             "line 8: questions.present.time: must be as in slow, for the records are read once",
         ),
         (("start: 2026-01-01\n", "start: soon\n"), "start"),
-        (("noise_key_file: noise.key", "noise_key_file: clicks.csv"), "noise_key_file"),
-        (("folder: out", "folder: clicks.csv"), "output.folder"),
+        pytest.param(
+            ("noise_key_file: noise.key", "noise_key_file: clicks.csv"), "noise_key_file", marks=pytest.mark.slow
+        ),
+        pytest.param(("folder: out", "folder: clicks.csv"), "output.folder", marks=pytest.mark.slow),
     ],
 )
 def test_mistakes_are_named_before_anything_is_spent(
