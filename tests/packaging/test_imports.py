@@ -174,7 +174,7 @@ def loaded_by(folder: Path, *arguments: str) -> set[str]:
 
 def test_budgets_need_no_beam_and_accountants_only_where_losses_are_composed(tmp_path: Path) -> None:
     ledger = ("--ledger", "ledger.jsonl")
-    for command in (("set", "--epsilon", "1"), ("verify",), ("show",)):
+    for command in (("set", "--dataset", "d", "--limit", "1"), ("verify",), ("show",)):
         assert not loaded_by(tmp_path, "budget", *command, *ledger) - {"scipy"}, command
 
 

@@ -23,10 +23,10 @@ from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (
-    read_rows,
     MissingColumnsError,
     check_destination,
     read_row_file,
+    read_rows,
     whole_file,
     write_json,
     write_once,
