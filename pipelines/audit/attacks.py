@@ -568,6 +568,22 @@ RANGES = (
         suspect=INSERTED,
         score=total("estimate"),
     ),
+    Attack(
+        name="ranges that are known before",
+        text="the unit is an event. Three ranges are asked in all windows, and no others. With D, a point that is in "
+        "all of them is inserted. The adversary adds up their counts.",
+        options={
+            "epsilon": EPSILON,
+            "universe": 1000,
+            "standing": ((1, 600), (400, 800), (500, 1000)),
+            "only_standing": True,
+            "duplicates": "counted",
+        },
+        control={"epsilon": 4 * EPSILON},
+        others=nobody,
+        suspect=first_window(Sent(500, "in")),
+        score=total("estimate"),
+    ),
 )
 
 

@@ -9,7 +9,8 @@ import pytest
 from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.mechanisms.keyed_counts.calibration import KeyLaw
+from privstream.mechanisms.keyed_counts import found_keys
+from privstream.mechanisms.keyed_counts.discovery import calibrate_discovery
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
@@ -157,8 +158,13 @@ def never_halt(monkeypatch):
 
 
 def let_one_person_in(monkeypatch):
-    """Publish items as if nobody could be alone with one: what noise alone reaches with a probability of 5%."""
-    monkeypatch.setattr(KeyLaw, "threshold", lambda law, step: law.noises[0].exceeded(step, 0.05))
+    """Publish items as if nobody could be alone with one: what is above 1 with noise."""
+
+    def uncharged(*given):
+        law = calibrate_discovery(*given)
+        return replace(law, scales=tuple(replace(scale, least=1, threshold=2) for scale in law.scales))
+
+    monkeypatch.setattr(found_keys, "calibrate_discovery", uncharged)
 
 
 class TestLimits:
@@ -215,18 +221,16 @@ class TestWholeRuns:
         assert trials_of(many, 400, 20) == 400
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_most_of_the_claim_is_measured(self, number):
-        found = fitted("counts", number, 1600).real
+    def test_most_of_the_claim_is_measured(self):
+        found = fitted("counts", 1, 1600).real
         assert 0.8 * found.claimed < found.measured <= 1.05 * found.claimed
         assert not found.violated
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("more", [1, 1 << 20])
-    def test_a_limit_that_is_off_by_one_is_refuted_and_so_is_none(self, more, monkeypatch):
+    def test_a_limit_that_is_off_by_one_is_refuted(self, monkeypatch):
         within = contributions.within_limit
         monkeypatch.setattr(
-            contributions, "within_limit", lambda people, limit, used, draws: within(people, limit + more, used, draws)
+            contributions, "within_limit", lambda people, limit, used, draws: within(people, limit + 1, used, draws)
         )
         assert fitted("counts", 0, 1600).verdict == REFUTED
 
@@ -269,7 +273,7 @@ class TestFiles:
         ("word", "options", "error"),
         [
             ("cardinality", {"leave_values": ["out"], "max_contributions": None}, "privstream audit cardinality"),
-            ("counts", {"end": None, "forget": True, "delta": 1e-6}, "--start, and --end or --windows must be given"),
+            ("counts", {"end": None, "forget": True, "delta": 1e-6}, "start, and end or windows must be given"),
             ("counts", {"domain": ["a"], "neighbouring": "replace_one"}, "attacks add or remove one unit"),
             (
                 "histogram",
