@@ -242,6 +242,10 @@ class KeyCount(NamedTuple):
         kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
             number of them, plus noise. None unless `full_share` is given.
         left_out: how many limits leave out, clipped and with noise likewise.
+        used_up: how many people have used up `max_contributions` by the end of the window, since the start or since
+            everything started afresh, plus noise, at least 0: nothing that they do counts any more. None as `kept`.
+        used_up_lower: lower end of its interval of 95%.
+        used_up_upper: upper end.
         full: an estimate of the count as it would be without limits: divided by the share kept / (kept + left_out),
             smoothed over windows. It is the count where limits can leave out nothing, and None where `full_share` is
             not given, or where the share may be below a fifth.
@@ -270,6 +274,9 @@ class KeyCount(NamedTuple):
     rise_probability: Optional[float] = None
     kept: Optional[int] = None
     left_out: Optional[int] = None
+    used_up: Optional[int] = None
+    used_up_lower: Optional[int] = None
+    used_up_upper: Optional[int] = None
     full: Optional[float] = None
     full_lower: Optional[float] = None
     full_upper: Optional[float] = None
@@ -289,7 +296,8 @@ class KeySum(NamedTuple):
         error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
         lower, upper, smoothed, smoothed_lower, smoothed_upper, reported_at, backfilled: as in `KeyCount`.
         rise, rise_lower, rise_upper, rise_probability: as in `KeyCount`.
-        kept, left_out, full, full_lower, full_upper: as in `KeyCount`, of counts alone.
+        kept, left_out, used_up, used_up_lower, used_up_upper: as in `KeyCount`.
+        full, full_lower, full_upper: as in `KeyCount`, of counts alone.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
         mean: the sum divided by the count, within the limits of values.
@@ -317,6 +325,9 @@ class KeySum(NamedTuple):
     rise_probability: Optional[float]
     kept: Optional[int]
     left_out: Optional[int]
+    used_up: Optional[int]
+    used_up_lower: Optional[int]
+    used_up_upper: Optional[int]
     full: Optional[float]
     full_lower: Optional[float]
     full_upper: Optional[float]

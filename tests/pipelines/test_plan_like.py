@@ -55,6 +55,7 @@ def test_what_limits_keep_is_exact(sample: Path, capsys: pytest.CaptureFixture[s
     assert kept[8] == {"all": 0.5, "first": 0.5, "last": 0.5}
 
 
+@pytest.mark.slow
 def test_what_is_found_is_less_with_less_epsilon(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(sample, "--epsilon 0.05,8 --json") == 0
     little, much = json.loads(capsys.readouterr().out)["budgets"]

@@ -38,6 +38,7 @@ def suggest(shop: Path, options: str, windows: str = WINDOWS) -> int:
     return cli.main(shlex.split(line))
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_taken_by_the_command(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

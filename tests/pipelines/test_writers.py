@@ -197,6 +197,7 @@ def test_a_failed_run_leaves_what_was_there(before, tmp_path):
         assert path.read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_write_that_fails_midway_leaves_nothing(format, tmp_path):
     def rows():
