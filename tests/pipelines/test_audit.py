@@ -336,7 +336,7 @@ class TestCommand:
         assert said["trials"] == 400
         assert (said["claimed_epsilon"], said["unit"]) == (1.0, "one person over the whole run")
         assert said["measured_epsilon"] == said["attacks"][0]["found"]["measured_epsilon"] < 1
-        (first, _) = said["attacks"]
+        first, *_ = said["attacks"]
         assert first["claimed"]["epsilon"] == 1.0
         assert first["found"]["epsilon_at_least"] < 1 < first["control"]["epsilon_at_least"]
         assert [point["epsilon"] for point in first["found"]["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
