@@ -31,7 +31,7 @@ SHARED = (
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
 
-TOP = ("data", "privacy", "questions", *SHARED)
+TOP = ("data", "privacy", "questions", "views", *SHARED)
 OTHER_NAMES = {"ranks": "quantiles"}
 OWN = ("question", "share")
 WITHHELD = ("epsilon", "delta")
@@ -78,11 +78,13 @@ class MonitorFile:
 
     Attributes:
         path: of the file.
+        document: its contents, with their lines.
         epsilon, delta: the total budget of all questions together.
         questions: in the order of the file.
     """
 
     path: str
+    document: Document
     epsilon: float
     delta: float
     questions: tuple[Question, ...]
@@ -113,7 +115,13 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
         able = any(key in each.spec.signature.arguments for each in questions)
         if key in document.content and not able:
             raise document.error((key,), "is an option of none of the questions")
-    return MonitorFile(path=path, epsilon=epsilon, delta=delta, questions=questions)
+    return MonitorFile(
+        path=path,
+        document=document,
+        epsilon=epsilon,
+        delta=delta,
+        questions=questions,
+    )
 
 
 def _budget(document: Document) -> tuple[float, float]:
