@@ -325,3 +325,91 @@ def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 90m}}}}\n")
     assert main(["plan", str(path)]) == 2
     assert "line 8: views.sums.over: must be a multiple of window" in capsys.readouterr().err
+
+
+RUN = """\
+data: {input: clicks.csv, user: customer, item: [country, page], time: ts}
+window: 1h
+start: 2026-01-01
+windows: 6
+max_contributions: 12
+privacy: {epsilon: 8, delta: 1e-6}
+questions:
+  pages: {question: counts}
+views:
+  sums: {of: pages, over: 3h}
+  outage: {of: pages, item: [de, /a], above: 20}
+  lands: {of: pages, by: country}
+noise_key_file: noise.key
+output: {folder: out}
+"""
+
+
+def shop(folder: Path) -> None:
+    """Write events of sixty people, each with two pages in every window, and a key."""
+    lines = ["customer,country,page,ts"]
+    for number in range(60 * WINDOWS * 2):
+        person, rest = divmod(number, WINDOWS * 2)
+        at = datetime.fromtimestamp(START + rest // 2 * HOUR + person, UTC).isoformat()
+        lines.append(f"c{person},{'de' if person % 3 else 'fr'},/{'ab'[rest % 2]},{at}")
+    (folder / "clicks.csv").write_text("\n".join(lines) + "\n")
+    (folder / "noise.key").write_bytes(bytes(range(32)))
+    (folder / "noise.key").chmod(0o600)
+
+
+def ran(folder: Path, text: str, *words: str) -> int:
+    """Write a monitor, and run it."""
+    (folder / "monitor.yaml").write_text(text)
+    return main(["run", "monitor.yaml", *words])
+
+
+@pytest.mark.slow
+def test_a_run_writes_views_beside_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the columns of items; a further view is no further cost; sums are those of `over`."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    assert ran(tmp_path, RUN) == 0
+    outage = (tmp_path / "out" / "outage.csv").read_text().splitlines()
+    assert outage[0] == "stream,window_start,window_end,country,page,value,lower,upper,threshold,state,since"
+    assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])
+    lands = (tmp_path / "out" / "lands.csv").read_text().splitlines()
+    assert lands[0] == "stream,window_start,window_end,item,parts,estimate,stddev,lower,upper"
+    assert len(lands) == 1 + 2 * WINDOWS and all(",2," in line for line in lands[1:])
+    whole = json.loads((tmp_path / "out" / "_guarantee.json").read_text())
+    assert whole["views"] == {name: {"output": f"{name}.csv"} for name in ("sums", "outage", "lands")}
+    capsys.readouterr()
+    sums = (tmp_path / "out" / "sums.csv").read_bytes()
+    assert (
+        ran(
+            tmp_path,
+            RUN.replace("{question: counts}", "{question: counts, over: 3h}").replace(
+                "sums: {of: pages, over: 3h}", "top: {of: pages, largest: 1}"
+            ),
+            "--overwrite",
+        )
+        == 0
+    )
+    assert (tmp_path / "out" / "pages.csv").read_bytes() == sums
+    assert "costs nothing more" in capsys.readouterr().err
+    assert len((tmp_path / "out" / "top.csv").read_text().splitlines()) == 1 + WINDOWS
+
+
+def test_a_run_refuses_views_before_it_spends_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A view that the question cannot give, one whose file is there, and views of input without an end."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "out").mkdir()
+    assert ran(tmp_path, RUN.replace("over: 3h", "over: 90m")) == 2
+    assert "line 10: views.sums.over: must be a multiple of window" in capsys.readouterr().err
+    (tmp_path / "out" / "lands.csv").write_text("mine")
+    assert ran(tmp_path, RUN) == 2
+    assert "the rows of lands must be a new file, but out/lands.csv exists" in capsys.readouterr().err
+    watched = RUN.replace("input: clicks.csv", "input: folder, watch: 1, input_format: csv")
+    assert ran(tmp_path, watched, "--run_id", "one") == 2
+    assert "line 9: views: must not be given without a folder of this machine" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.ledger.jsonl")) and (tmp_path / "out" / "lands.csv").read_text() == "mine"
