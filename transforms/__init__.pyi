@@ -17,6 +17,7 @@ from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
 from privstream.transforms.queries.private_queries import PrivateQueries
 from privstream.transforms.rows import (
     Alert,
+    AlertState,
     CardinalityEstimate,
     CategoryFlag,
     HeavyHitter,
@@ -32,6 +33,8 @@ from privstream.transforms.rows import (
     RangeCount,
     RangeQuery,
     RankedItem,
+    RatioEstimate,
+    TotalEstimate,
 )
 from privstream.transforms.timing.steps import WindowOptions
 from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
@@ -39,6 +42,7 @@ from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
 __all__ = [
     "Alert",
     "AlertRule",
+    "AlertState",
     "CardinalityEstimate",
     "CategoryFlag",
     "ContinualHistogram",
@@ -64,10 +68,12 @@ __all__ = [
     "RangeCounts",
     "RangeQuery",
     "RankedItem",
+    "RatioEstimate",
     "SetCardinality",
     "ShiftingHeavyHitters",
     "SparseVectorAlerts",
     "ThresholdFlags",
     "TopKWithGap",
+    "TotalEstimate",
     "WindowOptions",
 ]

@@ -14,7 +14,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, limits_of_totals
 from privstream.mechanisms.mechanism import Mechanism
@@ -412,6 +412,29 @@ class KeyedCounts(Mechanism[KeyedState]):
             means=means,
             mean_bounds=mean_bounds,
         )
+
+    def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
+        """Return rows about several windows, of counts that are of one window each.
+
+        Privacy: post-processing.
+
+        Args:
+            step: the last of these windows.
+            keys: uint64 (n,).
+            answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
+            windows: how many they are, int64 (n,), at least 1.
+        """
+        most = int(windows.max(initial=1))
+        noises = [self._summed_noise(answer, most) for answer in ANSWERS[: len(self.law.noises)]]
+        distinct, place = np.unique(windows, return_inverse=True)
+        errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
+        return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
+
+    def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
+        """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
+        noise = KeyedCounts._noise(self, answer)
+        assert isinstance(noise, ToeplitzNoise)
+        return noise.summed(windows) if windows > 1 else noise
 
     def _noise(self, answer: str) -> KeyNoise:
         """Return the noise of an answer."""

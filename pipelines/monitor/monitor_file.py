@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import in_python, options
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.monitor.yaml_file import Document, Path, read_document
+from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
@@ -41,7 +40,7 @@ SHARED = (
 OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
 """Keys of the file that stand for options of a run, which may be given in their place."""
 
-TOP = ("data", "privacy", "questions", "output", *OF_RUN, *SHARED)
+TOP = ("data", "privacy", "questions", "views", "output", *OF_RUN, *SHARED)
 OTHER_NAMES = {"ranks": "quantiles"}
 OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
 DEFAULT_OUTPUT = "csv"
@@ -140,13 +139,13 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
         UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
     """
     document = read_document(path)
-    _check_keys(document, (), document.content, TOP)
-    data = _mapping(document, ("data",))
-    _check_keys(document, ("data",), data, ("input", *FIELDS, *FORMS, *SOURCE, WHERE))
+    document.check_keys((), TOP)
+    data = document.mapping(("data",))
+    document.check_keys(("data",), ("input", *FIELDS, *FORMS, *SOURCE, WHERE))
     if not isinstance(data.get("input"), str):
         raise document.error(("data",), "input must be given, a path of events")
     epsilon, delta = _budget(document)
-    asked = _mapping(document, ("questions",))
+    asked = document.mapping(("questions",))
     questions = tuple(_question(document, name, data, folder) for name in asked)
     if not questions:
         raise document.error(("questions",), "must have at least one question")
@@ -169,8 +168,7 @@ def _output(document: Document) -> Output | None:
     """Return where answers go, if the file says it."""
     if "output" not in document.content:
         return None
-    given = _mapping(document, ("output",))
-    _check_keys(document, ("output",), given, OUTPUTS)
+    document.check_keys(("output",), OUTPUTS)
     folder, *rest = (_text(document, ("output", key)) for key in OUTPUTS)
     format, postgres, kafka, dead_letter = rest
     if folder is None:
@@ -187,10 +185,7 @@ def _output(document: Document) -> Output | None:
 
 def _text(document: Document, keys: Path) -> str | None:
     """Return a text; None if it is not given."""
-    value: Any = document.content
-    for key in keys:
-        value = value.get(key)
-    if value is None:
+    if (value := document.at(keys)) is None:
         return None
     if not isinstance(value, str) or not value:
         raise document.error(keys, f"must be a text, got {type(value).__name__}")
@@ -199,9 +194,8 @@ def _text(document: Document, keys: Path) -> str | None:
 
 def _budget(document: Document) -> tuple[float, float]:
     """Return the total epsilon and delta."""
-    privacy = _mapping(document, ("privacy",))
-    _check_keys(document, ("privacy",), privacy, ("epsilon", "delta"))
-    epsilon, delta = _number(document, ("privacy", "epsilon"), None), _number(document, ("privacy", "delta"), 0.0)
+    document.check_keys(("privacy",), ("epsilon", "delta"))
+    epsilon, delta = document.number(("privacy", "epsilon"), None), document.number(("privacy", "delta"), 0.0)
     try:
         check_numbers(argparse.Namespace(epsilon=epsilon, delta=delta))
     except UsageError as error:
@@ -216,19 +210,19 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     keys = ("questions", name)
     if not NAME.fullmatch(name):
         raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
-    given = _mapping(document, keys)
+    given = document.mapping(keys)
     word = given.get("question")
     if not isinstance(word, str) or word not in QUESTIONS:
-        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{_guess(word, QUESTIONS)}")
+        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{meant(word, QUESTIONS)}")
     spec = QUESTIONS[word]
-    share = _number(document, (*keys, "share"), 1.0)
+    share = document.number((*keys, "share"), 1.0)
     if not 0 < share < math.inf:
         raise document.error((*keys, "share"), f"must be finite and > 0, got {share:g}")
     own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
     fields = [field for field in FIELDS if _has_field(spec, field)]
     others = [other for other, name in OTHER_NAMES.items() if name in own]
     values = ("value_unit",) if spec.whole_values else ()
-    _check_keys(document, keys, given, (*OWN, *fields, *own, *others, *values, WHERE))
+    document.check_keys(keys, (*OWN, *fields, *own, *others, *values, WHERE))
     options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
     options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
     options |= _conditions(document, keys)
@@ -280,36 +274,3 @@ def _has_field(spec: QuestionSpec, field: str) -> bool:
     """Tell whether a question reads such a field."""
     read = {"item": bool(spec.item), "value": bool(spec.value), "stream": spec.watched == "input"}
     return read.get(field, True)
-
-
-def _mapping(document: Document, keys: Path) -> dict[str, Any]:
-    """Return what stands below a key, which must be a mapping."""
-    found: Any = document.content
-    for key in keys:
-        found = found.get(key)
-    if not isinstance(found, dict):
-        raise document.error(keys, "must be given, with keys below it")
-    return found
-
-
-def _number(document: Document, keys: Path, default: float | None) -> float:
-    """Return a number; without a default it must be given."""
-    value = _mapping(document, keys[:-1]).get(keys[-1], default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise document.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
-    return float(value)
-
-
-def _check_keys(document: Document, keys: Path, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a key that is not known."""
-    names = list(known)
-    for key in given:
-        if key not in names:
-            hint = _guess(key, names) or f"; known are {', '.join(names)}"
-            raise document.error((*keys, key), f"unknown key{hint}")
-
-
-def _guess(key: Any, known: Iterable[str]) -> str:
-    """Return what was meant, if something is near."""
-    near = difflib.get_close_matches(str(key), list(known), 1)
-    return f"; did you mean `{near[0]}`?" if near else ""

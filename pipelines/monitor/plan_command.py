@@ -14,6 +14,7 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.monitor.calibration import Asked, Calibrated, calibrate
 from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor
+from privstream.pipelines.monitor.views import answer_views, read_views, tables_of
 from privstream.pipelines.questions.plan_command import shown
 from rich.table import Table
 
@@ -35,6 +36,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the file, share out the budget, and print what it gives."""
     with clock("sharing out the budget"), tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         monitor = read_monitor(arguments.file, folder)
+        views = read_views(monitor)
         names = [each.name for each in monitor.questions]
         if arguments.improve is not None and arguments.improve not in names:
             raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
@@ -43,6 +45,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
         except (ValueError, TypeError, OverflowError) as error:
             raise UsageError(f"{arguments.file}: {error}") from error
+        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
         answer = _answer(monitor, planned, improved)
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
@@ -92,7 +95,8 @@ def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | No
             "improved": None if other is None else {"share": other.share, "error": other.transform.accuracy.error},
         }
     guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
-    return {"monitor": monitor.path, "questions": questions, "guarantee": guarantee}
+    views = [view.name for view in read_views(monitor)]
+    return {"monitor": monitor.path, "questions": questions, "views": views, "guarantee": guarantee}
 
 
 def _print(answer: dict[str, Any], improve: str | None) -> None:

@@ -32,6 +32,7 @@ from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
 from privstream.pipelines.monitor.monitor_file import FIELDS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
+from privstream.pipelines.monitor.views import VIEWS, View, answer_views, read_views, tables_of
 from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
@@ -62,7 +63,15 @@ from privstream.pipelines.questions.run_command import run_label
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
-from privstream.pipelines.sinks.row_files import PARTIAL, check_destination, check_new, fingerprint, move_file
+from privstream.pipelines.sinks.row_files import (
+    PARTIAL,
+    check_destination,
+    check_new,
+    fingerprint,
+    move_file,
+    read_row_file,
+    write_row_file,
+)
 from privstream.pipelines.sinks.window_files import check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.terminal import NOTE, WARNING, say
@@ -118,12 +127,16 @@ class MonitorRun:
     Attributes:
         run: its questions, and what reads for all of them.
         output: where answers go.
+        monitor: the file.
+        views: what is made of the rows of its questions.
         guarantee: what is promised of all together.
         promised: what the guarantee file of the whole says.
     """
 
     run: Run
     output: Output
+    monitor: MonitorFile
+    views: tuple[View, ...]
     guarantee: PrivacyGuarantee
     promised: Mapping[str, Any]
 
@@ -137,19 +150,25 @@ class MonitorRun:
         output = monitor.output
         if output is None:
             raise monitor.document.error((), "output must be given, with a folder")
+        views = read_views(monitor)
         common = _options_of_run(monitor, arguments)
         unbounded = is_unbounded(monitor.questions[0].options)
+        if views and (unbounded or FileSystems.get_scheme(output.folder) is not None):
+            raise monitor.document.error(
+                (VIEWS,), "must not be given without a folder of this machine and an input with an end"
+            )
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields)
         account = Account.of(common)
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
-        _check_places(monitor, given, common, output, [file.path for file in read.files], account.path)
+        _check_places(monitor, given, views, common, output, [file.path for file in read.files], account.path)
         try:
             planned = shared_out(monitor)
         except (ValueError, TypeError, OverflowError) as error:
             raise monitor.document.error(("privacy",), str(error)) from None
+        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
         for paid in planned.questions:  # what could be refused without knowing them has been
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
@@ -180,6 +199,8 @@ class MonitorRun:
                 letters=letters_to(common.dead_letter, unbounded=unbounded),
             ),
             output=output,
+            monitor=monitor,
+            views=views,
             guarantee=planned.guarantee,
             promised=_promised(monitor, planned, common, asked),
         )
@@ -196,6 +217,7 @@ class MonitorRun:
                 raise UsageError(str(error)) from error
             counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
+                self._write_views(hidden, folder)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)
                 self._write_guarantees(charge)
@@ -203,6 +225,19 @@ class MonitorRun:
             if each.destination is not None and not unbounded:
                 say(send(each.destination, each.arguments.output))
         return counted
+
+    def _write_views(self, files: Mapping[str, str], folder: str) -> None:
+        """Write the views of rows that are in files: first all of them into a folder, and then into the output."""
+        if not self.views:
+            return
+        transforms = {each.name: each.transform for each in self.run.questions}
+        rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
+        found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
+        for name, table in found.items():
+            write_row_file(str(FileSystems.join(folder, _file(name, self.output))), table.written_type, table.rows)
+        for name in found:
+            file = _file(name, self.output)
+            move_file(str(FileSystems.join(folder, file)), str(FileSystems.join(self.output.folder, file)))
 
     def _write_guarantees(self, charge: Any) -> None:
         """Write what each question promises, and last what is promised of all of them together."""
@@ -212,7 +247,9 @@ class MonitorRun:
             write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
             rows[each.name] = more
         questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
-        write_guarantee(whole_path(self.output.folder), {**self.promised, "questions": questions}, charge)
+        views = {view.name: {"output": _file(view.name, self.output)} for view in self.views}
+        more = {"questions": questions} | ({"views": views} if views else {})
+        write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
     def report(self, counted: launch.Counters) -> None:
         """Tell of each question what was read and published, and what is promised of all together.
@@ -243,6 +280,11 @@ def whole_path(folder: str) -> str:
     return str(FileSystems.join(folder, GUARANTEE))
 
 
+def _file(name: str, output: Output) -> str:
+    """Return the name of the file of a question, or of a view, of input with an end."""
+    return f"{name}.{output.format}"
+
+
 def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the options that hold for the run as a whole: those of the command, else those of the file."""
     assert monitor.output is not None
@@ -255,7 +297,7 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
 
 def _options(question: Question, common: argparse.Namespace, output: Output, *, unbounded: bool) -> argparse.Namespace:
     """Return the options of a question's command in a run, but for the budget."""
-    name = question.name if unbounded else f"{question.name}.{output.format}"
+    name = question.name if unbounded else _file(question.name, output)
     own = {
         "output": str(FileSystems.join(output.folder, name)),
         "output_format": output.format if unbounded else None,
@@ -308,6 +350,7 @@ def _given_to(
 def _check_places(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
+    views: Sequence[View],
     common: argparse.Namespace,
     output: Output,
     inputs: Sequence[str],
@@ -326,6 +369,11 @@ def _check_places(
         if not is_unbounded(options) and not common.overwrite:
             check_new(options.output, f"the rows of {name}")
             check_new(guarantee_path(options), f"the guarantee of {name}")
+    for view in views:
+        path = str(FileSystems.join(output.folder, _file(view.name, output)))
+        written.append((f"the rows of {view.name}", path))
+        if not common.overwrite:
+            check_new(path, f"the rows of {view.name}")
     if not is_unbounded(next(iter(given.values()))) and not common.overwrite:
         check_new(whole_path(output.folder), "the guarantee")
     elif common.overwrite and is_unbounded(next(iter(given.values()))):

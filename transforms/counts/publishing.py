@@ -282,7 +282,9 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 
 class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, keys by number, their texts, and what was told of limits."""
+    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, texts of keys, and what was
+    told of limits.
+    """
 
     @property
     def counts(self) -> Any:
