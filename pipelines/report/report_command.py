@@ -14,11 +14,10 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.plot.picture_spec import read_rows
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result, monitor_promise, read_result, results_of
 from privstream.pipelines.report.section import section
-from privstream.pipelines.sinks.row_files import check_destination, whole_file
+from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 
 TITLE = "Differentially private results"

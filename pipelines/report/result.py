@@ -13,13 +13,13 @@ import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream, read_rows
+from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.questions.risers import newest, risers
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
-from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, with_item_columns
+from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
