@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -27,7 +27,6 @@ from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, QuestionSpec, l
 from privstream.pipelines.terminal import NOTE, WARNING
 
 if TYPE_CHECKING:
-    from privstream.pipelines.monitor.monitor import Monitor
     from privstream.pipelines.report.result import Result
 
 OF_FILES = ("input", "input_format", "delimiter", "encoding", "watch", "watermark", "output_format")
@@ -157,18 +156,25 @@ ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
 
+class Questions(Protocol):
+    """Several questions that are answered together: a `Monitor`."""
+
+    def answer(self, frame: Any, output: str | os.PathLike[str] | None, folder: str) -> Mapping[str, str]:
+        """Answer them about a frame, with a folder for temporary files; return the files of rows by name."""
+
+
 @overload
 def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any) -> Result: ...
 
 
 @overload
 def ask(
-    question: Monitor, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+    question: Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
 ) -> dict[str, Result]: ...
 
 
 def ask(
-    question: str | Monitor, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+    question: str | Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
 ) -> Result | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
