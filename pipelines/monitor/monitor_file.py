@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
@@ -20,6 +21,7 @@ from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.run import given_to, settled
+from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.events.filters import Filter
 
@@ -85,7 +87,21 @@ class Question:
         budget = {"epsilon": epsilon, "delta": delta}
         given = settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
         made = given_to(self.spec, given, input_fields(self.spec, given))
-        return self.spec.transform_class(**made, noise=KeyedNoise.random("plan")).to_finish()
+        try:
+            return _transform(self.spec.word, tuple(made.items()))
+        except TypeError:  # a list, by which nothing is looked up
+            return _made(self.spec, made)
+
+
+@lru_cache(maxsize=128)
+def _transform(word: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Return what `_made` does, once for questions that differ in their fields and conditions alone."""
+    return _made(QUESTIONS[word], dict(arguments))
+
+
+def _made(spec: QuestionSpec, arguments: Mapping[str, Any]) -> Any:
+    """Return a transform whose noise is of no account."""
+    return spec.transform_class(**arguments, noise=KeyedNoise.random("plan")).to_finish()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +279,10 @@ def _read_options(
 ) -> tuple[argparse.Namespace, dict[str, str]]:
     """Return the options of a question's command, and what to show of those that are lists."""
     os.makedirs(folder, exist_ok=True)
-    budget = {"epsilon": 1.0}  # the share says which; a command must be given one
+    needed = {option.name for option in options_of(spec) if option.default is REQUIRED}
+    budget = (
+        {"epsilon": 1.0, "delta": 1e-9} if "delta" in needed else {"epsilon": 1.0}
+    )  # of a command; the share says which
     read, shown = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder, of_files=True)
     check_texts(read, [])
     check_numbers(read)
