@@ -42,7 +42,9 @@ SHARED = (
 OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
 """Keys of the file that stand for options of a run, which may be given in their place."""
 
-TOP = ("data", "privacy", "questions", "views", "output", *OF_RUN, *SHARED)
+VIEWS = "views"
+TOP = ("data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
+DATA = ("input", *FIELDS, *FORMS, *SOURCE, WHERE)
 OTHER_NAMES = {"ranks": "quantiles"}
 OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
 DEFAULT_OUTPUT = "csv"
@@ -55,6 +57,18 @@ ADDRESSES = {
 
 OWN = ("question", "share")
 WITHHELD = ("epsilon", "delta")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "ratio": ("ratio", "largest"),
+    "over": ("of", "over", "largest"),
+    "against": ("of", "against", "probability", "largest"),
+    "above": ("of", "item", "rank", "above", "clear_below", "for"),
+    "below": ("of", "item", "rank", "below", "clear_above", "for"),
+    "by": ("of", "by", "whole", "largest"),
+    "whole": ("of", "by", "whole", "largest"),
+    "largest": ("of", "largest"),
+}
+"""What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -157,7 +171,7 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
     document = read_document(path)
     document.check_keys((), TOP)
     data = document.mapping(("data",))
-    document.check_keys(("data",), ("input", *FIELDS, *FORMS, *SOURCE, WHERE))
+    document.check_keys(("data",), DATA)
     if not isinstance(data.get("input"), str):
         raise document.error(("data",), "input must be given, a path of events")
     epsilon, delta = _budget(document)
@@ -234,19 +248,19 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     share = document.number((*keys, "share"), 1.0)
     if not 0 < share < math.inf:
         raise document.error((*keys, "share"), f"must be finite and > 0, got {share:g}")
-    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
-    fields = [field for field in FIELDS if _has_field(spec, field)]
-    others = [other for other, name in OTHER_NAMES.items() if name in own]
-    values = ("value_unit",) if spec.whole_values else ()
-    document.check_keys(keys, (*OWN, *fields, *own, *others, *values, WHERE))
+    known = keys_of(spec)
+    document.check_keys(keys, known)
+    own = [option.name for option in options_of(spec)]
     options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
     options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
     options |= _conditions(document, keys)
     for field in FIELDS:
-        if field != "item" and field in fields:
+        if field != "item" and field in known:
             _ = _text(document, (*keys, field)), _text(document, ("data", field))
-    for key in (*fields, *own, *others, *values):
-        value = given.get(key, data.get(key) if key in fields else None)
+    for key in known:
+        if key in (*OWN, WHERE):
+            continue
+        value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
     try:
@@ -258,6 +272,14 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         place = next((key for key in given if key in message.split()[:1]), None)
         raise document.error(keys if place is None else (*keys, place), message) from None
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
+
+
+def keys_of(spec: QuestionSpec) -> tuple[str, ...]:
+    """Return the keys that a question may have."""
+    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
+    fields = [field for field in FIELDS if _has_field(spec, field)]
+    others = [other for other, name in OTHER_NAMES.items() if name in own]
+    return (*OWN, *fields, *own, *others, *(("value_unit",) if spec.whole_values else ()), WHERE)
 
 
 def _conditions(document: Document, keys: Path) -> dict[str, str]:
