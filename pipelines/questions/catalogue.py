@@ -482,6 +482,7 @@ RANGES = about_points(
     order=("stream", "window_start", "low", "high"),
     title="counts",
     published="counts_published",
+    hidden=("standing", "only_standing"),
     prepare="questions.point_queries.prepare_ranges",
     inputs="questions.point_queries.range_inputs",
     epilog=f"""{POINT_QUERIES}\
@@ -494,8 +495,9 @@ RANGES = about_points(
         Option("answers", "int", POINT_ANSWERS),
     ),
     plan_epilog="""\
-With --queries, the error is the one that a run with these ranges promises. With --ranges, it is a bound for any ranges;
-a run, which knows its ranges, promises at most this error, and mostly a smaller one.
+With --queries, the error is the one that a run with these ranges promises: where none of them has a time, only what
+they consist of gets noise. With --ranges, it is a bound for any ranges; a run, which knows its ranges, promises at most
+this error, and mostly a much smaller one.
 """,
     columns={"error_bound": "error bound of all counts", "windows": "windows"},
     picture=Part(
