@@ -161,10 +161,10 @@ def _may_be(kind: str, type: pa.DataType | None) -> bool:
     """Tell whether a field of this type can be of a kind."""
     if type is None:
         return True
-    number = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+    number: bool = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
     if kind == "value":
         return number
-    return kind == "time" or not (pa.types.is_temporal(type) or pa.types.is_floating(type))
+    return kind == "time" or not bool(pa.types.is_temporal(type) or pa.types.is_floating(type))
 
 
 def _yaml(text: str) -> str:

@@ -208,7 +208,10 @@ def test_budgets_are_rounded_down() -> None:
 @pytest.mark.parametrize("question", ["heavy-hitters, items_per_step: 2", "top-k, top: 3"])
 def test_questions_whose_command_needs_a_delta_get_one(tmp_path: Path, question: str) -> None:
     """Their share of the total; the file names none."""
-    text = HEAD.replace("max_contributions: 4\n", "") + f"  found: {{question: {question}}}\n"
+    text = (
+        HEAD.replace("max_contributions: 4\n", "").replace("windows: 4", "renew_every: 4h")
+        + f"  found: {{question: {question}}}\n"
+    )
     (found,) = read_monitor(monitor(tmp_path, text), str(tmp_path)).questions
     assert found.transform(0.5, 1e-7).guarantee.delta == 1e-7
 
