@@ -30,9 +30,9 @@ from privstream.pipelines.accounts.run_identity import (
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
-from privstream.pipelines.monitor.monitor_file import FIELDS, MonitorFile, Output, Question, read_monitor
+from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.views import VIEWS, View, answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import View, answer_views, read_views, tables_of
 from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
