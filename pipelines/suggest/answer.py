@@ -12,15 +12,14 @@ from typing import Any
 from privstream.mechanisms.limits.suggested_limits import ENOUGH_ERROR, ENOUGH_FOUND, LARGEST_EPSILON
 from privstream.pipelines.accounts.ledger import DEFAULT_DATASET
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.plot.picture_spec import check_picture, read_rows, write_picture
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.plan_command import rounded_up
 from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run_command import RunCommand
-from privstream.pipelines.sinks.row_files import iso_8601
+from privstream.pipelines.questions.spec import loaded
+from privstream.pipelines.sinks.row_files import iso_8601, read_rows
 from privstream.pipelines.suggest.command import QUANTILES, SPEC, TERMINAL
-from privstream.pipelines.suggest.picture import prepare
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import LimitShare
 from privstream.transforms.timing.steps import Steps
@@ -72,7 +71,7 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         raise UsageError("output must be a file where picture is given: it is drawn from the rows")
     if picture is not None:
         try:
-            check_picture(picture, "--picture")
+            loaded("plot.picture_spec.check_picture")(picture, "--picture")
         except ValueError as error:
             raise UsageError(str(error)) from error
     spec = replace(SPEC, item="", whole_values=False) if arguments.question == QUANTILES else SPEC
@@ -85,7 +84,7 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
     for line in suggestions(found, promise):
         Console().print(line, soft_wrap=True)
     if picture is not None:
-        write_picture(picture, partial(prepare, found, promise))
+        loaded("plot.picture_spec.write_picture")(picture, partial(loaded("suggest.picture.prepare"), found, promise))
 
 
 def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.monitor import run_command as monitor_command
 from privstream.pipelines.questions import run_command
+from privstream.pipelines.serve.folder import WatchedFolder
 from privstream.pipelines.sources import csv_events
 
 EXAMPLE = """\
@@ -129,6 +130,12 @@ def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture
     found = sorted(path.name for path in Path("out").iterdir())
     assert found == ["_guarantee.json", "present.csv", "present.csv.guarantee.json"]
     assert read_guarantee_file("out/_guarantee.json") == read_guarantee_file("out/present.csv.guarantee.json")
+    assert cli.main(["report", "out", "--output", "page.html", "--noise_key_file", "noise.key"]) == 0
+    page = Path("page.html").read_text()
+    assert "present.csv" in page and "What all results of one monitor promise together" in page
+    for folder, shown in (("out", ["present.csv"]), (".", [])):
+        found, _ = WatchedFolder(folder).look()
+        assert [each.name for each in found] == shown and all(each.result is not None for each in found)
 
 
 @pytest.mark.slow
