@@ -30,9 +30,9 @@ from privstream.pipelines.accounts.run_identity import (
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
-from privstream.pipelines.monitor.monitor_file import FIELDS, MonitorFile, Output, Question, read_monitor
+from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.views import VIEWS, View, answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import View, answer_views, read_views, tables_of
 from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
@@ -174,7 +174,7 @@ class MonitorRun:
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
         made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
-        identity = _identity(monitor, given, made, read.files, unbounded=unbounded)
+        identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
         common.run_id = common.run_id or public_name(noise)
@@ -395,7 +395,7 @@ def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, un
     check_destination(whole_path(output.folder), "output.folder")
 
 
-def _identity(
+def identity_of(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
     made: Mapping[str, Mapping[str, Any]],
@@ -403,7 +403,15 @@ def _identity(
     *,
     unbounded: bool,
 ) -> RunIdentity:
-    """Return what shapes the answers and the noise of all questions, by the keys of the file."""
+    """Return what shapes the answers and the noise of all questions, by the keys of the file.
+
+    Args:
+        monitor: the file.
+        given: options of its questions, by name.
+        made: arguments of their transforms, by name.
+        files: of events.
+        unbounded: whether the input has no end.
+    """
     watched = INPUT if unbounded else None
     found: dict[str, Any] = {"privacy.epsilon": monitor.epsilon, "privacy.delta": monitor.delta}
     for each in monitor.questions:

@@ -38,6 +38,9 @@ from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
+PRISM_STAGE = "ref_AppliedPTransform_"
+"""How Prism begins the name of a stage."""
+
 Counters = dict[tuple[str, str], int]
 """Counters of a run: by the stage that has counted, and the name."""
 
@@ -133,7 +136,7 @@ def run(
     counters: Counters = {}
     for counter in result.metrics().query().get("counters", []):
         if counter.key.metric.namespace == "privstream":
-            place = str(counter.key.step), counter.key.metric.name
+            place = str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name
             counters[place] = counters.get(place, 0) + (counter.committed or 0)
     return counters
 
