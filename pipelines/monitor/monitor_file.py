@@ -13,7 +13,7 @@ from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.frames import in_python, options
+from privstream.pipelines.frames import OF_FILES, in_python, options
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
@@ -92,14 +92,18 @@ class Question:
     shown: Mapping[str, str]
     line: int
 
+    def with_budget(self, epsilon: float, delta: float) -> argparse.Namespace:
+        """Return its options with a budget, and those that follow from them."""
+        budget = {"epsilon": epsilon, "delta": delta}
+        return settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
+
     def transform(self, epsilon: float, delta: float) -> Any:
         """Return the transform that its command makes for such a budget; what noise it has is of no account.
 
         Raises:
             ValueError, TypeError: an option breaks a rule.
         """
-        budget = {"epsilon": epsilon, "delta": delta}
-        given = settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
+        given = self.with_budget(epsilon, delta)
         made = given_to(self.spec, given, input_fields(self.spec, given))
         try:
             return _transform(self.spec.word, tuple(made.items()))
@@ -162,12 +166,13 @@ class Output:
         return f"{name}.{self.format}"
 
 
-def read_monitor(path: str, folder: str) -> MonitorFile:
+def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFile:
     """Read a monitor.
 
     Args:
         path: of the file.
         folder: where lists of the file may be written as files, which commands take.
+        input: events to read in place of those of the file.
 
     Raises:
         UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
@@ -178,6 +183,8 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
     document.check_keys(("data",), DATA)
     if not isinstance(data.get("input"), str):
         raise document.error(("data",), "input must be given, a path of events")
+    if input is not None:
+        data = {key: value for key, value in data.items() if key not in OF_FILES} | {"input": input}
     epsilon, delta = _budget(document)
     asked = document.mapping(("questions",))
     questions = tuple(_question(document, name, data, folder) for name in asked)

@@ -172,7 +172,7 @@ class MonitorRun:
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
         made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
-        identity = _identity(monitor, given, made, read.files, unbounded=unbounded)
+        identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
         common.run_id = common.run_id or public_name(noise)
@@ -391,7 +391,7 @@ def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, un
     check_destination(whole_path(output.folder), "output.folder")
 
 
-def _identity(
+def identity_of(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
     made: Mapping[str, Mapping[str, Any]],
@@ -399,7 +399,15 @@ def _identity(
     *,
     unbounded: bool,
 ) -> RunIdentity:
-    """Return what shapes the answers and the noise of all questions, by the keys of the file."""
+    """Return what shapes the answers and the noise of all questions, by the keys of the file.
+
+    Args:
+        monitor: the file.
+        given: options of its questions, by name.
+        made: arguments of their transforms, by name.
+        files: of events.
+        unbounded: whether the input has no end.
+    """
     watched = INPUT if unbounded else None
     found: dict[str, Any] = {"privacy.epsilon": monitor.epsilon, "privacy.delta": monitor.delta}
     for each in monitor.questions:

@@ -105,10 +105,10 @@ class Asked:
         """
         if not self.name:
             return launch.summed((name, number) for (_, name), number in counted.items())
-        found = []
+        found, own = [], re.compile(rf"{self.name}(?:{OF_READING}|-)")  # some runners write a hyphen
         for (stage, name), number in counted.items():
             whose, colon, what = name.rpartition(OF_READING)
-            if stage.startswith(self.label("")) or (colon and self.name in whose.split(",")):
+            if own.match(stage) or (colon and self.name in whose.split(",")):
                 found.append((what, number))
             elif stage.startswith(READ) and not colon:
                 found.append((name, number))
