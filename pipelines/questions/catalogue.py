@@ -104,7 +104,7 @@ COUNTS = QuestionSpec(
         Excess(
             "items_over_limit",
             "items_before_limit",
-            "times an item of a person was left out, whose --max_contributions are used up",
+            "times an item of a person was left out, of whom one window has more than --max_contributions",
             ("max_contributions",),
         ),
         Excess(

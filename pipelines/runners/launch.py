@@ -51,6 +51,9 @@ TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
+INSTEAD = {"--windows": ": this command takes --end, where its last window ends"}
+"""What stands in place of an option that other commands have."""
+
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     """Return Beam's options, with a runner that is named.
@@ -67,7 +70,8 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+        instead = INSTEAD.get(unknown[0].partition("=")[0], "")
+        raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
     options = PipelineOptions(arguments)
     choose_local_runner(options)
     _check_runner(options)
