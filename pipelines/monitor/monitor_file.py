@@ -161,6 +161,10 @@ class Output:
     sent_to: str | None
     dead_letter: str | None
 
+    def file(self, name: str) -> str:
+        """Return the name of the file of a question about input with an end, or of a view."""
+        return f"{name}.{self.format}"
+
 
 def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFile:
     """Read a monitor.

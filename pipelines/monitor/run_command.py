@@ -153,10 +153,8 @@ class MonitorRun:
         views = read_views(monitor)
         common = _options_of_run(monitor, arguments)
         unbounded = is_unbounded(monitor.questions[0].options)
-        if views and (unbounded or FileSystems.get_scheme(output.folder) is not None):
-            raise monitor.document.error(
-                (VIEWS,), "must not be given without a folder of this machine and an input with an end"
-            )
+        if views and not unbounded and FileSystems.get_scheme(output.folder) is not None:
+            raise monitor.document.error((VIEWS,), "must not be given without an output on this machine")
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields)
@@ -234,9 +232,9 @@ class MonitorRun:
         rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
         found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
         for name, table in found.items():
-            write_row_file(str(FileSystems.join(folder, _file(name, self.output))), table.written_type, table.rows)
+            write_row_file(str(FileSystems.join(folder, self.output.file(name))), table.written_type, table.rows)
         for name in found:
-            file = _file(name, self.output)
+            file = self.output.file(name)
             move_file(str(FileSystems.join(folder, file)), str(FileSystems.join(self.output.folder, file)))
 
     def _write_guarantees(self, charge: Any) -> None:
@@ -247,7 +245,8 @@ class MonitorRun:
             write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
             rows[each.name] = more
         questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
-        views = {view.name: {"output": _file(view.name, self.output)} for view in self.views}
+        of_views = () if self.run.unbounded else self.views
+        views = {view.name: {"output": self.output.file(view.name)} for view in of_views}
         more = {"questions": questions} | ({"views": views} if views else {})
         write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
@@ -268,6 +267,8 @@ class MonitorRun:
         dry = self.run.arguments.dry_run
         lines += [DRY] if dry else []
         lines.append(self.promised["guarantee"]["paragraph"])
+        if self.views and self.run.unbounded:
+            lines.append(f"views: privstream views {self.monitor.path} makes them of what has been published by then")
         if not dry:
             lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
         say("\n".join([*lines, *warnings]))
@@ -278,11 +279,6 @@ class MonitorRun:
 def whole_path(folder: str) -> str:
     """Return where the guarantee of all questions is."""
     return str(FileSystems.join(folder, GUARANTEE))
-
-
-def _file(name: str, output: Output) -> str:
-    """Return the name of the file of a question, or of a view, of input with an end."""
-    return f"{name}.{output.format}"
 
 
 def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argparse.Namespace:
@@ -297,7 +293,7 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
 
 def _options(question: Question, common: argparse.Namespace, output: Output, *, unbounded: bool) -> argparse.Namespace:
     """Return the options of a question's command in a run, but for the budget."""
-    name = question.name if unbounded else _file(question.name, output)
+    name = question.name if unbounded else output.file(question.name)
     own = {
         "output": str(FileSystems.join(output.folder, name)),
         "output_format": output.format if unbounded else None,
@@ -369,8 +365,8 @@ def _check_places(
         if not is_unbounded(options) and not common.overwrite:
             check_new(options.output, f"the rows of {name}")
             check_new(guarantee_path(options), f"the guarantee of {name}")
-    for view in views:
-        path = str(FileSystems.join(output.folder, _file(view.name, output)))
+    for view in views if not is_unbounded(next(iter(given.values()))) else ():
+        path = str(FileSystems.join(output.folder, output.file(view.name)))
         written.append((f"the rows of {view.name}", path))
         if not common.overwrite:
             check_new(path, f"the rows of {view.name}")

@@ -195,6 +195,7 @@ COMMANDS = {
     "run": "monitor.yaml --dry_run",
     "init": "events.jsonl",
     "schema": "",
+    "views": "monitor.yaml",
     "report": "none.jsonl --output page.html",
     "serve": "none",
     "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
