@@ -283,7 +283,7 @@ def test_histograms_say_how_much_was_left_out():
 
 
 def test_sums_say_how_much_of_them_was_left_out():
-    """A person's 400 counts as 100; of the two who have 80 twice for an item, 160 counts as 100: 420 of 820 are lost."""
+    """A person's 400 counts as 100; of two who have 80 twice for an item, 160 counts as 100: 420 of 820 are lost."""
     paid = [("p", 400, 0), ("q", 80, 1), ("q", 80, 2), ("r", 80, 3), ("r", 80, 4), ("s", 100, 5), ("p", 900, -9)]
     rows = [beam.Row(user=u, item="1", value=v, time=Timestamp(START + t), stream="") for u, v, t in paid]
     for name, lost in (("counts", 300 + 2 * 60), ("counts of events", 300)):
