@@ -105,10 +105,12 @@ class Jobs:
 
     def _goes_on(self, job: str, savepoint: str) -> bool:
         """Tell whether a job has completed a checkpoint since it was restored from a savepoint."""
-        trouble = self.trouble(job)
-        if trouble or self.state(job) in ENDED:
-            raise JobError(trouble or f"it has ended: {self.state(job)}")
-        latest = self.checkpoints(job)["latest"]
+        try:
+            trouble, state, latest = self.trouble(job), self.state(job), self.checkpoints(job)["latest"]
+        except urllib.error.HTTPError:
+            return False  # the job manager has not made all of it yet
+        if trouble or state in ENDED:
+            raise JobError(trouble or f"it has ended: {state}")
         restored, completed = latest["restored"], latest["completed"]
         if restored is None or completed is None:
             return False

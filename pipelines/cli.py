@@ -54,8 +54,11 @@ COMMANDS: Commands = {
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
     "run": ("monitor.run_command", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
+    "init": ("monitor.init_command", "write a monitor, a file of questions, from the names of the fields of a file"),
+    "schema": ("monitor.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": ("suggest.command", "choose limits of people privately, from data: what nobody can guess"),
+    "views": ("monitor.views_command", "make the views of a monitor from what its run has published"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:

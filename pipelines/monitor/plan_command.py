@@ -6,6 +6,8 @@ import argparse
 import json
 import tempfile
 from dataclasses import replace
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_record
@@ -80,9 +82,10 @@ def _check_same_people(monitor: MonitorFile, unit: PrivacyUnit) -> None:
 
 def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | None) -> dict[str, Any]:
     """Return what each question gets, and what is promised of all together."""
+    accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
     questions = {}
     for number, (asked, paid) in enumerate(zip(monitor.questions, planned.questions, strict=True)):
-        accuracy = paid.transform.accuracy
+        accuracy = accuracy_of(paid.transform)
         other = None if improved is None else improved.questions[number]
         questions[asked.name] = {
             "question": asked.spec.word,
@@ -92,7 +95,7 @@ def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | No
             "error": accuracy.error,
             "error_unit": asked.spec.error_unit,
             "sentence": accuracy.sentence,
-            "improved": None if other is None else {"share": other.share, "error": other.transform.accuracy.error},
+            "improved": None if other is None else {"share": other.share, "error": accuracy_of(other.transform).error},
         }
     guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
     views = [view.name for view in read_views(monitor)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -30,9 +31,9 @@ from privstream.pipelines.accounts.run_identity import (
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
-from privstream.pipelines.monitor.monitor_file import FIELDS, MonitorFile, Output, Question, read_monitor
+from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.views import VIEWS, View, answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import View, answer_views, read_views, tables_of
 from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
-            return made.report(made.run.try_out(options))
+            return made.report(made.try_out(options))
         made.report(made.publish(options))
 
 
@@ -153,10 +154,8 @@ class MonitorRun:
         views = read_views(monitor)
         common = _options_of_run(monitor, arguments)
         unbounded = is_unbounded(monitor.questions[0].options)
-        if views and (unbounded or FileSystems.get_scheme(output.folder) is not None):
-            raise monitor.document.error(
-                (VIEWS,), "must not be given without a folder of this machine and an input with an end"
-            )
+        if views and not unbounded and FileSystems.get_scheme(output.folder) is not None:
+            raise monitor.document.error((VIEWS,), "must not be given without an output on this machine")
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields)
@@ -174,7 +173,7 @@ class MonitorRun:
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
         made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
-        identity = _identity(monitor, given, made, read.files, unbounded=unbounded)
+        identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
         common.run_id = common.run_id or public_name(noise)
@@ -205,17 +204,20 @@ class MonitorRun:
             promised=_promised(monitor, planned, common, asked),
         )
 
-    def publish(self, options: Any) -> launch.Counters:
+    def try_out(self, options: PipelineOptions) -> launch.Counters:
+        """Run the pipeline for its counters alone."""
+        with _errors_with_keys(self.monitor):
+            return self.run.try_out(options)
+
+    def publish(self, options: PipelineOptions) -> launch.Counters:
         """Run the pipeline, and write rows and guarantees: no file of rows is there before all are complete."""
         asked, unbounded = self.run.questions, self.run.unbounded
         with _hidden_folder(self.output.folder, wanted=not unbounded) as folder:
             files = {each.name: os.path.basename(each.arguments.output) for each in asked}
             hidden = {name: str(FileSystems.join(folder, file)) for name, file in files.items()}
-            try:
+            with _errors_with_keys(self.monitor):
                 writes = [each.write_to(hidden[each.name], unbounded=unbounded) for each in asked]
-            except (ValueError, TypeError, OSError) as error:
-                raise UsageError(str(error)) from error
-            counted, charge = self.run.publish(options, writes, self._write_guarantees)
+                counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
                 self._write_views(hidden, folder)
                 for each in asked:
@@ -234,9 +236,9 @@ class MonitorRun:
         rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
         found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
         for name, table in found.items():
-            write_row_file(str(FileSystems.join(folder, _file(name, self.output))), table.written_type, table.rows)
+            write_row_file(str(FileSystems.join(folder, self.output.file(name))), table.written_type, table.rows)
         for name in found:
-            file = _file(name, self.output)
+            file = self.output.file(name)
             move_file(str(FileSystems.join(folder, file)), str(FileSystems.join(self.output.folder, file)))
 
     def _write_guarantees(self, charge: Any) -> None:
@@ -247,7 +249,8 @@ class MonitorRun:
             write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
             rows[each.name] = more
         questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
-        views = {view.name: {"output": _file(view.name, self.output)} for view in self.views}
+        of_views = () if self.run.unbounded else self.views
+        views = {view.name: {"output": self.output.file(view.name)} for view in of_views}
         more = {"questions": questions} | ({"views": views} if views else {})
         write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
@@ -268,6 +271,8 @@ class MonitorRun:
         dry = self.run.arguments.dry_run
         lines += [DRY] if dry else []
         lines.append(self.promised["guarantee"]["paragraph"])
+        if self.views and self.run.unbounded:
+            lines.append(f"views: privstream views {self.monitor.path} makes them of what has been published by then")
         if not dry:
             lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
         say("\n".join([*lines, *warnings]))
@@ -278,11 +283,6 @@ class MonitorRun:
 def whole_path(folder: str) -> str:
     """Return where the guarantee of all questions is."""
     return str(FileSystems.join(folder, GUARANTEE))
-
-
-def _file(name: str, output: Output) -> str:
-    """Return the name of the file of a question, or of a view, of input with an end."""
-    return f"{name}.{output.format}"
 
 
 def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argparse.Namespace:
@@ -297,7 +297,7 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
 
 def _options(question: Question, common: argparse.Namespace, output: Output, *, unbounded: bool) -> argparse.Namespace:
     """Return the options of a question's command in a run, but for the budget."""
-    name = question.name if unbounded else _file(question.name, output)
+    name = question.name if unbounded else output.file(question.name)
     own = {
         "output": str(FileSystems.join(output.folder, name)),
         "output_format": output.format if unbounded else None,
@@ -313,15 +313,22 @@ def _reader(monitor: MonitorFile, given: Mapping[str, argparse.Namespace], field
         if each.spec.watched != INPUT and unbounded:
             raise _error(monitor, each, f"{each.spec.word} must have an input with an end")
     distinct = set(fields.values())
-    try:
+    with _errors_with_keys(monitor):
         shared = fields[first.name] if len(distinct) == 1 else SharedFields(tuple(fields.items()))
         return reader(first.spec, given[first.name], shared)
-    except (ValueError, TypeError) as error:
+
+
+@contextmanager
+def _errors_with_keys(monitor: MonitorFile) -> Iterator[None]:
+    """Let an error that begins with the name of a question name its place in the file."""
+    try:
+        yield
+    except (ValueError, TypeError, UsageError) as error:
         name, colon, message = str(error).partition(": ")
-        if colon and name in fields:
-            question = next(each for each in monitor.questions if each.name == name)
-            raise _error(monitor, question, message) from None
-        raise
+        question = next((each for each in monitor.questions if colon and each.name == name), None)
+        if question is None:
+            raise UsageError(str(error)) from error
+        raise _error(monitor, question, message) from None
 
 
 def _error(monitor: MonitorFile, question: Question, message: str) -> UsageError:
@@ -369,8 +376,8 @@ def _check_places(
         if not is_unbounded(options) and not common.overwrite:
             check_new(options.output, f"the rows of {name}")
             check_new(guarantee_path(options), f"the guarantee of {name}")
-    for view in views:
-        path = str(FileSystems.join(output.folder, _file(view.name, output)))
+    for view in views if not is_unbounded(next(iter(given.values()))) else ():
+        path = str(FileSystems.join(output.folder, output.file(view.name)))
         written.append((f"the rows of {view.name}", path))
         if not common.overwrite:
             check_new(path, f"the rows of {view.name}")
@@ -383,7 +390,9 @@ def _check_places(
 
 def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, unbounded: bool) -> None:
     """Make the folders of rows that are missing."""
-    for folder in (output.folder, *([each.output for each in given.values()] if unbounded else [])):
+    letters = next(iter(given.values())).dead_letter
+    each = [options.output for options in given.values()] + [letters] * (letters is not None)
+    for folder in (output.folder, *(each if unbounded else [])):
         try:
             if not FileSystems.exists(folder):
                 FileSystems.mkdirs(folder)
@@ -395,7 +404,7 @@ def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, un
     check_destination(whole_path(output.folder), "output.folder")
 
 
-def _identity(
+def identity_of(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
     made: Mapping[str, Mapping[str, Any]],
@@ -403,7 +412,15 @@ def _identity(
     *,
     unbounded: bool,
 ) -> RunIdentity:
-    """Return what shapes the answers and the noise of all questions, by the keys of the file."""
+    """Return what shapes the answers and the noise of all questions, by the keys of the file.
+
+    Args:
+        monitor: the file.
+        given: options of its questions, by name.
+        made: arguments of their transforms, by name.
+        files: of events.
+        unbounded: whether the input has no end.
+    """
     watched = INPUT if unbounded else None
     found: dict[str, Any] = {"privacy.epsilon": monitor.epsilon, "privacy.delta": monitor.delta}
     for each in monitor.questions:
@@ -443,9 +460,12 @@ def _asked(
     sent = None
     if output.sent_to is not None:
         to = argparse.Namespace(**(vars(options) | {"output": f"{output.sent_to}/{question.name}"}))
-        sent = destination(question.spec, to, common.run_id, row_type)
-        if sent is not None and not common.dry_run:
-            sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        try:
+            sent = destination(question.spec, to, common.run_id, row_type)
+            if sent is not None and not common.dry_run:
+                sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace("--output", f"output of {question.name}", 1)) from None
     return Asked(
         name=question.name,
         spec=question.spec,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.monitor.monitor_file import NAME, MonitorFile, Question
+from privstream.pipelines.monitor.monitor_file import KINDS, NAME, VIEWS, MonitorFile, Question
 from privstream.pipelines.monitor.yaml_file import Document, meant
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
@@ -28,7 +28,6 @@ from privstream.transforms.timing.calendar import Calendar
 from privstream.transforms.timing.steps import CalendarSteps, Steps, windows_in
 from typing_extensions import override
 
-VIEWS = "views"
 DIGITS = 6
 ESTIMATES = (
     ("smoothed", "smoothed_lower", "smoothed_upper"),
@@ -523,19 +522,6 @@ def _windows(span: str, steps: Steps) -> int:
     return wanted.number // steps.calendar.number
 
 
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "ratio": ("ratio", "largest"),
-    "over": ("of", "over", "largest"),
-    "against": ("of", "against", "probability", "largest"),
-    "above": ("of", "item", "rank", "above", "clear_below", "for"),
-    "below": ("of", "item", "rank", "below", "clear_above", "for"),
-    "by": ("of", "by", "whole", "largest"),
-    "whole": ("of", "by", "whole", "largest"),
-    "largest": ("of", "largest"),
-}
-"""What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
-
-
 def read_views(monitor: MonitorFile) -> tuple[View, ...]:
     """Return the views of a monitor, each behind those that it is made of.
 
@@ -645,7 +631,7 @@ def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
         )
     return Alerts(
         **common,
-        item=read.number("rank", None) if read.has("rank") else _item(item),
+        item=read.share("rank", 0.5) if read.has("rank") else _item(item),
         columns=len(item),
         sign=sign,
         threshold=threshold,

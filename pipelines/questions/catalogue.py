@@ -104,7 +104,7 @@ COUNTS = QuestionSpec(
         Excess(
             "items_over_limit",
             "items_before_limit",
-            "times an item of a person was left out, whose --max_contributions are used up",
+            "times an item of a person was left out, of whom one window has more than --max_contributions",
             ("max_contributions",),
         ),
         Excess(
@@ -128,6 +128,13 @@ COUNTS = QuestionSpec(
             "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
             "which counts as the nearest limit",
             instead=SUMS_CLIPPED,
+        ),
+        Excess(
+            "sums_over_limit",
+            "sums_before_limit",
+            "of the sum of all values is beyond the limits of --max_value, and in no sum",
+            instead=SUMS_CLIPPED,
+            amounts=True,
         ),
     ),
     prepare="questions.settling.check_span",

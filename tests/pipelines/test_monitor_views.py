@@ -399,17 +399,43 @@ def test_a_run_writes_views_beside_its_rows(
 def test_a_run_refuses_views_before_it_spends_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A view that the question cannot give, one whose file is there, and views of input without an end."""
+    """A view that the question cannot give, and one whose file is there."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
-    (tmp_path / "folder").mkdir()
     (tmp_path / "out").mkdir()
     assert ran(tmp_path, RUN.replace("over: 3h", "over: 90m")) == 2
     assert "line 10: views.sums.over: must be a multiple of window" in capsys.readouterr().err
     (tmp_path / "out" / "lands.csv").write_text("mine")
     assert ran(tmp_path, RUN) == 2
     assert "the rows of lands must be a new file, but out/lands.csv exists" in capsys.readouterr().err
-    watched = RUN.replace("input: clicks.csv", "input: folder, watch: 1, input_format: csv")
-    assert ran(tmp_path, watched, "--run_id", "one") == 2
-    assert "line 9: views: must not be given without a folder of this machine" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.ledger.jsonl")) and (tmp_path / "out" / "lands.csv").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_views_are_made_of_what_was_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same as those of a run; of a folder with a file for each window, too; not with other options."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    assert ran(tmp_path, RUN) == 0
+    out = tmp_path / "out"
+    written = {name: (out / f"{name}.csv").read_bytes() for name in ("sums", "outage", "lands")}
+    assert main(["views", "monitor.yaml"]) == 2
+    assert "must be a new file" in capsys.readouterr().err
+    for name in written:
+        (out / f"{name}.csv").unlink()
+    assert main(["views", "monitor.yaml"]) == 0
+    assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("max_contributions: 12", "max_contributions: 11"))
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 2
+    assert "line 8: questions.pages: must be as in the run that has published" in capsys.readouterr().err
+    lines = (out / "pages.csv").read_text().splitlines(keepends=True)
+    (out / "pages").mkdir()
+    for number, some in enumerate((lines[1:9], lines[9:])):
+        (out / "pages" / f"{number}.csv").write_text(lines[0] + "".join(some))
+    (out / "pages.csv.guarantee.json").rename(out / "pages" / "_guarantee.json")
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("input: clicks.csv", "input: folder, watch: 1"))
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 0
+    assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
+    assert "sums: 24 rows, out/sums.csv" in capsys.readouterr().err

@@ -54,11 +54,12 @@ def rows_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_files_give_the_same_rows(runner: str, shop: Path) -> None:
+def test_files_give_the_same_rows(runner: str, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("monitor.yaml").write_text(FILES.format(input="in", watch="", output="found"))
     assert cli.main(["run", "monitor.yaml", *test_watch_command.options(runner)]) == 0
     for name in ("pages", "latency", "present"):
         assert Path(f"found/{name}.csv").read_bytes() == Path(f"expected/{name}.csv").read_bytes()
+    assert capsys.readouterr().err.count("present: 796 of 800 events usable, 4 estimates published") == 1
 
 
 @pytest.mark.parametrize("runner", [pytest.param("fn_api", marks=pytest.mark.slow), *RUNNERS])
