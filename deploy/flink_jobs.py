@@ -74,8 +74,8 @@ class Jobs:
     def resume(self, submit: Callable[[], None], savepoint: str) -> str:
         """Start a job from a savepoint, see that it goes on from there, and return it.
 
-        It goes on when Flink has restored the savepoint, and has then completed a checkpoint: by then each step has
-        read its state. A step that cannot use it restarts the job; what does not go on is cancelled.
+        It goes on when Flink has restored the savepoint, and has then completed a checkpoint without a restart; what
+        does not is cancelled. A step reads its state with its next window, and restarts the job if it cannot use it.
 
         Args:
             submit: gives the job to the cluster.
