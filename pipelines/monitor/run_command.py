@@ -15,6 +15,7 @@ from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
-            return made.report(made.run.try_out(options))
+            return made.report(made.try_out(options))
         made.report(made.publish(options))
 
 
@@ -203,17 +204,20 @@ class MonitorRun:
             promised=_promised(monitor, planned, common, asked),
         )
 
-    def publish(self, options: Any) -> launch.Counters:
+    def try_out(self, options: PipelineOptions) -> launch.Counters:
+        """Run the pipeline for its counters alone."""
+        with _errors_with_keys(self.monitor):
+            return self.run.try_out(options)
+
+    def publish(self, options: PipelineOptions) -> launch.Counters:
         """Run the pipeline, and write rows and guarantees: no file of rows is there before all are complete."""
         asked, unbounded = self.run.questions, self.run.unbounded
         with _hidden_folder(self.output.folder, wanted=not unbounded) as folder:
             files = {each.name: os.path.basename(each.arguments.output) for each in asked}
             hidden = {name: str(FileSystems.join(folder, file)) for name, file in files.items()}
-            try:
+            with _errors_with_keys(self.monitor):
                 writes = [each.write_to(hidden[each.name], unbounded=unbounded) for each in asked]
-            except (ValueError, TypeError, OSError) as error:
-                raise UsageError(str(error)) from error
-            counted, charge = self.run.publish(options, writes, self._write_guarantees)
+                counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
                 self._write_views(hidden, folder)
                 for each in asked:
@@ -311,15 +315,22 @@ def _reader(monitor: MonitorFile, given: Mapping[str, argparse.Namespace], field
         if each.spec.watched != INPUT and unbounded:
             raise _error(monitor, each, f"{each.spec.word} must have an input with an end")
     distinct = set(fields.values())
-    try:
+    with _errors_with_keys(monitor):
         shared = fields[first.name] if len(distinct) == 1 else SharedFields(tuple(fields.items()))
         return reader(first.spec, given[first.name], shared)
-    except (ValueError, TypeError) as error:
+
+
+@contextmanager
+def _errors_with_keys(monitor: MonitorFile) -> Iterator[None]:
+    """Let an error that begins with the name of a question name its place in the file."""
+    try:
+        yield
+    except (ValueError, TypeError, UsageError) as error:
         name, colon, message = str(error).partition(": ")
-        if colon and name in fields:
-            question = next(each for each in monitor.questions if each.name == name)
-            raise _error(monitor, question, message) from None
-        raise
+        question = next((each for each in monitor.questions if colon and each.name == name), None)
+        if question is None:
+            raise UsageError(str(error)) from error
+        raise _error(monitor, question, message) from None
 
 
 def _error(monitor: MonitorFile, question: Question, message: str) -> UsageError:
@@ -381,7 +392,9 @@ def _check_places(
 
 def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, unbounded: bool) -> None:
     """Make the folders of rows that are missing."""
-    for folder in (output.folder, *([each.output for each in given.values()] if unbounded else [])):
+    letters = next(iter(given.values())).dead_letter
+    each = [options.output for options in given.values()] + [letters] * (letters is not None)
+    for folder in (output.folder, *(each if unbounded else [])):
         try:
             if not FileSystems.exists(folder):
                 FileSystems.mkdirs(folder)
@@ -449,9 +462,12 @@ def _asked(
     sent = None
     if output.sent_to is not None:
         to = argparse.Namespace(**(vars(options) | {"output": f"{output.sent_to}/{question.name}"}))
-        sent = destination(question.spec, to, common.run_id, row_type)
-        if sent is not None and not common.dry_run:
-            sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        try:
+            sent = destination(question.spec, to, common.run_id, row_type)
+            if sent is not None and not common.dry_run:
+                sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace("--output", f"output of {question.name}", 1)) from None
     return Asked(
         name=question.name,
         spec=question.spec,

@@ -32,7 +32,8 @@ FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, 
 FAULTS |= {
     "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
-    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
+    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (give its form with "
+    "--time_format)",
     "time_zone": "with a time that does not say how far it is from UTC (give --time_zone, such as Europe/Berlin)",
     "time_skipped": "with a time in an hour that the clocks of --time_zone leave out",
     "time_unit": "with a time that is a plain number (give its unit with --time_unit)",
@@ -158,7 +159,8 @@ class RunReport:
         self._unanswered = self._counted(spec.unanswered)
         self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
-        beyond = {limit.left_out: limit.text for limit in (*self._limits, *self._clipped)} | dict(spec.beyond)
+        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
+        beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
         self._beyond = self._counted(beyond)
 
     @property
@@ -239,7 +241,8 @@ class RunReport:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
             if number >= MUCH * came:
                 share = _percent(number / max(number, came))
-                yield f"{share} ({number:,} of {came:,}): {limit.text}. {limit.instead}"
+                of = " " if limit.amounts else f" ({number:,} of {came:,}): "
+                yield f"{share}{of}{limit.text}. {limit.instead}"
 
     def left_out(self, dead_letter: str | None) -> list[str]:
         """Return lines on what could not be used, and why."""

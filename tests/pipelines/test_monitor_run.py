@@ -249,6 +249,31 @@ def test_a_dry_run_counts_and_spends_nothing(shop: Path, capsys: pytest.CaptureF
     assert not Path("out").exists() and not Path("noise.key.ledger.jsonl").exists()
 
 
+def test_what_only_the_pipeline_knows_is_named_with_its_question(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is spent either: the ledger is asked last."""
+    text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line and "end:" not in line)
+    told = refused(text, capsys)
+    assert "monitor.yaml, line 6: questions.present: end must be given when the input is bounded" in told
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_data_set_holds_for_monitors(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is stored with the ledger, by period, and one of the run."""
+    ledger = ["--ledger", "noise.key.ledger.jsonl"]
+    assert cli.main(["budget", "set", "--dataset", "shop", "--limit", "12,1e-5", "--period", "month", *ledger]) == 0
+    one = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line) + "dataset: shop\n"
+    assert run(one) == 0
+    again = one.replace("folder: out", "folder: other").replace("timeout: 30m", "timeout: 20m")
+    capsys.readouterr()
+    assert run(again) == 2
+    assert "2026-01" in capsys.readouterr().err and not list(Path("other").glob("*.csv"))
+    assert run(one.replace("folder: out", "folder: other"), "--budget_limit", "1") == 0, "a repetition costs nothing"
+    later = again.replace("2026-01", "2026-02").replace("folder: other", "folder: third")
+    assert run(later, "--dry_run") == 0
+
+
 @pytest.mark.slow
 def test_what_holds_for_all_data_holds_for_each_question(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A condition of the data is one of each question, beside its own."""
