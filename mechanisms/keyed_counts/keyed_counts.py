@@ -273,14 +273,20 @@ class KeyedCounts(Mechanism[KeyedState]):
             steady=self.bounds.span == 1,
             windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
         )
+        if self.max_value is not None:
+            low = -self.max_value if self.signed else 0
+            claim += (
+                f" Sums and means are of values clipped to {low:,} and {self.max_value:,}: what lies beyond is in none "
+                "of them, and no interval holds it."
+            )
         if self.left_out is not None:
             kept, left_out = self.left_out.stddevs
             used_up = math.sqrt(self.left_out.counter.variance(last))
             numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{kept:.3g}, those that limits leave out with one of {left_out:.3g}, and the number of people who "
-                f"have used up their limit with one of {used_up:.3g} in the last window."
+                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}, and the number of "
+                f"people who have used up their limit with one of {_written(used_up)} in the last window."
             )
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
@@ -660,9 +666,9 @@ def accuracy_told(
     """
     last, there = ("", " in a window") if steady else (" in the last window",) * 2
     several = "" if windows is None else f" over {windows:,} windows"
-    text = f"Counts{several} have a standard deviation of {numbers['stddev']:.3g}{last}"
+    text = f"Counts{several} have a standard deviation of {_written(numbers['stddev'])}{last}"
     if "sum_stddev" in numbers:
-        text += f", and sums one of {numbers['sum_stddev']:.4g}"
+        text += f", and sums one of {_written(numbers['sum_stddev'])}"
     together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"
     text += (
         f". With probability {1 - beta:g}, all error bounds of {items:,} items {together} hold; those of counts are at "
@@ -672,6 +678,12 @@ def accuracy_told(
         text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
         text += f"{_plural(unit)} have{there}"
     return f"{text}."
+
+
+def _written(stddev: float | None) -> str:
+    """Write a standard deviation, which is there, without an exponent where it is large."""
+    assert stddev is not None
+    return f"{stddev:.3g}" if stddev < 1000 else f"{stddev:,.0f}"
 
 
 def _plural(unit: str) -> str:

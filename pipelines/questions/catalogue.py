@@ -129,6 +129,13 @@ COUNTS = QuestionSpec(
             "which counts as the nearest limit",
             instead=SUMS_CLIPPED,
         ),
+        Excess(
+            "sums_over_limit",
+            "sums_before_limit",
+            "of the sum of all values is beyond the limits of --max_value, and in no sum",
+            instead=SUMS_CLIPPED,
+            amounts=True,
+        ),
     ),
     prepare="questions.settling.check_span",
     settle="questions.settling.settle_counts",
