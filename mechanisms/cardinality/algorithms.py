@@ -134,7 +134,7 @@ _TYPICAL_STEPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FreshNoise(CardinalityAlgorithm):
-    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1.
+    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1, in so many `streams`.
 
     With delta > 0 Gaussian noise, or Laplace noise where its error is the smaller one, as for few sizes: what is
     epsilon-DP is (epsilon, delta)-DP. Both are bound to the sizes, and have labels of their own.
@@ -144,12 +144,15 @@ class FreshNoise(CardinalityAlgorithm):
     delta: float
     beta: float
     horizon: int
+    streams: int = 1
 
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        laws = [node_law(self.epsilon, delta, self.horizon) for delta in sorted({self.delta, 0.0}, reverse=True)]
-        return min(laws, key=self._error)
+        laplace = node_law(self.epsilon / self.streams, 0.0, self.horizon)
+        if self.delta == 0:
+            return laplace
+        return min(node_law(self.epsilon, self.delta, self.horizon * self.streams), laplace, key=self._error)
 
     @override
     def run(
@@ -158,6 +161,8 @@ class FreshNoise(CardinalityAlgorithm):
         steps = state.step + 1 + np.arange(len(sizes))
         if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
             noise = noise.derive("laplace")
+        elif self.delta > 0 and self.streams > 1:
+            noise = noise.derive("streams together", self.streams)
         estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
         bounds = np.full(len(sizes), self.error(1, None))
         after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
