@@ -628,7 +628,7 @@ def test_a_file_that_is_named_like_a_text_is_refused_before_anything_is_spent(
     assert comma_separated("shops.txt") == ["shops.txt"], "a stream may have any name"
     Path("shops.txt").write_text("north\nsouth\n")
     Path("north").write_text("")
-    with pytest.raises(ValueError, match="or @shops.txt for the lines of this file"):
+    with pytest.raises(ValueError, match=r"or @shops\.txt for the lines of this file"):
         comma_separated("shops.txt")
     assert comma_separated("north") == ["north"]
     assert comma_separated("@shops.txt") == ["north", "south"]
