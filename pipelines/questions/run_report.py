@@ -70,6 +70,11 @@ AFTER_READING = "point_type"
 MALFORMED = "events_malformed_"
 
 
+TOLD = (
+    "how much limits leave out is told in the rows, with noise (kept, left_out, used_up); exact numbers are not "
+    "printed beside it, and limits may be chosen by it"
+)
+
 CHOOSE = ("start", "end", "windows", "streams", "domain")
 """Options that say which events are asked for."""
 
@@ -156,7 +161,8 @@ class RunReport:
         self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
-        self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
+        told = bool(coverage.published)  # with noise: exact numbers are not printed beside it
+        self._limits = [] if told else [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
         beyond = {limit.left_out: limit.text for limit in (*self._limits, *self._clipped)} | dict(spec.beyond)
         self._beyond = self._counted(beyond)
@@ -171,17 +177,19 @@ class RunReport:
         return [f"{WARNING}{text}" for text in (*self._of_records(), *self._of_limits(), *self._of_values())]
 
     def notes(self) -> list[str]:
-        """Return a line if options leave out most records: numbers are not about them, but that may be a mistake.
+        """Return a line if options leave out most records: numbers are not about them, but that may be a mistake; and
+        one if rows tell how much limits leave out.
 
         Items that no rule names are none of it.
         """
         chosen = [(number, what) for number, what in self._outside if what in OUTSIDE.values()]
         lost = sum(number for number, _ in chosen)
+        told = [f"{NOTE}{TOLD}"] if self._coverage.published else []
         if not self.records or lost < MOST * self.records:
-            return []
+            return told
         share = _percent(min(1.0, lost / self.records))
         options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.signature.arguments)
-        return [f"{NOTE}{share} {NOT_ASKED}: {_listed(chosen)}. Is that meant? See {options}."]
+        return [f"{NOTE}{share} {NOT_ASKED}: {_listed(chosen)}. Is that meant? See {options}.", *told]
 
     def _of_records(self) -> Iterator[str]:
         """Warn of records that could not be used."""

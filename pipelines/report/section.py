@@ -16,6 +16,7 @@ from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarant
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.plot.chart import PAGE, in_both, moment
+from privstream.pipelines.plot.left_out import limits_in_words
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
@@ -185,13 +186,16 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "kind": result.spec.title,
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
-        "left_out": left_out(
-            result.guarantee,
-            result.spec,
-            result.parameters,
-            result.promise.maybe("accuracy", "intervals", "limits"),
-            method,
-        ),
+        "left_out": [
+            *filter(None, [limits_in_words(result.rows)]),
+            *left_out(
+                result.guarantee,
+                result.spec,
+                result.parameters,
+                result.promise.maybe("accuracy", "intervals", "limits"),
+                method,
+            ),
+        ],
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
