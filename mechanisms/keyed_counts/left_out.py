@@ -86,8 +86,9 @@ class Shares(NamedTuple):
             return self
         weights = np.cumsum([self.came, self.came * self.estimates, self.came * self.stddevs], axis=1)
         weights[:, windows:] -= weights[:, :-windows].copy()
-        came, kept, errors = weights
-        return Shares(*np.round([kept, errors] / np.maximum(came, 1e-9), _DIGITS), came)
+        came = weights[0]
+        estimates, stddevs = np.round(weights[1:] / np.maximum(came, 1e-9), _DIGITS)
+        return Shares(estimates, stddevs, came)
 
 
 @dataclass(frozen=True)
