@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
-from privstream.pipelines.plot.left_out import limits_bind, limits_in_words
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
 from privstream.transforms.rows import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."

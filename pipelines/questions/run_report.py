@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.sinks.left_out import MUCH
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.events.bounding import PARTS

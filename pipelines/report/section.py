@@ -16,13 +16,13 @@ from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarant
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.plot.chart import PAGE, in_both, moment
-from privstream.pipelines.plot.left_out import limits_in_words
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
+from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import in_words
-from privstream.pipelines.plot.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
+from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601
 from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.plot.left_out import limits_bind, limits_in_words, share_left_out
+from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words, share_left_out
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from privstream.pipelines.questions.spec import MUCH
+MUCH = 0.05
+"""A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
 
 
 def share_left_out(rows: Sequence[Any]) -> float | None:
