@@ -52,6 +52,7 @@ COMMANDS: Commands = {
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
+    "run": ("monitor.run_command", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": ("suggest.command", "choose limits of people privately, from data: what nobody can guess"),

@@ -48,7 +48,7 @@ def in_python(message: str) -> str:
 
 
 def options(
-    spec: QuestionSpec, given: Mapping[str, Any], *, input: str, output: str, folder: str
+    spec: QuestionSpec, given: Mapping[str, Any], *, input: str, output: str, folder: str, of_files: bool = False
 ) -> tuple[argparse.Namespace, dict[str, str]]:
     """Return the options of a question's command, and what to show of those that were lists.
 
@@ -57,6 +57,7 @@ def options(
         given: keywords; None is as if one was not given.
         input, output: values of these options.
         folder: where lists may be written that the command line takes as files.
+        of_files: whether options about files may be among the keywords, too.
 
     Raises:
         TypeError: there is no such option, or its value is of a type that stands for nothing.
@@ -65,7 +66,7 @@ def options(
     parser = _Parser(prog=spec.word, add_help=False)
     run_command(spec).add_arguments(parser)
     actions = {action.dest: action for action in parser._actions}
-    known = [name for name in actions if name not in (*OF_FILES, "output")]
+    known = [name for name in actions if name != "output" and (of_files or name not in OF_FILES)]
     words = [f"--input={input}", f"--output={output}"]
     kinds = {option.name: option.type for option in options_of(spec)}
     shown: dict[str, str] = {}

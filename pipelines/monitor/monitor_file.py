@@ -14,25 +14,44 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import in_python, options
+from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.monitor.yaml_file import Document, Path, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import options_of
-from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.questions.run import given_to, settled
+from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.transforms.events.filters import Filter
 
 FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
-FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim")
+FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
+SOURCE = ("input_format", "watch", "watermark", "kafka_setting")
+"""Keys of the data that say how they are found, which are options of commands."""
+
+WHERE = "where"
 SHARED = (
     *("window", "start", "end", "windows", "renew_every", "allowed_lateness"),
     *("max_contributions", "participation_cap", "neighbouring", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
 
-TOP = ("data", "privacy", "questions", *SHARED)
+OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
+"""Keys of the file that stand for options of a run, which may be given in their place."""
+
+TOP = ("data", "privacy", "questions", "output", *OF_RUN, *SHARED)
 OTHER_NAMES = {"ranks": "quantiles"}
+OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
+DEFAULT_OUTPUT = "csv"
+FORM_OF = {"postgres": "postgresql://user@host:port/database", "kafka": "kafka://host:port"}
+ADDRESSES = {
+    "postgres": re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+"),
+    "kafka": re.compile(r"kafka://[^/@?#]+"),
+}
+"""Addresses of what rows are sent to; each question has a table or a topic of its name there."""
+
 OWN = ("question", "share")
 WITHHELD = ("epsilon", "delta")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -47,6 +66,7 @@ class Question:
         spec: which question it is.
         share: of the budget, beside the shares of the other ones.
         options: of its command, as if they had been given there, but for the budget.
+        shown: what guarantee files say in place of options that are lists, by name.
         line: where it stands.
     """
 
@@ -54,6 +74,7 @@ class Question:
     spec: QuestionSpec
     share: float
     options: argparse.Namespace
+    shown: Mapping[str, str]
     line: int
 
     def transform(self, epsilon: float, delta: float) -> Any:
@@ -62,13 +83,9 @@ class Question:
         Raises:
             ValueError, TypeError: an option breaks a rule.
         """
-        given = dict(vars(self.options)) | {"epsilon": epsilon, "delta": delta}
-        if self.spec.settle is not None:
-            given |= loaded(self.spec.settle)(given)
-        streams = bool(given.get("stream_field") or given.get("streams"))
-        made = arguments_of(self.spec, given, streams=streams)
-        if "delta" not in self.spec.signature.arguments:
-            made.pop("delta", None)
+        budget = {"epsilon": epsilon, "delta": delta}
+        given = settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
+        made = given_to(self.spec, given, input_fields(self.spec, given))
         return self.spec.transform_class(**made, noise=KeyedNoise.random("plan")).to_finish()
 
 
@@ -78,14 +95,38 @@ class MonitorFile:
 
     Attributes:
         path: of the file.
+        document: its contents, with their lines.
         epsilon, delta: the total budget of all questions together.
         questions: in the order of the file.
+        output: where answers go; None if it does not say.
+        of_run: options of a run that are keys of the file, by name.
     """
 
     path: str
+    document: Document
     epsilon: float
     delta: float
     questions: tuple[Question, ...]
+    output: Output | None
+    of_run: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where answers go.
+
+    Attributes:
+        folder: of files, one for each question and named after it; of input without an end, a folder for each.
+        format: of the files.
+        sent_to: the database or the broker that gets them, too; None for none. Tables and topics have the names of
+            questions.
+        dead_letter: a file for records that cannot be used; without an end, a folder.
+    """
+
+    folder: str
+    format: str
+    sent_to: str | None
+    dead_letter: str | None
 
 
 def read_monitor(path: str, folder: str) -> MonitorFile:
@@ -101,7 +142,7 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
     document = read_document(path)
     _check_keys(document, (), document.content, TOP)
     data = _mapping(document, ("data",))
-    _check_keys(document, ("data",), data, ("input", *FIELDS, *FORMS))
+    _check_keys(document, ("data",), data, ("input", *FIELDS, *FORMS, *SOURCE, WHERE))
     if not isinstance(data.get("input"), str):
         raise document.error(("data",), "input must be given, a path of events")
     epsilon, delta = _budget(document)
@@ -113,7 +154,47 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
         able = any(key in each.spec.signature.arguments for each in questions)
         if key in document.content and not able:
             raise document.error((key,), "is an option of none of the questions")
-    return MonitorFile(path=path, epsilon=epsilon, delta=delta, questions=questions)
+    return MonitorFile(
+        path=path,
+        document=document,
+        epsilon=epsilon,
+        delta=delta,
+        questions=questions,
+        output=_output(document),
+        of_run={key: text for key in OF_RUN if (text := _text(document, (key,))) is not None},
+    )
+
+
+def _output(document: Document) -> Output | None:
+    """Return where answers go, if the file says it."""
+    if "output" not in document.content:
+        return None
+    given = _mapping(document, ("output",))
+    _check_keys(document, ("output",), given, OUTPUTS)
+    folder, *rest = (_text(document, ("output", key)) for key in OUTPUTS)
+    format, postgres, kafka, dead_letter = rest
+    if folder is None:
+        raise document.error(("output",), "folder must be given")
+    if format is not None and format not in WRITTEN:
+        raise document.error(("output", "format"), f"must be one of {', '.join(WRITTEN)}, got {format}")
+    if postgres is not None and kafka is not None:
+        raise document.error(("output", "kafka"), "must not be given with postgres")
+    for key, address in (("postgres", postgres), ("kafka", kafka)):
+        if address is not None and not ADDRESSES[key].fullmatch(address):
+            raise document.error(("output", key), f"must be of the form {FORM_OF[key]}, without a password")
+    return Output(folder=folder, format=format or DEFAULT_OUTPUT, sent_to=postgres or kafka, dead_letter=dead_letter)
+
+
+def _text(document: Document, keys: Path) -> str | None:
+    """Return a text; None if it is not given."""
+    value: Any = document.content
+    for key in keys:
+        value = value.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise document.error(keys, f"must be a text, got {type(value).__name__}")
+    return value
 
 
 def _budget(document: Document) -> tuple[float, float]:
@@ -146,32 +227,53 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
     fields = [field for field in FIELDS if _has_field(spec, field)]
     others = [other for other, name in OTHER_NAMES.items() if name in own]
-    _check_keys(document, keys, given, (*OWN, *fields, *own, *others))
+    values = ("value_unit",) if spec.whole_values else ()
+    _check_keys(document, keys, given, (*OWN, *fields, *own, *others, *values, WHERE))
     options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
-    options |= {key: data[key] for key in FORMS if key in data and (key != "decimal" or spec.value)}
-    for key in (*fields, *own, *others):
+    options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
+    options |= _conditions(document, keys)
+    for field in FIELDS:
+        if field != "item" and field in fields:
+            _ = _text(document, (*keys, field)), _text(document, ("data", field))
+    for key in (*fields, *own, *others, *values):
         value = given.get(key, data.get(key) if key in fields else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
     try:
-        read = _read_options(spec, options, data["input"], f"{folder}/{name}")
+        read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
         message = (
             in_python(str(error)).partition(": ")[2] if str(error).startswith("argument ") else in_python(str(error))
         )
         place = next((key for key in given if key in message.split()[:1]), None)
         raise document.error(keys if place is None else (*keys, place), message) from None
-    return Question(name=name, spec=spec, share=share, options=read, line=document.lines[keys])
+    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
 
 
-def _read_options(spec: QuestionSpec, given: Mapping[str, Any], input: str, folder: str) -> argparse.Namespace:
-    """Return the options of a question's command."""
+def _conditions(document: Document, keys: Path) -> dict[str, str]:
+    """Return the condition that events must meet for a question: that of all of them, and its own."""
+    found = []
+    for place in (("data", WHERE), (*keys, WHERE)):
+        text = _text(document, place)
+        if text is not None:
+            try:
+                Filter(text)
+            except ValueError as error:
+                raise document.error(place, str(error).removeprefix(f"{WHERE}, ").removeprefix(f"{WHERE} ")) from None
+            found.append(text)
+    return {WHERE: found[0] if len(found) == 1 else " and ".join(f"({text})" for text in found)} if found else {}
+
+
+def _read_options(
+    spec: QuestionSpec, given: Mapping[str, Any], input: str, folder: str
+) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Return the options of a question's command, and what to show of those that are lists."""
     os.makedirs(folder, exist_ok=True)
     budget = {"epsilon": 1.0}  # the share says which; a command must be given one
-    read, _ = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder)
+    read, shown = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder, of_files=True)
     check_texts(read, [])
     check_numbers(read)
-    return read
+    return read, shown
 
 
 def _has_field(spec: QuestionSpec, field: str) -> bool:

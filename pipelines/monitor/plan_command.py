@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if arguments.improve is not None and arguments.improve not in names:
             raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
         try:
-            planned = _calibrated(monitor, None)
-            improved = None if arguments.improve is None else _calibrated(monitor, arguments.improve)
+            planned = shared_out(monitor, None)
+            improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
         except (ValueError, TypeError, OverflowError) as error:
             raise UsageError(f"{arguments.file}: {error}") from error
         answer = _answer(monitor, planned, improved)
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         _print(answer, arguments.improve)
 
 
-def _calibrated(monitor: MonitorFile, improve: str | None) -> Calibrated:
+def shared_out(monitor: MonitorFile, improve: str | None = None) -> Calibrated:
     """Share out the budget, with one share raised if that is asked for."""
     questions = [
         replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions

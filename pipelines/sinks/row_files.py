@@ -80,10 +80,7 @@ def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
         with _create(partial, private) as stream:
             yield stream
             stream.flush()
-        if FileSystems.get_scheme(path) is None:
-            os.replace(partial, path)
-        else:
-            _replace(partial, path)
+        move_file(partial, path)
     except BaseException:
         with suppress(OSError, BeamIOError):
             FileSystems.delete([partial])
@@ -156,8 +153,11 @@ def _compare(path: str, data: bytes) -> str:
         return "repeated" if stream.read() == data else "refused"
 
 
-def _replace(partial: str, path: str) -> None:
-    """Rename on a filesystem that may refuse to overwrite."""
+def move_file(partial: str, path: str) -> None:
+    """Give a complete file its name, in place of what has that name; some filesystems refuse to overwrite."""
+    if FileSystems.get_scheme(path) is None:
+        os.replace(partial, path)
+        return
     if FileSystems.exists(path):
         FileSystems.delete([path])
     FileSystems.rename([partial], [path])

@@ -113,7 +113,8 @@ def _read(plan: PlanCommand, arguments: argparse.Namespace) -> Sample:
             events = (pipeline | "Read" >> read).events
             events | SampleContributions(steps) | "Save" >> beam.Map(partial(_save, path=str(path)))
 
-        counters = launch.run(launch.parse_beam_options([]), build)
+        counted = launch.run(launch.parse_beam_options([]), build)
+        counters = launch.summed((name, number) for (_, name), number in counted.items())
         if not path.exists():
             raise ValueError("like must have events that can be used, between start and end: it has none")
         sample: Sample = pickle.loads(path.read_bytes())
