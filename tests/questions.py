@@ -118,7 +118,7 @@ EXAMPLES = {
             "--signed_values": "--max_value must be given with --signed_values",
             "--full_share 0.1": "full_share must not be given without delta, or start and end or --renew_every",
             "--max_contributions_per_window 0": "max_contributions_per_window must be >= 1, got 0",
-            "--max_contributions_per_window 2": "max_contributions_per_window must be < 2, max_contributions, got 2",
+            "--max_contributions_per_window 2": "max_contributions_per_window must be < 2, --max_contributions, got 2",
             "--full_share 0.6 --start 0 --end 7200": "full_share must be <= 0.5, got 0.6",
             "--spread": "spread must not be given with the unit event, or without start, and end or --renew_every",
             "--rising": "rising must not be given where windows forget or counts span windows",
