@@ -178,19 +178,17 @@ class RunReport:
         return [f"{WARNING}{text}" for text in (*self._of_records(), *self._of_limits(), *self._of_values())]
 
     def notes(self) -> list[str]:
-        """Return a line if options leave out most records: numbers are not about them, but that may be a mistake; and
-        one if rows tell how much limits leave out.
+        """Return a line if options leave out most records: numbers are not about them, but that may be a mistake.
 
         Items that no rule names are none of it.
         """
         chosen = [(number, what) for number, what in self._outside if what in OUTSIDE.values()]
         lost = sum(number for number, _ in chosen)
-        told = [f"{NOTE}{TOLD}"] if self._coverage.published else []
         if not self.records or lost < MOST * self.records:
-            return told
+            return []
         share = _percent(min(1.0, lost / self.records))
         options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.signature.arguments)
-        return [f"{NOTE}{share} {NOT_ASKED}: {_listed(chosen)}. Is that meant? See {options}.", *told]
+        return [f"{NOTE}{share} {NOT_ASKED}: {_listed(chosen)}. Is that meant? See {options}."]
 
     def _of_records(self) -> Iterator[str]:
         """Warn of records that could not be used."""
@@ -259,6 +257,7 @@ class RunReport:
             why = f": {_listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
+        lines += [TOLD] if self._coverage.published else []
         return lines + [
             f"{number:,} {what}"
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond

@@ -42,7 +42,7 @@ def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
     rows = tmp_path / "rows.avro"
     count(shop, str(rows), 8, "--full_share", "0.3")
     printed = capsys.readouterr()
-    assert "NOTE: how much limits leave out is told in the rows, with noise" in printed.err
+    assert "\nhow much limits leave out is told in the rows, with noise" in printed.err
     assert "WARNING" not in printed.err and "left out, who" not in printed.err
     found = read_row_file(str(rows), KeyCount)
     last = max(found, key=lambda row: row.window_start)
