@@ -510,6 +510,95 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
+class TotalEstimate(NamedTuple):
+    """What the counts of several items add up to: of a view of a monitor, made from published rows.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: what the items have in common: some of their columns. With a whole beside its parts, and without `by`, it
+            is one part.
+        parts: number of items that are added up, those that have a row.
+        estimate: the sum of their counts; with a whole, the weighted least squares of that and of the sum. A person who
+            has two of the items counts twice.
+        stddev: standard deviation of its noise.
+        lower: lower end of its interval of 95%, of this row by itself; at least 0. It says nothing of items that have
+            no row, nor of what limits leave out.
+        upper: upper end.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    parts: int
+    estimate: float
+    stddev: float
+    lower: float
+    upper: float
+
+
+class RatioEstimate(NamedTuple):
+    """The count of an item divided by its count in another question: of a view of a monitor.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item.
+        ratio: of the published counts, at least 0; None where the divisor is not surely above 0.
+        lower: lower end of its interval of 95%, for the noise of both, of this row by itself. It says nothing of what
+            limits leave out.
+        upper: upper end.
+        smoothed: the same of the smoothed counts; None where one of both has none.
+        smoothed_lower: lower end of its interval of 95%, which rests on the model of smoothed counts.
+        smoothed_upper: upper end.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    ratio: Optional[float]
+    lower: Optional[float]
+    upper: Optional[float]
+    smoothed: Optional[float]
+    smoothed_lower: Optional[float]
+    smoothed_upper: Optional[float]
+
+
+CLEAR, ALERT, NO_DATA = ALERT_STATES = ("clear", "alert", "no data")
+
+
+class AlertState(NamedTuple):
+    """Whether a published number is beyond a threshold, in each window: of a view of a monitor.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item, or the quantile; empty where rows have neither.
+        value: the number that is compared with the thresholds: smoothed where that is published. None without data.
+        lower: lower end of its interval.
+        upper: upper end.
+        threshold: beyond which an alert begins.
+        state: "alert" or "clear"; "no data" where no row is published for the window.
+        since: start of the first window of an unbroken sequence of windows in this state.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    value: Optional[float]
+    lower: Optional[float]
+    upper: Optional[float]
+    threshold: float
+    state: str
+    since: Timestamp
+
+
 class LimitShare(NamedTuple):
     """How many people have a number in a cell of a public grid, and what a limit at its upper edge keeps.
 
@@ -575,6 +664,9 @@ for row_type in (
     RangeCount,
     PredecessorQuery,
     NearestPoints,
+    TotalEstimate,
+    RatioEstimate,
+    AlertState,
     LimitShare,
 ):
     registry.register_coder(row_type, RowCoder)

@@ -134,23 +134,35 @@ _TYPICAL_STEPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FreshNoise(CardinalityAlgorithm):
-    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1."""
+    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1, in so many `streams`.
+
+    With delta > 0 Gaussian noise, or Laplace noise where its error is the smaller one, as for few sizes: what is
+    epsilon-DP is (epsilon, delta)-DP. Both are bound to the sizes, and have labels of their own.
+    """
 
     epsilon: float
     delta: float
     beta: float
     horizon: int
+    streams: int = 1
 
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        return node_law(self.epsilon, self.delta, self.horizon)
+        laplace = node_law(self.epsilon / self.streams, 0.0, self.horizon)
+        if self.delta == 0:
+            return laplace
+        return min(node_law(self.epsilon, self.delta, self.horizon * self.streams), laplace, key=self._error)
 
     @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
         steps = state.step + 1 + np.arange(len(sizes))
+        if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
+            noise = noise.derive("laplace")
+        elif self.delta > 0 and self.streams > 1:
+            noise = noise.derive("streams together", self.streams)
         estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
         bounds = np.full(len(sizes), self.error(1, None))
         after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
@@ -158,7 +170,11 @@ class FreshNoise(CardinalityAlgorithm):
 
     @override
     def error(self, step: int, updates: int | None) -> int:
-        return max(0, self.law.tail_quantile(self.beta / (2 * self.horizon)))
+        return self._error(self.law)
+
+    def _error(self, law: SymmetricNoise) -> int:
+        """Return what sizes are off by at most with this noise, all of them, but with beta."""
+        return max(0, law.tail_quantile(self.beta / (2 * self.horizon)))
 
 
 @dataclass(frozen=True, kw_only=True)

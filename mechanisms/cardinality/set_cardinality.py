@@ -237,9 +237,9 @@ class SetCardinality(Mechanism[CardinalityState]):
         if mode == "sparse":
             return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
         # Here whoever is added or removed costs as much as whoever is replaced: docs/proofs/cardinality.md, section 1.
-        epsilon, delta = self.epsilon / self._streams_changed, self.delta / self._streams_changed
         if mode == "direct":
-            return FreshNoise(epsilon=epsilon, delta=delta, **shared)
+            return FreshNoise(epsilon=self.epsilon, delta=self.delta, streams=self._streams_changed, **shared)
+        epsilon = self.epsilon / self._streams_changed
         return HenzingerSricharanSteinerChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
 
     @property

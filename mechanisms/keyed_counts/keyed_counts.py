@@ -14,7 +14,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, limits_of_totals
 from privstream.mechanisms.mechanism import Mechanism
@@ -282,14 +282,20 @@ class KeyedCounts(Mechanism[KeyedState]):
             steady=self.bounds.span == 1,
             windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
         )
+        if self.max_value is not None:
+            low = -self.max_value if self.signed else 0
+            claim += (
+                f" Sums and means are of values clipped to {low:,} and {self.max_value:,}: what lies beyond is in none "
+                "of them, and no interval holds it."
+            )
         if self.left_out is not None:
             kept, left_out = self.left_out.stddevs
             used_up = math.sqrt(self.left_out.counter.variance(last))
             numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{kept:.3g}, those that limits leave out with one of {left_out:.3g}, and the number of people who "
-                f"have used up their limit with one of {used_up:.3g} in the last window."
+                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}, and the number of "
+                f"people who have used up their limit with one of {_written(used_up)} in the last window."
             )
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
@@ -423,6 +429,29 @@ class KeyedCounts(Mechanism[KeyedState]):
             means=means,
             mean_bounds=mean_bounds,
         )
+
+    def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
+        """Return rows about several windows, of counts that are of one window each.
+
+        Privacy: post-processing.
+
+        Args:
+            step: the last of these windows.
+            keys: uint64 (n,).
+            answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
+            windows: how many they are, int64 (n,), at least 1.
+        """
+        most = int(windows.max(initial=1))
+        noises = [self._summed_noise(answer, most) for answer in ANSWERS[: len(self.law.noises)]]
+        distinct, place = np.unique(windows, return_inverse=True)
+        errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
+        return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
+
+    def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
+        """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
+        noise = KeyedCounts._noise(self, answer)
+        assert isinstance(noise, ToeplitzNoise)
+        return noise.summed(windows) if windows > 1 else noise
 
     def _noise(self, answer: str) -> KeyNoise:
         """Return the noise of an answer."""
@@ -652,9 +681,9 @@ def accuracy_told(
     """
     last, there = ("", " in a window") if steady else (" in the last window",) * 2
     several = "" if windows is None else f" over {windows:,} windows"
-    text = f"Counts{several} have a standard deviation of {numbers['stddev']:.3g}{last}"
+    text = f"Counts{several} have a standard deviation of {_written(numbers['stddev'])}{last}"
     if "sum_stddev" in numbers:
-        text += f", and sums one of {numbers['sum_stddev']:.4g}"
+        text += f", and sums one of {_written(numbers['sum_stddev'])}"
     together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"
     text += (
         f". With probability {1 - beta:g}, all error bounds of {items:,} items {together} hold; those of counts are at "
@@ -664,6 +693,12 @@ def accuracy_told(
         text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
         text += f"{_plural(unit)} have{there}"
     return f"{text}."
+
+
+def _written(stddev: float | None) -> str:
+    """Write a standard deviation, which is there, without an exponent where it is large."""
+    assert stddev is not None
+    return f"{stddev:.3g}" if stddev < 1000 else f"{stddev:,.0f}"
 
 
 def _plural(unit: str) -> str:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.frames import in_python, options
+from privstream.pipelines.frames import OF_FILES, in_python, options
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.monitor.yaml_file import Document, Path, read_document
+from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.run import given_to, settled
+from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.events.filters import Filter
 
@@ -41,7 +42,9 @@ SHARED = (
 OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
 """Keys of the file that stand for options of a run, which may be given in their place."""
 
-TOP = ("data", "privacy", "questions", "output", *OF_RUN, *SHARED)
+VIEWS = "views"
+TOP = ("data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
+DATA = ("input", *FIELDS, *FORMS, *SOURCE, WHERE)
 OTHER_NAMES = {"ranks": "quantiles"}
 OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
 DEFAULT_OUTPUT = "csv"
@@ -54,6 +57,18 @@ ADDRESSES = {
 
 OWN = ("question", "share")
 WITHHELD = ("epsilon", "delta")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "ratio": ("ratio", "largest"),
+    "over": ("of", "over", "largest"),
+    "against": ("of", "against", "probability", "largest"),
+    "above": ("of", "item", "rank", "above", "clear_below", "for"),
+    "below": ("of", "item", "rank", "below", "clear_above", "for"),
+    "by": ("of", "by", "whole", "largest"),
+    "whole": ("of", "by", "whole", "largest"),
+    "largest": ("of", "largest"),
+}
+"""What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -77,16 +92,34 @@ class Question:
     shown: Mapping[str, str]
     line: int
 
+    def with_budget(self, epsilon: float, delta: float) -> argparse.Namespace:
+        """Return its options with a budget, and those that follow from them."""
+        budget = {"epsilon": epsilon, "delta": delta}
+        return settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
+
     def transform(self, epsilon: float, delta: float) -> Any:
         """Return the transform that its command makes for such a budget; what noise it has is of no account.
 
         Raises:
             ValueError, TypeError: an option breaks a rule.
         """
-        budget = {"epsilon": epsilon, "delta": delta}
-        given = settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
+        given = self.with_budget(epsilon, delta)
         made = given_to(self.spec, given, input_fields(self.spec, given))
-        return self.spec.transform_class(**made, noise=KeyedNoise.random("plan")).to_finish()
+        try:
+            return _transform(self.spec.word, tuple(made.items()))
+        except TypeError:  # a list, by which nothing is looked up
+            return _made(self.spec, made)
+
+
+@lru_cache(maxsize=128)
+def _transform(word: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Return what `_made` does, once for questions that differ in their fields and conditions alone."""
+    return _made(QUESTIONS[word], dict(arguments))
+
+
+def _made(spec: QuestionSpec, arguments: Mapping[str, Any]) -> Any:
+    """Return a transform whose noise is of no account."""
+    return spec.transform_class(**arguments, noise=KeyedNoise.random("plan")).to_finish()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,25 +161,32 @@ class Output:
     sent_to: str | None
     dead_letter: str | None
 
+    def file(self, name: str) -> str:
+        """Return the name of the file of a question about input with an end, or of a view."""
+        return f"{name}.{self.format}"
 
-def read_monitor(path: str, folder: str) -> MonitorFile:
+
+def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFile:
     """Read a monitor.
 
     Args:
         path: of the file.
         folder: where lists of the file may be written as files, which commands take.
+        input: events to read in place of those of the file.
 
     Raises:
         UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
     """
     document = read_document(path)
-    _check_keys(document, (), document.content, TOP)
-    data = _mapping(document, ("data",))
-    _check_keys(document, ("data",), data, ("input", *FIELDS, *FORMS, *SOURCE, WHERE))
+    document.check_keys((), TOP)
+    data = document.mapping(("data",))
+    document.check_keys(("data",), DATA)
     if not isinstance(data.get("input"), str):
         raise document.error(("data",), "input must be given, a path of events")
+    if input is not None:
+        data = {key: value for key, value in data.items() if key not in OF_FILES} | {"input": input}
     epsilon, delta = _budget(document)
-    asked = _mapping(document, ("questions",))
+    asked = document.mapping(("questions",))
     questions = tuple(_question(document, name, data, folder) for name in asked)
     if not questions:
         raise document.error(("questions",), "must have at least one question")
@@ -169,8 +209,7 @@ def _output(document: Document) -> Output | None:
     """Return where answers go, if the file says it."""
     if "output" not in document.content:
         return None
-    given = _mapping(document, ("output",))
-    _check_keys(document, ("output",), given, OUTPUTS)
+    document.check_keys(("output",), OUTPUTS)
     folder, *rest = (_text(document, ("output", key)) for key in OUTPUTS)
     format, postgres, kafka, dead_letter = rest
     if folder is None:
@@ -187,10 +226,7 @@ def _output(document: Document) -> Output | None:
 
 def _text(document: Document, keys: Path) -> str | None:
     """Return a text; None if it is not given."""
-    value: Any = document.content
-    for key in keys:
-        value = value.get(key)
-    if value is None:
+    if (value := document.at(keys)) is None:
         return None
     if not isinstance(value, str) or not value:
         raise document.error(keys, f"must be a text, got {type(value).__name__}")
@@ -199,9 +235,8 @@ def _text(document: Document, keys: Path) -> str | None:
 
 def _budget(document: Document) -> tuple[float, float]:
     """Return the total epsilon and delta."""
-    privacy = _mapping(document, ("privacy",))
-    _check_keys(document, ("privacy",), privacy, ("epsilon", "delta"))
-    epsilon, delta = _number(document, ("privacy", "epsilon"), None), _number(document, ("privacy", "delta"), 0.0)
+    document.check_keys(("privacy",), ("epsilon", "delta"))
+    epsilon, delta = document.number(("privacy", "epsilon"), None), document.number(("privacy", "delta"), 0.0)
     try:
         check_numbers(argparse.Namespace(epsilon=epsilon, delta=delta))
     except UsageError as error:
@@ -216,27 +251,27 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     keys = ("questions", name)
     if not NAME.fullmatch(name):
         raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
-    given = _mapping(document, keys)
+    given = document.mapping(keys)
     word = given.get("question")
     if not isinstance(word, str) or word not in QUESTIONS:
-        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{_guess(word, QUESTIONS)}")
+        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{meant(word, QUESTIONS)}")
     spec = QUESTIONS[word]
-    share = _number(document, (*keys, "share"), 1.0)
+    share = document.number((*keys, "share"), 1.0)
     if not 0 < share < math.inf:
         raise document.error((*keys, "share"), f"must be finite and > 0, got {share:g}")
-    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
-    fields = [field for field in FIELDS if _has_field(spec, field)]
-    others = [other for other, name in OTHER_NAMES.items() if name in own]
-    values = ("value_unit",) if spec.whole_values else ()
-    _check_keys(document, keys, given, (*OWN, *fields, *own, *others, *values, WHERE))
+    known = keys_of(spec)
+    document.check_keys(keys, known)
+    own = [option.name for option in options_of(spec)]
     options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
     options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
     options |= _conditions(document, keys)
     for field in FIELDS:
-        if field != "item" and field in fields:
+        if field != "item" and field in known:
             _ = _text(document, (*keys, field)), _text(document, ("data", field))
-    for key in (*fields, *own, *others, *values):
-        value = given.get(key, data.get(key) if key in fields else None)
+    for key in known:
+        if key in (*OWN, WHERE):
+            continue
+        value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
     try:
@@ -248,6 +283,14 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         place = next((key for key in given if key in message.split()[:1]), None)
         raise document.error(keys if place is None else (*keys, place), message) from None
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
+
+
+def keys_of(spec: QuestionSpec) -> tuple[str, ...]:
+    """Return the keys that a question may have."""
+    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
+    fields = [field for field in FIELDS if _has_field(spec, field)]
+    others = [other for other, name in OTHER_NAMES.items() if name in own]
+    return (*OWN, *fields, *own, *others, *(("value_unit",) if spec.whole_values else ()), WHERE)
 
 
 def _conditions(document: Document, keys: Path) -> dict[str, str]:
@@ -269,7 +312,10 @@ def _read_options(
 ) -> tuple[argparse.Namespace, dict[str, str]]:
     """Return the options of a question's command, and what to show of those that are lists."""
     os.makedirs(folder, exist_ok=True)
-    budget = {"epsilon": 1.0}  # the share says which; a command must be given one
+    needed = {option.name for option in options_of(spec) if option.default is REQUIRED}
+    budget = (
+        {"epsilon": 1.0, "delta": 1e-9} if "delta" in needed else {"epsilon": 1.0}
+    )  # of a command; the share says which
     read, shown = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder, of_files=True)
     check_texts(read, [])
     check_numbers(read)
@@ -280,36 +326,3 @@ def _has_field(spec: QuestionSpec, field: str) -> bool:
     """Tell whether a question reads such a field."""
     read = {"item": bool(spec.item), "value": bool(spec.value), "stream": spec.watched == "input"}
     return read.get(field, True)
-
-
-def _mapping(document: Document, keys: Path) -> dict[str, Any]:
-    """Return what stands below a key, which must be a mapping."""
-    found: Any = document.content
-    for key in keys:
-        found = found.get(key)
-    if not isinstance(found, dict):
-        raise document.error(keys, "must be given, with keys below it")
-    return found
-
-
-def _number(document: Document, keys: Path, default: float | None) -> float:
-    """Return a number; without a default it must be given."""
-    value = _mapping(document, keys[:-1]).get(keys[-1], default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise document.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
-    return float(value)
-
-
-def _check_keys(document: Document, keys: Path, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a key that is not known."""
-    names = list(known)
-    for key in given:
-        if key not in names:
-            hint = _guess(key, names) or f"; known are {', '.join(names)}"
-            raise document.error((*keys, key), f"unknown key{hint}")
-
-
-def _guess(key: Any, known: Iterable[str]) -> str:
-    """Return what was meant, if something is near."""
-    near = difflib.get_close_matches(str(key), list(known), 1)
-    return f"; did you mean `{near[0]}`?" if near else ""

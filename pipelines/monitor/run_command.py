@@ -15,6 +15,7 @@ from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -30,8 +31,9 @@ from privstream.pipelines.accounts.run_identity import (
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
-from privstream.pipelines.monitor.monitor_file import FIELDS, MonitorFile, Output, Question, read_monitor
+from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
+from privstream.pipelines.monitor.views import View, answer_views, read_views, tables_of
 from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
@@ -62,7 +64,15 @@ from privstream.pipelines.questions.run_command import run_label
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
-from privstream.pipelines.sinks.row_files import PARTIAL, check_destination, check_new, fingerprint, move_file
+from privstream.pipelines.sinks.row_files import (
+    PARTIAL,
+    check_destination,
+    check_new,
+    fingerprint,
+    move_file,
+    read_row_file,
+    write_row_file,
+)
 from privstream.pipelines.sinks.window_files import check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.terminal import NOTE, WARNING, say
@@ -107,7 +117,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
-            return made.report(made.run.try_out(options))
+            return made.report(made.try_out(options))
         made.report(made.publish(options))
 
 
@@ -118,12 +128,16 @@ class MonitorRun:
     Attributes:
         run: its questions, and what reads for all of them.
         output: where answers go.
+        monitor: the file.
+        views: what is made of the rows of its questions.
         guarantee: what is promised of all together.
         promised: what the guarantee file of the whole says.
     """
 
     run: Run
     output: Output
+    monitor: MonitorFile
+    views: tuple[View, ...]
     guarantee: PrivacyGuarantee
     promised: Mapping[str, Any]
 
@@ -137,25 +151,29 @@ class MonitorRun:
         output = monitor.output
         if output is None:
             raise monitor.document.error((), "output must be given, with a folder")
+        views = read_views(monitor)
         common = _options_of_run(monitor, arguments)
         unbounded = is_unbounded(monitor.questions[0].options)
+        if views and not unbounded and FileSystems.get_scheme(output.folder) is not None:
+            raise monitor.document.error((VIEWS,), "must not be given without an output on this machine")
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields)
         account = Account.of(common)
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
-        _check_places(monitor, given, common, output, [file.path for file in read.files], account.path)
+        _check_places(monitor, given, views, common, output, [file.path for file in read.files], account.path)
         try:
             planned = shared_out(monitor)
         except (ValueError, TypeError, OverflowError) as error:
             raise monitor.document.error(("privacy",), str(error)) from None
+        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
         for paid in planned.questions:  # what could be refused without knowing them has been
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
         made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
-        identity = _identity(monitor, given, made, read.files, unbounded=unbounded)
+        identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
         common.run_id = common.run_id or public_name(noise)
@@ -180,22 +198,28 @@ class MonitorRun:
                 letters=letters_to(common.dead_letter, unbounded=unbounded),
             ),
             output=output,
+            monitor=monitor,
+            views=views,
             guarantee=planned.guarantee,
             promised=_promised(monitor, planned, common, asked),
         )
 
-    def publish(self, options: Any) -> launch.Counters:
+    def try_out(self, options: PipelineOptions) -> launch.Counters:
+        """Run the pipeline for its counters alone."""
+        with _errors_with_keys(self.monitor):
+            return self.run.try_out(options)
+
+    def publish(self, options: PipelineOptions) -> launch.Counters:
         """Run the pipeline, and write rows and guarantees: no file of rows is there before all are complete."""
         asked, unbounded = self.run.questions, self.run.unbounded
         with _hidden_folder(self.output.folder, wanted=not unbounded) as folder:
             files = {each.name: os.path.basename(each.arguments.output) for each in asked}
             hidden = {name: str(FileSystems.join(folder, file)) for name, file in files.items()}
-            try:
+            with _errors_with_keys(self.monitor):
                 writes = [each.write_to(hidden[each.name], unbounded=unbounded) for each in asked]
-            except (ValueError, TypeError, OSError) as error:
-                raise UsageError(str(error)) from error
-            counted, charge = self.run.publish(options, writes, self._write_guarantees)
+                counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
+                self._write_views(hidden, folder)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)
                 self._write_guarantees(charge)
@@ -203,6 +227,19 @@ class MonitorRun:
             if each.destination is not None and not unbounded:
                 say(send(each.destination, each.arguments.output))
         return counted
+
+    def _write_views(self, files: Mapping[str, str], folder: str) -> None:
+        """Write the views of rows that are in files: first all of them into a folder, and then into the output."""
+        if not self.views:
+            return
+        transforms = {each.name: each.transform for each in self.run.questions}
+        rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
+        found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
+        for name, table in found.items():
+            write_row_file(str(FileSystems.join(folder, self.output.file(name))), table.written_type, table.rows)
+        for name in found:
+            file = self.output.file(name)
+            move_file(str(FileSystems.join(folder, file)), str(FileSystems.join(self.output.folder, file)))
 
     def _write_guarantees(self, charge: Any) -> None:
         """Write what each question promises, and last what is promised of all of them together."""
@@ -212,7 +249,10 @@ class MonitorRun:
             write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
             rows[each.name] = more
         questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
-        write_guarantee(whole_path(self.output.folder), {**self.promised, "questions": questions}, charge)
+        of_views = () if self.run.unbounded else self.views
+        views = {view.name: {"output": self.output.file(view.name)} for view in of_views}
+        more = {"questions": questions} | ({"views": views} if views else {})
+        write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
     def report(self, counted: launch.Counters) -> None:
         """Tell of each question what was read and published, and what is promised of all together.
@@ -231,6 +271,8 @@ class MonitorRun:
         dry = self.run.arguments.dry_run
         lines += [DRY] if dry else []
         lines.append(self.promised["guarantee"]["paragraph"])
+        if self.views and self.run.unbounded:
+            lines.append(f"views: privstream views {self.monitor.path} makes them of what has been published by then")
         if not dry:
             lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
         say("\n".join([*lines, *warnings]))
@@ -255,7 +297,7 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
 
 def _options(question: Question, common: argparse.Namespace, output: Output, *, unbounded: bool) -> argparse.Namespace:
     """Return the options of a question's command in a run, but for the budget."""
-    name = question.name if unbounded else f"{question.name}.{output.format}"
+    name = question.name if unbounded else output.file(question.name)
     own = {
         "output": str(FileSystems.join(output.folder, name)),
         "output_format": output.format if unbounded else None,
@@ -271,15 +313,22 @@ def _reader(monitor: MonitorFile, given: Mapping[str, argparse.Namespace], field
         if each.spec.watched != INPUT and unbounded:
             raise _error(monitor, each, f"{each.spec.word} must have an input with an end")
     distinct = set(fields.values())
-    try:
+    with _errors_with_keys(monitor):
         shared = fields[first.name] if len(distinct) == 1 else SharedFields(tuple(fields.items()))
         return reader(first.spec, given[first.name], shared)
-    except (ValueError, TypeError) as error:
+
+
+@contextmanager
+def _errors_with_keys(monitor: MonitorFile) -> Iterator[None]:
+    """Let an error that begins with the name of a question name its place in the file."""
+    try:
+        yield
+    except (ValueError, TypeError, UsageError) as error:
         name, colon, message = str(error).partition(": ")
-        if colon and name in fields:
-            question = next(each for each in monitor.questions if each.name == name)
-            raise _error(monitor, question, message) from None
-        raise
+        question = next((each for each in monitor.questions if colon and each.name == name), None)
+        if question is None:
+            raise UsageError(str(error)) from error
+        raise _error(monitor, question, message) from None
 
 
 def _error(monitor: MonitorFile, question: Question, message: str) -> UsageError:
@@ -308,6 +357,7 @@ def _given_to(
 def _check_places(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
+    views: Sequence[View],
     common: argparse.Namespace,
     output: Output,
     inputs: Sequence[str],
@@ -326,6 +376,11 @@ def _check_places(
         if not is_unbounded(options) and not common.overwrite:
             check_new(options.output, f"the rows of {name}")
             check_new(guarantee_path(options), f"the guarantee of {name}")
+    for view in views if not is_unbounded(next(iter(given.values()))) else ():
+        path = str(FileSystems.join(output.folder, output.file(view.name)))
+        written.append((f"the rows of {view.name}", path))
+        if not common.overwrite:
+            check_new(path, f"the rows of {view.name}")
     if not is_unbounded(next(iter(given.values()))) and not common.overwrite:
         check_new(whole_path(output.folder), "the guarantee")
     elif common.overwrite and is_unbounded(next(iter(given.values()))):
@@ -335,7 +390,9 @@ def _check_places(
 
 def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, unbounded: bool) -> None:
     """Make the folders of rows that are missing."""
-    for folder in (output.folder, *([each.output for each in given.values()] if unbounded else [])):
+    letters = next(iter(given.values())).dead_letter
+    each = [options.output for options in given.values()] + [letters] * (letters is not None)
+    for folder in (output.folder, *(each if unbounded else [])):
         try:
             if not FileSystems.exists(folder):
                 FileSystems.mkdirs(folder)
@@ -347,7 +404,7 @@ def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, un
     check_destination(whole_path(output.folder), "output.folder")
 
 
-def _identity(
+def identity_of(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
     made: Mapping[str, Mapping[str, Any]],
@@ -355,7 +412,15 @@ def _identity(
     *,
     unbounded: bool,
 ) -> RunIdentity:
-    """Return what shapes the answers and the noise of all questions, by the keys of the file."""
+    """Return what shapes the answers and the noise of all questions, by the keys of the file.
+
+    Args:
+        monitor: the file.
+        given: options of its questions, by name.
+        made: arguments of their transforms, by name.
+        files: of events.
+        unbounded: whether the input has no end.
+    """
     watched = INPUT if unbounded else None
     found: dict[str, Any] = {"privacy.epsilon": monitor.epsilon, "privacy.delta": monitor.delta}
     for each in monitor.questions:
@@ -395,9 +460,12 @@ def _asked(
     sent = None
     if output.sent_to is not None:
         to = argparse.Namespace(**(vars(options) | {"output": f"{output.sent_to}/{question.name}"}))
-        sent = destination(question.spec, to, common.run_id, row_type)
-        if sent is not None and not common.dry_run:
-            sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        try:
+            sent = destination(question.spec, to, common.run_id, row_type)
+            if sent is not None and not common.dry_run:
+                sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace("--output", f"output of {question.name}", 1)) from None
     return Asked(
         name=question.name,
         spec=question.spec,

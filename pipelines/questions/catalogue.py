@@ -104,7 +104,7 @@ COUNTS = QuestionSpec(
         Excess(
             "items_over_limit",
             "items_before_limit",
-            "times an item of a person was left out, whose --max_contributions are used up",
+            "times an item of a person was left out, of whom one window has more than --max_contributions",
             ("max_contributions",),
         ),
         Excess(
@@ -128,6 +128,13 @@ COUNTS = QuestionSpec(
             "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
             "which counts as the nearest limit",
             instead=SUMS_CLIPPED,
+        ),
+        Excess(
+            "sums_over_limit",
+            "sums_before_limit",
+            "of the sum of all values is beyond the limits of --max_value, and in no sum",
+            instead=SUMS_CLIPPED,
+            amounts=True,
         ),
     ),
     prepare="questions.settling.check_span",
@@ -482,6 +489,7 @@ RANGES = about_points(
     order=("stream", "window_start", "low", "high"),
     title="counts",
     published="counts_published",
+    hidden=("standing", "only_standing"),
     prepare="questions.point_queries.prepare_ranges",
     inputs="questions.point_queries.range_inputs",
     epilog=f"""{POINT_QUERIES}\
@@ -494,8 +502,9 @@ RANGES = about_points(
         Option("answers", "int", POINT_ANSWERS),
     ),
     plan_epilog="""\
-With --queries, the error is the one that a run with these ranges promises. With --ranges, it is a bound for any ranges;
-a run, which knows its ranges, promises at most this error, and mostly a smaller one.
+With --queries, the error is the one that a run with these ranges promises: where none of them has a time, only what
+they consist of gets noise. With --ranges, it is a bound for any ranges; a run, which knows its ranges, promises at most
+this error, and mostly a much smaller one.
 """,
     columns={"error_bound": "error bound of all counts", "windows": "windows"},
     picture=Part(

@@ -105,10 +105,10 @@ class Asked:
         """
         if not self.name:
             return launch.summed((name, number) for (_, name), number in counted.items())
-        found = []
+        found, own = [], re.compile(rf"{self.name}(?:{OF_READING}|-)")  # some runners write a hyphen
         for (stage, name), number in counted.items():
             whose, colon, what = name.rpartition(OF_READING)
-            if stage.startswith(self.label("")) or (colon and self.name in whose.split(",")):
+            if own.match(stage) or (colon and self.name in whose.split(",")):
                 found.append((what, number))
             elif stage.startswith(READ) and not colon:
                 found.append((name, number))
@@ -261,18 +261,24 @@ class Run:
         read = pipeline | READ >> self.read
         dead = [read.dead_letters]
         for asked, write in zip(self.questions, writes, strict=True):
-            inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
-            events = read.events
-            if isinstance(self.fields, SharedFields):
-                take = beam.ParDo(TakeReading(self.fields, asked.name)).with_output_types(pa.RecordBatch)
-                events = events | asked.label("Take") >> take
-            named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
-            rows = {"events": events} | {name: each.events for name, each in inputs.items()}
-            published = (rows if inputs else events) | named
-            published.rows | asked.label("Write") >> write
-            dead += [*(each.dead_letters for each in inputs.values()), published.dead_letters]
+            try:
+                dead += self._branch(pipeline, read.events, asked, write)
+            except (ValueError, TypeError) as error:
+                raise type(error)(asked.label(str(error))) from None
         if self.letters:
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
+
+    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> list[Any]:
+        """Answer one question about the events that were read; return its dead letters."""
+        inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
+        if isinstance(self.fields, SharedFields):
+            take = beam.ParDo(TakeReading(self.fields, asked.name)).with_output_types(pa.RecordBatch)
+            events = events | asked.label("Take") >> take
+        named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
+        rows = {"events": events} | {name: each.events for name, each in inputs.items()}
+        published = (rows if inputs else events) | named
+        published.rows | asked.label("Write") >> write
+        return [*(each.dead_letters for each in inputs.values()), published.dead_letters]
 
 
 def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLetterFiles | None:

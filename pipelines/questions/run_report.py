@@ -165,7 +165,8 @@ class RunReport:
         told = bool(coverage.published)  # with noise: exact numbers are not printed beside it
         self._limits = [] if told else [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
-        beyond = {limit.left_out: limit.text for limit in (*self._limits, *self._clipped)} | dict(spec.beyond)
+        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
+        beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
         self._beyond = self._counted(beyond)
 
     @property
@@ -246,7 +247,8 @@ class RunReport:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
             if number >= MUCH * came:
                 share = _percent(number / max(number, came))
-                yield f"{share} ({number:,} of {came:,}): {limit.text}. {limit.instead}"
+                of = " " if limit.amounts else f" ({number:,} of {came:,}): "
+                yield f"{share}{of}{limit.text}. {limit.instead}"
 
     def left_out(self, dead_letter: str | None) -> list[str]:
         """Return lines on what could not be used, and why."""

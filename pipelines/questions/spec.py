@@ -62,6 +62,7 @@ class Excess(NamedTuple):
         instead: what can be changed where no option sets the limit; of a limit of values, what the change does.
         of: what came, in the plural.
         repeats: whether what is left out may come again, and is then counted again.
+        amounts: whether both counters are amounts, of which only the share is told.
     """
 
     left_out: str
@@ -72,6 +73,7 @@ class Excess(NamedTuple):
     instead: str = ""
     of: str = "contributions"
     repeats: bool = False
+    amounts: bool = False
 
 
 ITEMS = Excess(

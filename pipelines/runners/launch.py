@@ -38,6 +38,9 @@ from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
+PRISM_STAGE = "ref_AppliedPTransform_"
+"""How Prism begins the name of a stage."""
+
 Counters = dict[tuple[str, str], int]
 """Counters of a run: by the stage that has counted, and the name."""
 
@@ -47,6 +50,9 @@ FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
+
+INSTEAD = {"--windows": ": this command takes --end, where its last window ends"}
+"""What stands in place of an option that other commands have."""
 
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
@@ -64,7 +70,8 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+        instead = INSTEAD.get(unknown[0].partition("=")[0], "")
+        raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
     options = PipelineOptions(arguments)
     choose_local_runner(options)
     _check_runner(options)
@@ -129,7 +136,7 @@ def run(
     counters: Counters = {}
     for counter in result.metrics().query().get("counters", []):
         if counter.key.metric.namespace == "privstream":
-            place = str(counter.key.step), counter.key.metric.name
+            place = str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name
             counters[place] = counters.get(place, 0) + (counter.committed or 0)
     return counters
 

@@ -21,9 +21,10 @@ from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import node_law
 from privstream.mechanisms.counters.trees import KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.noise.tails import series_share
+from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.mechanisms.privacy.units import EVENT
 from scipy import stats
 
@@ -344,6 +345,18 @@ class TestAccuracy:
         assert published.error_bounds[-1] <= mechanism.error(600, updates)
         assert mechanism.error(600, updates) <= mechanism.error(601, 10 * updates)
 
+    @pytest.mark.parametrize(("horizon", "laplace"), [(1, True), (4, True), (30, False)])
+    def test_direct_noise_with_delta_is_the_smaller_one_and_has_a_label_of_its_own(self, horizon, laplace):
+        pure, noisy = (SetCardinality(epsilon=1.0, delta=d, horizon=horizon, mode="direct") for d in (0.0, 1e-6))
+        assert isinstance(noisy.algorithm.law, DiscreteLaplace) is laplace
+        assert noisy.error(horizon) <= pure.error(horizon)
+        if laplace:
+            assert noisy.algorithm.law == pure.algorithm.law
+            source, sizes = SeededNoise(1).derive("laplace"), np.full(horizon, 10**6)
+            labels = source.bind(np.arange(1, horizon + 1, dtype=np.uint64), sizes)
+            published = noisy.algorithm.run(noisy.initial_state(), sizes, SeededNoise(1))[1].estimates - sizes
+            assert published.tolist() == noisy.algorithm.law.draw(source, labels).tolist()
+
     @pytest.mark.parametrize("noise", [0.7, 1.0])
     def test_direct_noise_has_its_law_and_no_other(self, noise):
         mechanism = SetCardinality(epsilon=2.0, horizon=4000, mode="direct")
@@ -420,6 +433,27 @@ class TestAccuracy:
         one_stream = cost(SetCardinality(**base, streams=streams, streams_per_person=each).algorithm)
         assert changed * one_stream <= 1 + 1e-9
         assert changed * one_stream > (0.5 if mode == "sparse" else 1) - 1e-9  # where both were, sparse costs twice
+
+    @pytest.mark.parametrize(("neighbouring", "changed"), [("add_remove", 3), ("replace_one", 6)])
+    def test_direct_gaussian_noise_is_for_all_streams_of_a_person_together_and_for_no_stream_fewer(
+        self, neighbouring, changed
+    ):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 100, "mode": "direct", "neighbouring": neighbouring}
+        together = SetCardinality(**base, streams_per_person=3, streams=9).algorithm
+        shift = largest_shift(1.0, 1e-6)
+        assert (
+            math.sqrt(100 * changed) / together.law.sigma <= shift < math.sqrt(100 * (changed + 1)) / together.law.sigma
+        )
+        alone = SetCardinality(**base | {"epsilon": 1 / changed, "delta": 1e-6 / changed}).algorithm
+        assert together.law.sigma < 1.1 * alone.law.sigma / math.sqrt(changed)
+
+    def test_noise_for_several_streams_has_a_label_of_its_own(self):
+        together = SetCardinality(epsilon=1.0, delta=1e-6, horizon=50, mode="direct", streams_per_person=2).algorithm
+        source, sizes, state = SeededNoise(1), np.full(50, 10**6), SetCardinality(epsilon=1.0).initial_state()
+        drawn = source.derive("streams together", 2)
+        labels = drawn.bind(np.arange(1, 51, dtype=np.uint64), sizes)
+        published = together.run(state, sizes, source)[1].estimates - sizes
+        assert published.tolist() == together.law.draw(drawn, labels).tolist()
 
     def test_streams_hold_those_of_a_person(self):
         with pytest.raises(ValueError, match="streams must be >= streams_per_person 3, got 2"):

@@ -54,7 +54,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(source: Path) -> set[str]:
     """Every module of the three folders, and the data files that belong to them."""
-    suffixes = {".py", ".typed", ".yaml", ".html", ".css", ".js"}
+    suffixes = {".py", ".pyi", ".typed", ".yaml", ".html", ".css", ".js"}
     return {
         f"privstream/{path.relative_to(source).as_posix()}"
         for package in PACKAGES

@@ -159,6 +159,8 @@ def test_a_plan_of_months(capsys: pytest.CaptureFixture[str]) -> None:
         plan(capsys, "--window", window, "--windows", "12", "--epsilon", "1", *LIMITED) for window in ("1month", "30d")
     )
     assert of_months["budgets"][0]["methods"] == of_days["budgets"][0]["methods"]
+    in_berlin = ["--window", "1month", "--time_zone", "Europe/Berlin", "--windows", "12", "--epsilon", "1", *LIMITED]
+    assert plan(capsys, *in_berlin)["budgets"][0]["methods"] == of_days["budgets"][0]["methods"]
 
 
 def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.monitor import run_command as monitor_command
 from privstream.pipelines.questions import run_command
+from privstream.pipelines.serve.folder import WatchedFolder
 from privstream.pipelines.sources import csv_events
 
 EXAMPLE = """\
@@ -129,6 +130,12 @@ def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture
     found = sorted(path.name for path in Path("out").iterdir())
     assert found == ["_guarantee.json", "present.csv", "present.csv.guarantee.json"]
     assert read_guarantee_file("out/_guarantee.json") == read_guarantee_file("out/present.csv.guarantee.json")
+    assert cli.main(["report", "out", "--output", "page.html", "--noise_key_file", "noise.key"]) == 0
+    page = Path("page.html").read_text()
+    assert "present.csv" in page and "What all results of one monitor promise together" in page
+    for folder, shown in (("out", ["present.csv"]), (".", [])):
+        found, _ = WatchedFolder(folder).look()
+        assert [each.name for each in found] == shown and all(each.result is not None for each in found)
 
 
 @pytest.mark.slow
@@ -240,6 +247,31 @@ def test_a_dry_run_counts_and_spends_nothing(shop: Path, capsys: pytest.CaptureF
     assert run(QUICK, "--dry_run") == 0
     assert "present: 400 of 401 events usable" in capsys.readouterr().err
     assert not Path("out").exists() and not Path("noise.key.ledger.jsonl").exists()
+
+
+def test_what_only_the_pipeline_knows_is_named_with_its_question(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is spent either: the ledger is asked last."""
+    text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line and "end:" not in line)
+    told = refused(text, capsys)
+    assert "monitor.yaml, line 6: questions.present: end must be given when the input is bounded" in told
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_data_set_holds_for_monitors(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is stored with the ledger, by period, and one of the run."""
+    ledger = ["--ledger", "noise.key.ledger.jsonl"]
+    assert cli.main(["budget", "set", "--dataset", "shop", "--limit", "12,1e-5", "--period", "month", *ledger]) == 0
+    one = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line) + "dataset: shop\n"
+    assert run(one) == 0
+    again = one.replace("folder: out", "folder: other").replace("timeout: 30m", "timeout: 20m")
+    capsys.readouterr()
+    assert run(again) == 2
+    assert "2026-01" in capsys.readouterr().err and not list(Path("other").glob("*.csv"))
+    assert run(one.replace("folder: out", "folder: other"), "--budget_limit", "1") == 0, "a repetition costs nothing"
+    later = again.replace("2026-01", "2026-02").replace("folder: other", "folder: third")
+    assert run(later, "--dry_run") == 0
 
 
 @pytest.mark.slow

@@ -226,6 +226,11 @@ def test_values_beyond_their_limits_are_a_warning() -> None:
     (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=5).warnings()
     assert sums.startswith("WARNING: 5% (5 of 100): times the values of a person for an item in a window added up")
     assert sums.endswith("a larger --max_value changes fewer, for more noise.")
+    few = report("counts", **came, values_clipped=1, sums_before_limit=1000, sums_over_limit=150)
+    (of_all,) = few.warnings()
+    assert of_all.startswith("WARNING: 15% of the sum of all values is beyond the limits of --max_value, and in no sum")
+    assert not any("150" in line for line in few.left_out(None)), "amounts are no numbers of anything"
+    assert not report("counts", **came, sums_before_limit=1000, sums_over_limit=49).warnings()
 
 
 def test_reasons_come_by_their_number() -> None:

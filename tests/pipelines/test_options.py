@@ -193,6 +193,9 @@ COMMANDS = {
     "budget": "--ledger none",
     **{f"plan {word}": example.plan for word, example in EXAMPLES.items()},
     "run": "monitor.yaml --dry_run",
+    "init": "events.jsonl",
+    "schema": "",
+    "views": "monitor.yaml",
     "report": "none.jsonl --output page.html",
     "serve": "none",
     "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
@@ -510,6 +513,7 @@ def test_every_option_is_explained() -> None:
 
 
 FREE = (
+    ["schema"],
     *(["demo"], ["budget"], ["plan", "cardinality"], ["plan", "counts"], ["plan", "quantiles"]),
     *(["audit", word] for word in cli.AUDITS),
 )

@@ -98,6 +98,14 @@ def test_mistakes_are_named(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_days_of_the_calendar_are_windows_of_a_sample(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    windows = WINDOWS.replace("1d", "1day")
+    assert plan(sample, "--epsilon 8 --max_contributions 10 --json", windows) == 0
+    found = predicted(capsys)
+    assert (found["contributions"], found["windows"]) == (6_400, 8)
+    assert {each["limit"]: each["kept"]["all"] for each in found["limits"]}[10] == 0.625
+
+
 def test_a_topic_is_no_sample(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(Path("kafka://host:1/topic"), "--epsilon 1") == 2
     assert plan(Path("missing.csv"), "--epsilon 1") == 2

@@ -19,7 +19,6 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.plot.picture_spec import read_rows
 from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
@@ -27,6 +26,7 @@ from privstream.pipelines.sinks.row_files import (
     MissingColumnsError,
     check_destination,
     read_row_file,
+    read_rows,
     whole_file,
     write_json,
     write_once,

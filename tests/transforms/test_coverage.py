@@ -282,6 +282,17 @@ def test_histograms_say_how_much_was_left_out():
     assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (8, 3)
 
 
+def test_sums_say_how_much_of_them_was_left_out():
+    """A person's 400 counts as 100; of two who have 80 twice for an item, 160 counts as 100: 420 of 820 are lost."""
+    paid = [("p", 400, 0), ("q", 80, 1), ("q", 80, 2), ("r", 80, 3), ("r", 80, 4), ("s", 100, 5), ("p", 900, -9)]
+    rows = [beam.Row(user=u, item="1", value=v, time=Timestamp(START + t), stream="") for u, v, t in paid]
+    for name, lost in (("counts", 300 + 2 * 60), ("counts of events", 300)):
+        results = run_bounded("fn_api", rows, example(name, max_value=100))
+        told = {name.partition(":")[2]: number for name, number in results.counters.items()}
+        assert (told["sums_before_limit"], told["sums_over_limit"]) == (8_200, 10 * lost)
+        assert told["values_clipped"] == 1
+
+
 def test_quantiles_say_how_much_was_left_out():
     rows = [beam.Row(user="p", value=1.0 + i % 5, time=Timestamp(START + i), stream="") for i in range(20)]
     rows += [beam.Row(user="p", value=99.0, time=Timestamp(time), stream="") for time in (START + 15, 5)]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -35,6 +34,7 @@ from privstream.transforms.events.bounding import (
     within_limit,
 )
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.split import ClippedCounter
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -124,7 +124,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.key_shards = key_shards
         self._sources = SourcesByName(partial(noise.derive, "contribution"))
         self.limited = LimitCounter("contributions", steps)
-        self.clipped = Metrics.counter("privstream", "contributions_clipped")
+        self.clipped = ClippedCounter("contributions", again=True)
 
     @override
     def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
@@ -246,7 +246,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     def _clip(self, values: np.ndarray) -> np.ndarray:
         """Return values within the limits, and count those that were outside."""
         within: np.ndarray = np.clip(values, *self.limits)
-        self.clipped.inc(int((within != values).sum()))
+        self.clipped.add(values, within, self.limits)
         return within
 
 

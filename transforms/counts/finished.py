@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, full_counts
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
@@ -46,7 +46,8 @@ class SmoothFinished:
         stddev: standard deviation of the noise of a count.
         rising: number of windows to look back for what rose; 0 for none.
         at_least: rows with a smaller smoothed number are left out; None for none.
-        sums: what knows of how many windows counts are the sum, and their errors; None where they are of one.
+        windows: of which counts are to be the sum, as far as an item has so many; 1 for counts as they are.
+        sums: what knows the errors of such sums; None where `windows` is 1.
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
@@ -56,7 +57,8 @@ class SmoothFinished:
     stddev: float
     rising: int = 0
     at_least: int | None = None
-    sums: FoundKeys | None = None
+    windows: int = 1
+    sums: KeyedCounts | None = None
     steps: Steps | None = None
     left_out: LeftOutLaw | None = None
 
@@ -98,7 +100,7 @@ class SmoothFinished:
         columns: dict[str, Any] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
         if self.sums is not None:
-            known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.sums.windows)
+            known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.windows)
             shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
             columns |= _added_up(self.sums, rows, order, known)
         found = np.empty((3, len(rows)))
@@ -106,8 +108,7 @@ class SmoothFinished:
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
         if self.left_out is not None and self.steps is not None:
             periods = self.steps.renewals((starts - self.steps.origin) // self.steps.period)
-            several = 1 if self.sums is None else self.sums.windows
-            columns |= _full(self.left_out, rows, columns, periods, several)
+            columns |= _full(self.left_out, rows, columns, periods, self.windows)
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
@@ -118,7 +119,7 @@ class SmoothFinished:
         """Return estimates and the ends of their intervals, and then rises, or the same of sums."""
         level = LocalLevel(max(LEAST_STDDEV, self.stddev))
         if self.sums is not None:
-            return [part for ends in level.smooth_sums(noisy, self.sums.windows, factors) for part in ends]
+            return [part for ends in level.smooth_sums(noisy, self.windows, factors) for part in ends]
         smoothed, rises = level.smooth_rises(noisy, self.rising, factors)
         return [*smoothed, *rises]
 
@@ -216,7 +217,7 @@ def numbers_or_none(column: np.ndarray) -> list[float | None]:
     return [None if np.isnan(number) else float(number) for number in column]
 
 
-def _added_up(sums: FoundKeys, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
+def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
     """Return the columns of sums over several windows.
 
     Args:
@@ -271,6 +272,8 @@ def _full(
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
         found = left_out.shares(told[:, here[first]]).of_sums(several)
+        if period > periods.min():
+            found.estimates[: several - 1] = np.nan  # sums have windows of the period before, of which nothing is told
         shares[:, here] = found.estimates[window], found.stddevs[window]
     ends = full_counts(counts, stddevs, *shares)
     return dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, ends), strict=True))

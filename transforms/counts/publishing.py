@@ -283,7 +283,7 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 
 class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, their texts, and what has been
+    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, texts of keys, and what was
     told of limits.
     """
 
