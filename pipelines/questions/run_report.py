@@ -33,7 +33,8 @@ FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, 
 FAULTS |= {
     "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
-    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
+    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (give its form with "
+    "--time_format)",
     "time_zone": "with a time that does not say how far it is from UTC (give --time_zone, such as Europe/Berlin)",
     "time_skipped": "with a time in an hour that the clocks of --time_zone leave out",
     "time_unit": "with a time that is a plain number (give its unit with --time_unit)",

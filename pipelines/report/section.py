@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
-from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.plot.chart import PAGE, in_both, moment
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE
@@ -205,7 +205,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
-        "date": "not known without a ledger" if entry is None else entry.time,
+        "date": "not known without a ledger" if entry is None else f"{entry.time[:MINUTES].replace('T', ' ')} UTC",
         "dataset": None if entry is None else entry.dataset,
     }
 

@@ -371,6 +371,7 @@ def test_a_run_writes_views_beside_its_rows(
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
     assert ran(tmp_path, RUN) == 0
+    assert "views, at no cost: " in capsys.readouterr().err
     outage = (tmp_path / "out" / "outage.csv").read_text().splitlines()
     assert outage[0] == "stream,window_start,window_end,country,page,value,lower,upper,threshold,state,since"
     assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])

@@ -358,7 +358,7 @@ class KeyedCounts(PrivateTransform):
             whose = "what each person adds for an item in a window" if self._by_person else "the values of events"
             if self._distinct:
                 whose = "what each person adds for an item in the first window with it"
-            note = f"Sums and means are of {whose}, clipped to max_value; after ± of sums is a standard deviation."
+            note = f"Sums and means are of {whose}, clipped to max_value."
         if self.domain is None:
             note = " ".join([note, JUST_FOUND]).strip()
         some = "" if self.domain is not None else f"up to {MANY:,} items"
