@@ -21,7 +21,7 @@ PEOPLE = 150
 GOOD = "2024-01-01T00:05:03Z"
 APACHE = "17/May/2015:10:05:03 +0000"
 SLASHES = "17/05/2015"
-SYNTAX = "records with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z"
+SYNTAX = "records with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (give its form with --time_format)"
 
 
 @pytest.fixture
