@@ -19,7 +19,6 @@ from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import (
     MOST_LISTED,
     DiscoveryLaw,
-    Scale,
     calibrate_discovery,
     scales_of,
 )
@@ -135,8 +134,8 @@ class FoundKeys(KeyedCounts):
             is also found when enough different people have had it by some public steps: after a 32nd, an eighth and
             half of the run. Each of these keys costs a fortieth of the budget. `with_list` decides whether it is worth
             that.
-        smooths: whether rows have smoothed counts, rises, and since when they are above 0. Who smooths all rows of a run
-            at its end needs none of them before. What is published stays the same otherwise.
+        smooths: whether rows have smoothed counts, rises, and since when they are above 0. Who smooths all rows at the
+            end of a run needs none of them before. What is published stays the same otherwise.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
