@@ -20,11 +20,13 @@ from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.suggest.command import SPEC as SUGGEST
 from privstream.pipelines.yaml.transforms import TRANSFORMS
-from privstream.transforms import KeySum
+from privstream.transforms import AlertState, KeySum, RatioEstimate, TotalEstimate
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
 COMMON = ("stream", "window_start", "window_end")
+VIEWS = {"totals": TotalEstimate, "ratios": RatioEstimate, "alerts": AlertState}
+"""Rows of views of a monitor; those of others are rows of their question."""
 TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Timestamp: "time"}
 """What the values of a column are, in words."""
 
@@ -68,6 +70,9 @@ def row_tables() -> str:
         if spec.row_type._fields == KeySum._fields[: len(spec.row_type._fields)]:
             more = table(head, *columns(KeySum, KeySum._fields[len(spec.row_type._fields) :]))
             sections.append(f"With `--max_value` rows have these columns, too:\n\n{more}")
+    for what, row in VIEWS.items():
+        names = [name for name in row._fields if name not in COMMON]
+        sections.append(f"## Views of a monitor: {what}\n\n{table(head, *columns(row, names))}")
     return "\n\n".join(sections)
 
 

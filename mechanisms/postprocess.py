@@ -1,4 +1,5 @@
-"""What free gaps are good for: better estimates of what was selected, confidence bounds, p-values. Costs no privacy."""
+"""What published numbers are good for, such as free gaps: better estimates, ratios and totals of several numbers,
+confidence bounds, p-values. Costs no privacy."""
 
 from typing import NamedTuple
 
@@ -9,6 +10,10 @@ from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile
 from scipy import special
 
 Floats = NDArray[np.float64]
+
+
+NORMAL = 1.959963984540054
+"""As far reach 95% of a normal law to either side, in standard deviations."""
 
 
 class Estimates(NamedTuple):
@@ -94,6 +99,120 @@ def combine_by_variance(
     return Estimates(values, v * w / (v + w))
 
 
+class Ratios(NamedTuple):
+    """Ratios, and the ends of their intervals of 95%: arrays of one shape, nan where nothing is known."""
+
+    values: Floats
+    lower: Floats
+    upper: Floats
+
+
+def ratio_bounds(
+    numerators: ArrayLike, numerator_stddevs: ArrayLike, denominators: ArrayLike, denominator_stddevs: ArrayLike
+) -> Ratios:
+    """Return ratios of noisy numbers that are at least 0, such as errors to requests, with intervals of 95%.
+
+    Privacy: none is spent; all inputs are published numbers.
+
+    Accuracy: with independent normal noise of known variance, each interval by itself holds the ratio of the numbers
+    without noise with a probability of 95%, whatever these are. Where the denominator with noise is not above its
+    interval's reach around 0 no interval is bounded, and there is neither a ratio nor an interval.
+
+    Args:
+        numerators: with noise, shape (n,); below 0 at times.
+        numerator_stddevs: of their noise, >= 0, same shape.
+        denominators: with noise, shape (n,).
+        denominator_stddevs: of their noise, >= 0, same shape.
+
+    Returns:
+        Ratios and ends of intervals, each at least 0, same shape.
+
+    Raises:
+        ValueError: a number is not finite, or a standard deviation is negative.
+
+    Example:
+        >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
+        [[0.05], [0.04], [0.06]]
+
+    Source: Fieller, Some problems in interval estimation (1954).
+    """
+    above, below = _finite("numerators", numerators), _finite("denominators", denominators)
+    noise_above, noise_below = (
+        np.square(NORMAL * _deviations(name, given))
+        for name, given in (("numerator_stddevs", numerator_stddevs), ("denominator_stddevs", denominator_stddevs))
+    )
+    known = below > np.sqrt(noise_below)
+    below = np.where(known, below, np.nan)
+    leading = np.square(below) - noise_below  # of the quadratic equation whose roots are the ends
+    reach = np.sqrt(np.square(above) * noise_below + noise_above * leading)
+    ends = ((above * below + side * reach) / leading for side in (-1, 1))
+    lower, upper = (np.maximum(end, 0.0) for end in ends)
+    return Ratios(np.maximum(above / below, 0.0), lower, upper)
+
+
+class ConsistentTotals(NamedTuple):
+    """Totals, and the parts that add up to them, each with its variance.
+
+    Attributes:
+        totals: of each group, shape (groups,), and `total_variances`.
+        parts: shape (n,), and `part_variances`.
+    """
+
+    totals: Floats
+    total_variances: Floats
+    parts: Floats
+    part_variances: Floats
+
+
+def consistent_totals(
+    parts: ArrayLike, part_variances: ArrayLike, groups: ArrayLike, totals: ArrayLike, total_variances: ArrayLike
+) -> ConsistentTotals:
+    """Make noisy parts add up to noisy totals that were published beside them: the weighted least squares.
+
+    Privacy: none is spent; all inputs are published numbers.
+
+    Accuracy: with independent unbiased noise of these variances each result is unbiased, and has the smallest variance
+    of all linear estimates; no result has a larger variance than it had.
+
+    Args:
+        parts: noisy numbers that add up to the total of their group without noise, shape (n,).
+        part_variances: of their noise, > 0, same shape.
+        groups: the group of each part, whole numbers from 0 on, same shape. Each group has a part.
+        totals: noisy totals of the groups, shape (groups,); nan where none was published.
+        total_variances: of their noise, > 0, same shape; not read where there is no total.
+
+    Returns:
+        Totals and parts; parts add up to their total but for rounding.
+
+    Raises:
+        ValueError: a part or a variance is out of range.
+
+    Example:
+        >>> found = consistent_totals([4.0, 6.0], [1.0, 1.0], [0, 0], [13.0], [1.0])
+        >>> found.totals.tolist(), found.parts.tolist()
+        ([12.0], [5.0, 7.0])
+
+    Source: Hay et al., Boosting the accuracy of differentially private histograms through consistency (2010), section
+    4.1, with a variance for each number.
+    """
+    some, variances = _finite("parts", parts), _variances("part_variances", part_variances)
+    whole, group = np.asarray(totals, np.float64), np.asarray(groups, np.int64)
+    sums = np.bincount(group, some, len(whole))
+    sum_variances = np.bincount(group, variances, len(whole))
+    known = ~np.isnan(whole)
+    own = np.where(known, total_variances, np.inf)
+    _variances("total_variances", own[known])
+    apart = np.where(known, whole - sums, 0.0)
+    share = sum_variances / (sum_variances + own)  # how far each sum moves to its total
+    moved = variances / (sum_variances + own)[group]
+    return ConsistentTotals(
+        sums + share * apart,
+        sum_variances * (1 - share),
+        some + moved * apart[group],
+        variances * (1 - moved),
+    )
+
+
 def gap_lower_bound(gaps: ArrayLike, *, confidence: float, query_law: GapLaw, threshold_law: GapLaw) -> Floats:
     """Return lower confidence bounds of value - threshold from gaps to a noisy threshold.
 
@@ -167,6 +286,13 @@ def _vector(name: str, values: ArrayLike) -> Floats:
     array = _finite(name, values)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
+    return array
+
+
+def _deviations(name: str, values: ArrayLike) -> Floats:
+    array = _finite(name, values)
+    if np.any(array < 0):
+        raise ValueError(f"{name} must be >= 0")
     return array
 
 

@@ -48,13 +48,17 @@ BUDGET: Commands = {
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
-    "audit": (AUDITS, "attack a question's own mechanisms, and bound what they show about one person"),
+    "audit": (AUDITS, "attack a question, or the run of a RESULT.guarantee.json, and bound what it shows of a person"),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
+    "run": ("monitor.run_command", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
+    "init": ("monitor.init_command", "write a monitor, a file of questions, from the names of the fields of a file"),
+    "schema": ("monitor.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": ("suggest.command", "choose limits of people privately, from data: what nobody can guess"),
+    "views": ("monitor.views_command", "make the views of a monitor from what its run has published"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
@@ -62,6 +66,9 @@ Beam takes seconds to load."""
 
 MONITORS: Commands = {"plan": ("monitor.plan_command", "share out one budget over the questions of a file")}
 """Commands that take a monitor, a file of YAML, where others take a question."""
+
+RESULTS: Commands = {"audit": ("audit.file_command", "attack the run that a guarantee file describes")}
+"""Commands that take a guarantee file where others take a question."""
 
 STATUS = """\
 exit status:
@@ -84,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
     commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
+    if given[:1] == ["audit"] and given[1:] != [] and given[1].endswith(".json"):
+        commands = {**COMMANDS, **RESULTS}
     chosen = _add(parser, commands, given, "command")
     known, others = parser.parse_known_args(given)
     if chosen is None:

@@ -13,9 +13,10 @@ import re
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -47,7 +48,7 @@ def in_python(message: str) -> str:
 
 
 def options(
-    spec: QuestionSpec, given: Mapping[str, Any], *, input: str, output: str, folder: str
+    spec: QuestionSpec, given: Mapping[str, Any], *, input: str, output: str, folder: str, of_files: bool = False
 ) -> tuple[argparse.Namespace, dict[str, str]]:
     """Return the options of a question's command, and what to show of those that were lists.
 
@@ -56,6 +57,7 @@ def options(
         given: keywords; None is as if one was not given.
         input, output: values of these options.
         folder: where lists may be written that the command line takes as files.
+        of_files: whether options about files may be among the keywords, too.
 
     Raises:
         TypeError: there is no such option, or its value is of a type that stands for nothing.
@@ -64,7 +66,7 @@ def options(
     parser = _Parser(prog=spec.word, add_help=False)
     run_command(spec).add_arguments(parser)
     actions = {action.dest: action for action in parser._actions}
-    known = [name for name in actions if name not in (*OF_FILES, "output")]
+    known = [name for name in actions if name != "output" and (of_files or name not in OF_FILES)]
     words = [f"--input={input}", f"--output={output}"]
     kinds = {option.name: option.type for option in options_of(spec)}
     shown: dict[str, str] = {}
@@ -154,7 +156,26 @@ ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
 
-def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any) -> Result:
+class Questions(Protocol):
+    """Several questions that are answered together: a `Monitor`."""
+
+    def answer(self, frame: Any, output: str | os.PathLike[str] | None, folder: str) -> Mapping[str, str]:
+        """Answer them about a frame, with a folder for temporary files; return the files of rows by name."""
+
+
+@overload
+def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any) -> Result: ...
+
+
+@overload
+def ask(
+    question: Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+) -> dict[str, Result]: ...
+
+
+def ask(
+    question: str | Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+) -> Result | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
     The columns that are read are written into a temporary Parquet file, which its owner alone can read, and which is
@@ -167,15 +188,18 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
     result has exact numbers: it is shown only where you ask for it.
 
     Args:
-        question: the word of the command, such as "counts".
+        question: the word of the command, such as "counts"; or a `Monitor`, whose questions are all answered by one
+            reading of the frame, under its guarantee. It has its options already.
         frame: events, one in each row: of pandas (2.2 or newer), Polars, pyarrow or DuckDB, or anything else with
             `__arrow_c_stream__`.
-        output: a file for the rows, .avro, .parquet, .jsonl or .csv, with the guarantee beside it; None for none.
+        output: a file for the rows, .avro, .parquet, .jsonl or .csv, with the guarantee beside it; of a monitor, a
+            folder. None for none.
         **keywords: options of the command by their names, such as `epsilon=1, window="1d", user_field="who"`. Public
             lists of items (`domain`) and of rules may be lists; `timedelta` and `datetime` are understood.
 
     Returns:
-        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `picture()`, `log`.
+        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `picture()`, `log`. Of a monitor, one for each
+        of its questions, by name.
 
     Raises:
         ValueError, TypeError: an option, the frame or a column breaks a rule, or no event can be used.
@@ -185,20 +209,43 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
         >>> found = ask("counts", frame, epsilon=1, delta=1e-6, noise_key_file="key", ...)  # doctest: +SKIP
         >>> found.table.to_pandas()  # doctest: +SKIP
     """
+    if not isinstance(question, str):
+        if keywords:
+            raise TypeError(f"{next(iter(keywords))} must not be given with a monitor, which has its options")
+        return asked(partial(question.answer, frame, output))
     spec = _spec(question)
-    if all(keywords.get(name) is None for name in ACCOUNTS):
+    check_account(keywords)
+    (result,) = asked(lambda folder: {question: _run(spec, frame, output, keywords, folder)}).values()
+    return result
+
+
+def check_account(given: Mapping[str, Any]) -> None:
+    """Refuse a call that, made again, would be a further release, or that nobody counts.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if all(given.get(name) is None for name in ACCOUNTS):
         raise ValueError(
             "noise_key_file must be given, so that the same cell, run again, is no further release; or "
             "noise_key_variable; or a ledger, which counts every run (ledger='none' goes without)"
         )
-    ledger = keywords.get("ledger") or keywords.get("noise_key_file")
-    if keywords.get("run_id") is not None and ledger in (None, "none"):
+    ledger = given.get("ledger") or given.get("noise_key_file")
+    if given.get("run_id") is not None and ledger in (None, "none"):
         raise ValueError("run_id must be given with a ledger: without one, other data would get the same noise")
+
+
+def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Result]:
+    """Run a command, and return its results with what it has said; errors and warnings are those of Python.
+
+    Args:
+        run: gets a temporary folder, and returns the paths of results by name.
+    """
     said = io.StringIO()
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         try:
-            with contextlib.redirect_stderr(said):
-                path = _run(spec, frame, output, keywords, folder)
+            with contextlib.redirect_stderr(said), _loggers_kept():
+                paths = run(folder)
         except UsageError as error:
             kind = TypeError if isinstance(error.__cause__, TypeError) else ValueError
             raise kind(in_python(str(error))) from None
@@ -209,16 +256,28 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
             raise ValueError(in_python(str(error))) from None
         except RunError as error:
             raise RuntimeError(str(error)) from None
-        result = read(path)
+        results = {name: read(path) for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(NOTE) and NOT_ASKED not in line:  # advice by public parameters alone
-            warnings.warn(in_python(line.removeprefix(NOTE)), stacklevel=2)
+            warnings.warn(in_python(line.removeprefix(NOTE)), stacklevel=3)
             continue
         for begin, text in LEFT_OUT.items():
             if line.startswith(begin):
-                warnings.warn(f"{text}: see the log of the result, which has exact numbers", stacklevel=2)
-    return dataclasses.replace(result, log="\n".join(lines))
+                warnings.warn(f"{text}: see the log of the result, which has exact numbers", stacklevel=3)
+    log = "\n".join(lines)
+    return {name: dataclasses.replace(result, log=log) for name, result in results.items()}
+
+
+@contextlib.contextmanager
+def _loggers_kept() -> Iterator[None]:
+    """Give loggers of runners their levels back: a command leaves them silent, but other pipelines may follow here."""
+    levels = {name: logging.getLogger(name).level for name in loaded("runners.launch.RUNNER_LOGGERS")}
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _spec(word: str) -> QuestionSpec:
@@ -242,11 +301,5 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     fields.check(table.schema, "the frame")
     loaded("frame_files.write_events")(table, fields.names(), events)
     command = loaded("questions.run_command.RunCommand")(spec, shown)
-    names = loaded("runners.launch.RUNNER_LOGGERS")
-    levels = {name: logging.getLogger(name).level for name in names}
-    try:
-        command.run(given, [])
-    finally:
-        for name, level in levels.items():  # a command leaves them silent, but other pipelines may follow here
-            logging.getLogger(name).setLevel(level)
+    command.run(given, [])
     return str(given.copy or output)

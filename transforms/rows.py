@@ -242,6 +242,10 @@ class KeyCount(NamedTuple):
         kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
             number of them, plus noise. None unless `full_share` is given.
         left_out: how many limits leave out, clipped and with noise likewise.
+        used_up: how many people have used up `max_contributions` by the end of the window, since the start or since
+            everything started afresh, plus noise, at least 0: nothing that they do counts any more. None as `kept`.
+        used_up_lower: lower end of its interval of 95%.
+        used_up_upper: upper end.
         full: an estimate of the count as it would be without limits: divided by the share kept / (kept + left_out),
             smoothed over windows. It is the count where limits can leave out nothing, and None where `full_share` is
             not given, or where the share may be below a fifth.
@@ -270,6 +274,9 @@ class KeyCount(NamedTuple):
     rise_probability: Optional[float] = None
     kept: Optional[int] = None
     left_out: Optional[int] = None
+    used_up: Optional[int] = None
+    used_up_lower: Optional[int] = None
+    used_up_upper: Optional[int] = None
     full: Optional[float] = None
     full_lower: Optional[float] = None
     full_upper: Optional[float] = None
@@ -289,7 +296,8 @@ class KeySum(NamedTuple):
         error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
         lower, upper, smoothed, smoothed_lower, smoothed_upper, reported_at, backfilled: as in `KeyCount`.
         rise, rise_lower, rise_upper, rise_probability: as in `KeyCount`.
-        kept, left_out, full, full_lower, full_upper: as in `KeyCount`, of counts alone.
+        kept, left_out, used_up, used_up_lower, used_up_upper: as in `KeyCount`.
+        full, full_lower, full_upper: as in `KeyCount`, of counts alone.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
         mean: the sum divided by the count, within the limits of values.
@@ -317,6 +325,9 @@ class KeySum(NamedTuple):
     rise_probability: Optional[float]
     kept: Optional[int]
     left_out: Optional[int]
+    used_up: Optional[int]
+    used_up_lower: Optional[int]
+    used_up_upper: Optional[int]
     full: Optional[float]
     full_lower: Optional[float]
     full_upper: Optional[float]
@@ -499,6 +510,95 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
+class TotalEstimate(NamedTuple):
+    """What the counts of several items add up to: of a view of a monitor, made from published rows.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: what the items have in common: some of their columns. With a whole beside its parts, and without `by`, it
+            is one part.
+        parts: number of items that are added up, those that have a row.
+        estimate: the sum of their counts; with a whole, the weighted least squares of that and of the sum. A person who
+            has two of the items counts twice.
+        stddev: standard deviation of its noise.
+        lower: lower end of its interval of 95%, of this row by itself; at least 0. It says nothing of items that have
+            no row, nor of what limits leave out.
+        upper: upper end.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    parts: int
+    estimate: float
+    stddev: float
+    lower: float
+    upper: float
+
+
+class RatioEstimate(NamedTuple):
+    """The count of an item divided by its count in another question: of a view of a monitor.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item.
+        ratio: of the published counts, at least 0; None where the divisor is not surely above 0.
+        lower: lower end of its interval of 95%, for the noise of both, of this row by itself. It says nothing of what
+            limits leave out.
+        upper: upper end.
+        smoothed: the same of the smoothed counts; None where one of both has none.
+        smoothed_lower: lower end of its interval of 95%, which rests on the model of smoothed counts.
+        smoothed_upper: upper end.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    ratio: Optional[float]
+    lower: Optional[float]
+    upper: Optional[float]
+    smoothed: Optional[float]
+    smoothed_lower: Optional[float]
+    smoothed_upper: Optional[float]
+
+
+CLEAR, ALERT, NO_DATA = ALERT_STATES = ("clear", "alert", "no data")
+
+
+class AlertState(NamedTuple):
+    """Whether a published number is beyond a threshold, in each window: of a view of a monitor.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item, or the quantile; empty where rows have neither.
+        value: the number that is compared with the thresholds: smoothed where that is published. None without data.
+        lower: lower end of its interval.
+        upper: upper end.
+        threshold: beyond which an alert begins.
+        state: "alert" or "clear"; "no data" where no row is published for the window.
+        since: start of the first window of an unbroken sequence of windows in this state.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    value: Optional[float]
+    lower: Optional[float]
+    upper: Optional[float]
+    threshold: float
+    state: str
+    since: Timestamp
+
+
 class LimitShare(NamedTuple):
     """How many people have a number in a cell of a public grid, and what a limit at its upper edge keeps.
 
@@ -564,6 +664,9 @@ for row_type in (
     RangeCount,
     PredecessorQuery,
     NearestPoints,
+    TotalEstimate,
+    RatioEstimate,
+    AlertState,
     LimitShare,
 ):
     registry.register_coder(row_type, RowCoder)

@@ -134,7 +134,11 @@ _TYPICAL_STEPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FreshNoise(CardinalityAlgorithm):
-    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1."""
+    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1.
+
+    With delta > 0 Gaussian noise, or Laplace noise where its error is the smaller one, as for few sizes: what is
+    epsilon-DP is (epsilon, delta)-DP. Both are bound to the sizes, and have labels of their own.
+    """
 
     epsilon: float
     delta: float
@@ -144,13 +148,16 @@ class FreshNoise(CardinalityAlgorithm):
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        return node_law(self.epsilon, self.delta, self.horizon)
+        laws = [node_law(self.epsilon, delta, self.horizon) for delta in sorted({self.delta, 0.0}, reverse=True)]
+        return min(laws, key=self._error)
 
     @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
         steps = state.step + 1 + np.arange(len(sizes))
+        if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
+            noise = noise.derive("laplace")
         estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
         bounds = np.full(len(sizes), self.error(1, None))
         after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
@@ -158,7 +165,11 @@ class FreshNoise(CardinalityAlgorithm):
 
     @override
     def error(self, step: int, updates: int | None) -> int:
-        return max(0, self.law.tail_quantile(self.beta / (2 * self.horizon)))
+        return self._error(self.law)
+
+    def _error(self, law: SymmetricNoise) -> int:
+        """Return what sizes are off by at most with this noise, all of them, but with beta."""
+        return max(0, law.tail_quantile(self.beta / (2 * self.horizon)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,6 +131,8 @@ class ContinualCounter(RowMechanism[CounterState]):
         neighbouring: "add_remove" or "replace_one" row, or person.
         rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
             row that is replaced keeps its step.
+        rows_per_step: rows of one person at one step at most; None for no limit. It makes noise smaller where a counter
+            says so, and must be None without `rows_per_unit`.
     """
 
     epsilon: float
@@ -140,6 +142,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     row_columns: int | None = None
     neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
+    rows_per_step: int | None = None
     proved: ClassVar[str]
     noise_label = "continual counter"
     state_type = CounterState
@@ -154,6 +157,11 @@ class ContinualCounter(RowMechanism[CounterState]):
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         if self.rows_per_unit is not None:
             checks.integer("rows_per_unit", self.rows_per_unit, minimum=1)
+        _check_rows_per_step(self.rows_per_step, self.rows_per_unit)
+
+    @override
+    def _described(self) -> Any:
+        return without_rows_per_step(super()._described())
 
     def _check_noise(self, make_law: Callable[[], Any]) -> None:
         """Refuse a budget so small that noise cannot be drawn: now, not in mid-stream."""
@@ -221,6 +229,20 @@ class ContinualCounter(RowMechanism[CounterState]):
     def _step_number(self, step: int) -> int:
         """Return a step number within the horizon."""
         return checks.step(step, self.horizon)
+
+
+def _check_rows_per_step(rows_per_step: int | None, rows_per_unit: int | None) -> None:
+    if rows_per_step is None:
+        return
+    checks.integer("rows_per_step", rows_per_step, minimum=1)
+    if rows_per_unit is None:
+        raise ValueError(f"rows_per_step must be None without rows_per_unit, got {rows_per_step}")
+
+
+def without_rows_per_step(described: Any) -> Any:
+    """Return parameters without a limit of rows at a step that is not there: such labels are as they were."""
+    kind, values = described
+    return [kind, {name: value for name, value in values.items() if name != "rows_per_step" or value is not None}]
 
 
 def checked_rows(matrix: NDArray[Any], columns: int, largest: int, *, negative: bool) -> NDArray[Any]:

@@ -98,6 +98,7 @@ def grid_law(epsilon: float, delta: float, sensitivity: float, fraction: int) ->
 
 LARGEST_HORIZON = 1 << 24
 _MOST_BUFFERS = 7
+_LONGEST_SPREAD = 1 << 20  # steps, of which coefficients are added up
 _SPARE_BITS = 8  # of the grid beyond sqrt(horizon)
 
 
@@ -119,7 +120,8 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         square root's up to horizon 2^20, with 3 within 1.08. `error(t, beta)` is about 5% above the quantile. Time per
         step and state: O(buffers columns).
 
-    Attributes: see `ContinualCounter`; delta > 0, horizon up to 2^24; `buffers`: 1 to 7.
+    Attributes: see `ContinualCounter`; delta > 0, horizon up to 2^24; `rows_per_step` makes noise smaller up to horizon
+        2^20; `buffers`: 1 to 7.
 
     Example:
         >>> counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=1 << 20)
@@ -156,8 +158,21 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         # With the most that rounding adds: docs/proofs/counters.md, Theorem 4.
         poles, _, weights = self.factor.function
         squares = 1 + self._geometric(poles, weights, self.horizon - 1)
-        exact = math.sqrt(squares) * (1 + SUMS)
+        exact = math.sqrt(squares) * (1 + SUMS) * self._spread
         return exact + 2 * math.sqrt(self.horizon) * math.ldexp(self._rounding, -self.fraction)
+
+    @cached_property
+    def _spread(self) -> float:
+        """How far all rows of a person move z at most, as a part of what they do when all are at one step.
+
+        docs/proofs/counters.md, Theorem 6.
+        """
+        rows, most = self.rows_per_unit or 1, self.rows_per_step
+        if most is None or most >= rows or self.horizon > _LONGEST_SPREAD:
+            return 1.0
+        steps = min(self.horizon, -(-rows // most))
+        together = self.factor.shifts_square(steps) / self.factor.shifts_square(1)
+        return min(1.0, most * math.sqrt(together) * (1 + SUMS) / rows)
 
     @property
     def _rounding(self) -> float:

@@ -168,7 +168,7 @@ class CountedFlags(FlagMechanism):
     @cached_property
     @override
     def counter(self) -> ContinualCounter:
-        shape = self._shape | {"epsilon": self.epsilon, "delta": self.delta, "repeatable": self.repeatable}
+        shape = self._step_shape | {"epsilon": self.epsilon, "delta": self.delta, "repeatable": self.repeatable}
         return best_counter(self.horizon, **shape)
 
     @override

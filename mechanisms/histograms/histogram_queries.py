@@ -335,7 +335,7 @@ class HistogramQueries(HistogramMechanism):
     @cached_property
     def _step_counter(self) -> ContinualCounter:
         """The counter of mode `direct`."""
-        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._shape
+        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._step_shape
         return best_counter(self.horizon, repeatable=self.repeatable, **budget)
 
     @cached_property

@@ -15,6 +15,7 @@ from privstream.mechanisms.counters.continual_counter import (
     RowMechanism,
     check_end,
     checked_rows,
+    without_rows_per_step,
 )
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.partition import PartitionState
@@ -45,6 +46,8 @@ class HistogramMechanism(RowMechanism[PartitionState]):
         neighbouring: "add_remove" or "replace_one" row, or person.
         rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
             row that is replaced keeps its step.
+        rows_per_step: rows of one person at one step at most; None for no limit. If delta > 0 it makes the noise of
+            counters that are fed at every step smaller.
         beta: failure probability of the accuracy.
         repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not show
             by how much they differ (it shows that they do). So it is anyway if delta > 0; with delta = 0 the error is
@@ -58,6 +61,7 @@ class HistogramMechanism(RowMechanism[PartitionState]):
     row_columns: int | None = None
     neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
+    rows_per_step: int | None = None
     beta: float = 0.05
     repeatable: bool = False
     noise_label = "histogram mechanism"
@@ -69,6 +73,12 @@ class HistogramMechanism(RowMechanism[PartitionState]):
             checks.integer("horizon", self.horizon, minimum=1)
         checks.boolean("repeatable", self.repeatable)
         self.interval_counter(1.0, self.delta)  # checks the rest
+        if self.rows_per_step is not None and self.rows_per_unit is None:
+            raise ValueError(f"rows_per_step must be None without rows_per_unit, got {self.rows_per_step}")
+
+    @override
+    def _described(self) -> Any:
+        return without_rows_per_step(super()._described())
 
     @property
     @override
@@ -89,6 +99,11 @@ class HistogramMechanism(RowMechanism[PartitionState]):
     def _shape(self) -> dict[str, Any]:
         names = ("columns", "row_columns", "neighbouring", "rows_per_unit")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def _step_shape(self) -> dict[str, Any]:
+        """What a counter knows that is fed at every step; intervals may have the rows of many steps."""
+        return self._shape | {"rows_per_step": self.rows_per_step if self.delta > 0 else None}
 
     @property
     def _moves(self) -> int:

@@ -246,9 +246,7 @@ class FoundKeys(KeyedCounts):
 
     def _noise(self, answer: str) -> KeyNoise:
         """Return the noise of what is published: of a sum of so many windows, or, in the first ones, of all."""
-        noise = super()._noise(answer)
-        assert isinstance(noise, ToeplitzNoise)
-        return noise.summed(self.windows) if self.windows > 1 else noise
+        return self._summed_noise(answer, self.windows)
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return with how many people in one window a key is found, in so many tests at once, but with beta."""
@@ -488,22 +486,6 @@ class FoundKeys(KeyedCounts):
             for i, one in enumerate(earlier)
         ]
         return [replace(one, smoothed=ends.take(i)) for i, one in enumerate(found)]
-
-    def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
-        """Return rows about several windows.
-
-        Privacy: post-processing.
-
-        Args:
-            step: the last of these windows.
-            keys: uint64 (n,).
-            answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
-            windows: how many they are, int64 (n,), at least 1.
-        """
-        noises = [self._noise(answer) for answer in ANSWERS[: len(self.law.noises)]]
-        distinct, place = np.unique(windows, return_inverse=True)
-        errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
-        return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
 
     def _followed(self, last: Integers, answers: Integers) -> Integers:
         """Return the last windows of sums with one more, or several."""

@@ -14,9 +14,9 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
-from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, limits_of_totals
+from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, limits_of_totals
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -208,10 +208,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         """How what limits leave out is told, if it is."""
         return LeftOutLaw.of(self.law) if self.full_share else None
 
-    def told(self, step: int, totals: Integers, noise: NoiseSource) -> Integers:
-        """Return noisy totals of what counts and of what limits leave out at a step, int64 (2,); see `left_out`."""
+    def tell(self, step: int, sums: Integers, told: Told, noise: NoiseSource) -> Told:
+        """Return what has been told after a step of what limits leave out; see `LeftOutLaw.publish`."""
         assert self.left_out is not None
-        return self.left_out.publish(self._step_number(step), totals, self._source(noise).derive("left out"))
+        return self.left_out.publish(self._step_number(step), sums, told, self._source(noise).derive("left out"))
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -275,9 +275,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         )
         if self.left_out is not None:
             kept, left_out = self.left_out.stddevs
+            used_up = math.sqrt(self.left_out.counter.variance(last))
+            numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{kept:.3g}, and those that limits leave out with one of {left_out:.3g}."
+                f"{kept:.3g}, those that limits leave out with one of {left_out:.3g}, and the number of people who "
+                f"have used up their limit with one of {used_up:.3g} in the last window."
             )
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
@@ -333,7 +336,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         kind, values = super()._described()
         if not self.full_share:
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
-        totals = [f"{deviation:.6g}" for deviation in self.left_out.stddevs] if self.left_out else []
+        totals: list[str] = []
+        if self.left_out is not None:
+            counter = math.sqrt(self.left_out.counter.variance(self.horizon or 1))
+            totals = [f"{deviation:.6g}" for deviation in (*self.left_out.stddevs, counter)]
         return [kind, {name: value for name, value in values.items() if name not in WORDINGS} | {"totals": totals}]
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
@@ -406,6 +412,29 @@ class KeyedCounts(Mechanism[KeyedState]):
             means=means,
             mean_bounds=mean_bounds,
         )
+
+    def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
+        """Return rows about several windows, of counts that are of one window each.
+
+        Privacy: post-processing.
+
+        Args:
+            step: the last of these windows.
+            keys: uint64 (n,).
+            answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
+            windows: how many they are, int64 (n,), at least 1.
+        """
+        most = int(windows.max(initial=1))
+        noises = [self._summed_noise(answer, most) for answer in ANSWERS[: len(self.law.noises)]]
+        distinct, place = np.unique(windows, return_inverse=True)
+        errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
+        return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
+
+    def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
+        """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
+        noise = KeyedCounts._noise(self, answer)
+        assert isinstance(noise, ToeplitzNoise)
+        return noise.summed(windows) if windows > 1 else noise
 
     def _noise(self, answer: str) -> KeyNoise:
         """Return the noise of an answer."""
@@ -586,7 +615,8 @@ def left_out_told(bounds: Bounds) -> tuple[str, ...]:
     in_window, in_all = limits_of_totals(bounds)
     return (
         f"In the totals of what counts and of what limits leave out a person counts at most {in_window:,} times in a "
-        f"window, and at most {in_all:,} times in the whole run in the second one.",
+        f"window, and at most {in_all:,} times in the whole run in the second one. A person uses up the limit at most "
+        "once in the whole run.",
     )
 
 

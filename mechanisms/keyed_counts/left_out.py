@@ -1,15 +1,17 @@
-"""What limits leave out: how much of a window's contributions counts, and what counts would be without limits."""
+"""What limits leave out: how much of a window's contributions counts, how many people have used up their limit, and
+what counts would be without limits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, best_factor, gaussian_noise
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.discrete import WideGaussian
@@ -22,7 +24,8 @@ Floats = NDArray[np.float64]
 LEAST_SHARE = 0.2
 """Where the share that counts may be smaller, with 2.5%, there is no full number: it would be mostly assumed."""
 
-_OF_KEPT = 0.3  # of what both cost: an error of what is left out matters more where little is left out
+_OF_USED_UP = 0.1  # of what all cost: one person moves the number of people by one, and totals by far more
+_OF_KEPT = 0.3  # of the rest: an error of what is left out matters more where little is left out
 _TIMES = 3  # what is told of what is left out of a person, as a multiple of the limit; and of a window, of its part
 _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 """Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
@@ -30,7 +33,35 @@ _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 _PRIOR = 0.25  # variance of the share before anything is known
 _NORMAL = 1.96
 _DIGITS = 6  # of shares: what machines round off is not seen
-_KEPT, _LEFT_OUT = 0, 1
+KEPT, LEFT_OUT, USED_UP = 0, 1, 2
+"""What is told of a window, in this order: two totals of contributions, and people."""
+
+MOST_TOLD = 1024
+"""Windows of which that is remembered."""
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What has been told of the windows until now, and what the counter of people remembers.
+
+    Attributes:
+        numbers: int64 (3, windows): what counts, what is left out, and how many people have used up their limit until
+            then, with noise. Published.
+        used_up: how many people that are without noise. Private.
+        memory: float64 (rows, 1): of the noise of that counter. Private.
+    """
+
+    numbers: Integers
+    used_up: int
+    memory: Floats
+
+    @property
+    def fields(self) -> dict[str, Integers | Floats | int]:
+        """All of it, for a snapshot."""
+        return {f"told_{name}": column for name, column in vars(self).items()}
+
+
+NOTHING_TOLD = Told(np.zeros((3, 0), np.int64), 0, np.zeros((0, 1)))
 
 
 class Shares(NamedTuple):
@@ -47,17 +78,19 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class LeftOutLaw:
-    """How the totals of what counts and of what limits leave out are clipped, and their noise.
+    """How the totals of what counts and of what limits leave out are clipped, and the noise of all that is told.
 
     Attributes:
         per_window: contributions of one person in one window that are told at most, of each of the two.
         in_all: contributions of one person that are left out and told at most.
         noises: of what counts, and of what is left out.
+        counter: of the people who have used up their limit, since the start.
     """
 
     per_window: int
     in_all: int
     noises: tuple[ToeplitzNoise, ToeplitzNoise]
+    counter: ToeplitzNoise
 
     @classmethod
     def of(cls, law: KeyLaw) -> LeftOutLaw:
@@ -70,28 +103,49 @@ class LeftOutLaw:
         curve = law.curve.curve if isinstance(law.curve, SlackCurve) else law.curve
         assert isinstance(curve, GaussianCurve) and bounds.full_share > 0
         per_window, in_all = limits_of_totals(bounds)
+        of_totals = bounds.full_share * (1 - _OF_USED_UP)
         parts = ((bounds.contributions, _OF_KEPT), (in_all, 1 - _OF_KEPT))
         kept, left_out = (
-            _noise(curve.shift * math.sqrt(part * bounds.full_share), per_window * most, bounds) for most, part in parts
+            _noise(curve.shift * math.sqrt(part * of_totals), per_window * most, bounds) for most, part in parts
         )
-        return cls(per_window, in_all, (kept, left_out))
+        once = replace(bounds, span=None, contributions=1, per_key=1, largest=None, min_people=None, listed=0)
+        shift = curve.shift * math.sqrt(bounds.full_share * _OF_USED_UP)
+        return cls(per_window, in_all, (kept, left_out), gaussian_noise(shift, best_factor(once), 1, False, once))
 
     @property
     def stddevs(self) -> tuple[float, float]:
-        """The standard deviations of the noise of both."""
+        """The standard deviations of the noise of both totals."""
         kept, left_out = (math.sqrt(noise.variance(1)) for noise in self.noises)
         return kept, left_out
 
-    def publish(self, step: int, totals: Integers, source: NoiseSource) -> Integers:
-        """Return noisy totals of a step, int64 (2,): of what counts, and of what is left out."""
-        at = np.array([step], np.uint64)
-        return np.array(
-            [
-                true + noise.independent(np.array([which], np.uint64), at, [totals[which : which + 1]], source)[0]
-                for which, (true, noise) in enumerate(zip(totals, self.noises, strict=True))
-            ],
-            np.int64,
-        )
+    def publish(self, step: int, sums: Integers, told: Told, source: NoiseSource) -> Told:
+        """Return what has been told after a step, with noise.
+
+        Args:
+            step: 1, 2, .., one after the other.
+            sums: of this step, int64 (3,): what counts, what is left out, and how many people used up their limit.
+            told: before.
+            source: noise of this run, for these numbers alone.
+        """
+        at, which = np.array([step], np.uint64), np.arange(3, dtype=np.uint64)[:, None]
+        noisy = [
+            sums[place] + noise.independent(which[place], at, [sums[place : place + 1]], source)[0]
+            for place, noise in enumerate(self.noises)
+        ]
+        used_up, memory = told.used_up + int(sums[USED_UP]), np.zeros((self.counter.rows, 1))
+        memory[: len(told.memory)] = told.memory
+        drawn = self.counter.advance(memory, step, which[USED_UP], [np.array([used_up])], source)
+        numbers = np.array([*noisy, used_up + drawn[0]], np.int64)[:, None]
+        return Told(np.concatenate([told.numbers, numbers], axis=1)[:, -MOST_TOLD:], used_up, memory)
+
+    def used_up(self, number: int, step: int) -> tuple[int, int, int]:
+        """Return how many people have used up their limit, and an interval of 95%, from the noisy number of a step.
+
+        Privacy: post-processing.
+        """
+        spread = self.counter.exceeded(step, OUTSIDE / 2)
+        lower, found, upper = (max(0, number + side * spread) for side in (-1, 0, 1))
+        return found, lower, upper
 
     def shares(self, totals: Integers) -> Shares:
         """Return the share that counts in each window, from the noisy totals of windows that follow each other.
@@ -104,7 +158,7 @@ class LeftOutLaw:
         Args:
             totals: noisy totals, int64 (2, windows).
         """
-        return _smoothed(totals[_KEPT].tolist(), totals[_LEFT_OUT].tolist(), *self.stddevs)
+        return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs)
 
 
 def limits_of_totals(bounds: Bounds) -> tuple[int, int]:

@@ -135,6 +135,7 @@ def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -
     return largest(lambda eta: curve(eta).delta(budget.hits_epsilon) <= goal, 0.0, LARGEST_ETA)
 
 
+@functools.lru_cache(maxsize=64)
 def calibrate(budget: MonitorBudget) -> ClockCalibration:
     """Return the least noise for which the clock monitor meets `budget`.
 

@@ -163,6 +163,7 @@ def _hits_delta(budget: MonitorBudget) -> float:
     return budget.hits_delta * (1 - budget.count_share)
 
 
+@functools.lru_cache(maxsize=64)
 def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
     """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
 

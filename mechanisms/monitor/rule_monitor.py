@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -193,21 +194,9 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         surely = math.log(self.tests / self.beta)
         return (surely - math.log(surely)) / (2 * self.calibrated.eta)
 
-    @cached_property
+    @property
     def _laws(self) -> tuple[IntegerLaw, IntegerLaw]:
-        """The laws of T and T' for numbers of 0, up to 128 bits: numbers of people are moved by those of the rules."""
-        eta, shift = self.calibrated.eta, self._shift
-        reach = math.ceil(WORD_BITS * math.log(2) / eta + shift) + 1
-        near = math.ceil(math.log(WORD_BITS * math.log(2)) / eta + shift) + 1
-        if reach + near > LARGEST_TABLE:
-            raise ValueError(
-                f"epsilon must be large enough for noise of at most {LARGEST_TABLE:,} people, got {self.epsilon}"
-            )
-        with mpmath.workprec(PRECISION):
-            rate, moved = mpmath.mpf(eta), mpmath.mpf(shift)
-        rises = IntegerLaw.from_survival(-reach, lambda k: mpmath.exp(-mpmath.exp(rate * (k - moved))))
-        falls = IntegerLaw.from_survival(-near, lambda k: -mpmath.expm1(-mpmath.exp(-rate * (k + moved))))
-        return rises, falls
+        return _laws(self.calibrated.eta, self._shift)
 
     @override
     def initial_state(self) -> RuleState:
@@ -279,3 +268,17 @@ class RuleMonitor(ChargingMonitor[RuleState]):
 
     def _state(self, fields: dict[str, Any]) -> RuleState:
         return RuleState(UserCounters().add(Charges.from_bytes(fields["charges"])), fields["since"], fields["last"])
+
+
+@functools.lru_cache(maxsize=64)
+def _laws(eta: float, shift: float) -> tuple[IntegerLaw, IntegerLaw]:
+    """Return the laws of T and T' for numbers of 0, up to 128 bits: numbers of rules move numbers of people."""
+    reach = math.ceil(WORD_BITS * math.log(2) / eta + shift) + 1
+    near = math.ceil(math.log(WORD_BITS * math.log(2)) / eta + shift) + 1
+    if reach + near > LARGEST_TABLE:
+        raise ValueError(f"epsilon must be larger: noise would need a table of more than {LARGEST_TABLE:,} numbers")
+    with mpmath.workprec(PRECISION):
+        rate, moved = mpmath.mpf(eta), mpmath.mpf(shift)
+    rises = IntegerLaw.from_survival(-reach, lambda k: mpmath.exp(-mpmath.exp(rate * (k - moved))))
+    falls = IntegerLaw.from_survival(-near, lambda k: -mpmath.expm1(-mpmath.exp(-rate * (k + moved))))
+    return rises, falls

@@ -185,6 +185,7 @@ def _end_survival(eta: Any, threshold: Any) -> Callable[[int], Any]:
     return lambda k: -mpmath.expm1(-mpmath.exp(-eta * (k - threshold)))
 
 
+@functools.lru_cache(maxsize=64)
 def calibrate(budget: MonitorBudget, up_steps: int) -> StatusCalibration:
     """Return the least noise for which the status monitor meets `budget`.
 

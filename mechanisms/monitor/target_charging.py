@@ -135,6 +135,7 @@ def _survival(scale: float, threshold: int) -> Callable[[int], Any]:
     return survival
 
 
+@functools.lru_cache(maxsize=64)
 def calibrate(budget: MonitorBudget) -> TargetChargingCalibration:
     """Return the least noise for which the target charging monitor meets `budget`.
 

@@ -162,9 +162,10 @@ class Factor(ABC):
         while numbers[-1] < most:
             numbers.append(min(most, math.ceil(numbers[-1] * 1.01)))
         before = [0, *numbers[:-1]]  # the norm grows with i
-        return max(self._norm_square(i) / (low + 1) for low, i in zip(before, numbers, strict=True)) * (1 + SUMS)
+        return max(self.shifts_square(i) / (low + 1) for low, i in zip(before, numbers, strict=True)) * (1 + SUMS)
 
-    def _norm_square(self, shifts: int) -> float:
+    def shifts_square(self, shifts: int) -> float:
+        """Return |sum of so many consecutive shifts of r, from the first step on|^2."""
         sums = np.cumsum(self.coefficients)
         sums[shifts:] -= sums[:-shifts].copy()
         return float(sums @ sums)

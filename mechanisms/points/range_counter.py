@@ -43,6 +43,7 @@ from typing_extensions import override
 
 _TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))  # (k, h) of epochs, pure
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
+MOST_PIECES = 1 << 22  # of all ranges that are known before
 DIGEST_BYTES = 16
 NO_HISTORY = bytes(DIGEST_BYTES)
 
@@ -100,7 +101,7 @@ class RangeNoise:
     Attributes:
         epsilon, delta: of the whole run.
         horizon: steps of the run, or None: epochs then follow each other, each longer than the last.
-        levels: dyadic intervals that contain a point, H + 1.
+        levels: intervals that contain a point at most: of dyadic ones H + 1.
         impulses: how many times one change moves the count of such an interval, by 1 each time.
         unit: changes that make up a unit of privacy.
     """
@@ -179,6 +180,68 @@ def next_digest(digest: bytes, points: Integers, weights: Integers) -> bytes:
     """Return what stands for the history so far and the changes of one more step."""
     parts = (digest, points.astype("<i8").tobytes(), weights.astype("<i8").tobytes())
     return hashlib.blake2b(b"".join(parts), digest_size=DIGEST_BYTES, person=b"range history").digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Sets of points of which ranges that are known before a run are sums: each has a counter in place of all others.
+
+    Attributes:
+        overlap: how many of them contain one point at most.
+        starts, counts: int64 (ranges,): the first piece of each range in `order`, and the number of its pieces.
+        order: int64 (all,): the pieces of the ranges, one range after the other.
+    """
+
+    overlap: int
+    starts: Integers
+    counts: Integers
+    order: Integers
+
+    @classmethod
+    def of(cls, first: Integers, after: Integers, ranges: Integers, number: int) -> Pieces:
+        """Make them of intervals [first, after), each of which belongs to one of so many ranges; some are equal."""
+        by_range = np.argsort(ranges, kind="stable")
+        distinct, order = np.unique(np.stack([first, after], axis=1), axis=0, return_inverse=True)
+        counts = np.bincount(ranges, minlength=number)
+        edges = np.concatenate([distinct[:, 0], distinct[:, 1]])
+        change = np.repeat([1, -1], len(distinct))
+        covered = np.cumsum(change[np.lexsort((change, edges))])  # what ends at a point is before what starts there
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]])
+        return cls(int(covered.max()), starts, counts, order.reshape(-1)[by_range].astype(np.int64))
+
+    @property
+    def most(self) -> int:
+        """Of how many pieces a range is the sum at most."""
+        return int(self.counts.max())
+
+    def cover(self, ranges: Integers) -> tuple[Integers, Integers]:
+        """Return the number of the range, and that of the piece, for each piece of each of these ranges."""
+        counts = self.counts[ranges]
+        numbers = np.repeat(np.arange(len(ranges)), counts)
+        within = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return numbers, self.order[self.starts[ranges][numbers] + within]
+
+
+def best_pieces(starts: Integers, ends: Integers, height: int, *, pure: bool) -> Pieces:
+    """Return the pieces of ranges [start, end), distinct, with which the noise of the widest answer is least.
+
+    These are the ranges themselves; the intervals between all of their ends; or the dyadic intervals that they use.
+    """
+    number = len(starts)
+    edges = np.unique(np.concatenate([starts, ends]))
+    first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+    between = np.repeat(np.arange(number), last - first) if int((last - first).sum()) <= MOST_PIECES else None
+    owners, intervals = cover(starts, ends, height)
+    found = [
+        Pieces.of(starts, ends, np.arange(number), number),
+        Pieces.of(*bounds(intervals, height), owners, number),
+    ]
+    if between is not None:
+        cell = (
+            np.arange(len(between)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[between]
+        )
+        found.append(Pieces.of(edges[cell], edges[cell + 1], between, number))
+    return min(found, key=lambda pieces: (pieces.overlap ** (2 if pure else 1) * pieces.most, pieces.overlap))
 
 
 NoisyCounts = Callable[[Integers], Integers]
@@ -261,12 +324,16 @@ class RangeCounter(PointMechanism[RangeState]):
     them. Nothing is stored for intervals: true counts are taken from the sorted points, and noise is a function of
     labels, drawn when a range is asked for. So the universe may be as large as 2^60, and ranges cost only when asked.
 
+    Where all ranges are known before (`asked`), only what they consist of has counters: the ranges themselves, or what
+    lies between their ends, or the dyadic intervals that they use, whichever needs the least noise.
+
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), or `updates_per_unit` of them.
         Neighbours: `neighbouring`. An update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h
         nodes over time, and moves each node by 1; with duplicates ignored, the next update of the same point may then
-        count in one world and not in the other, which doubles that. delta = 0: discrete Laplace noise of scale
-        (1 or 2) L h updates_per_unit / epsilon. delta > 0: discrete Gaussian noise for the root of (1 or 2) L h, times
+        count in one world and not in the other, which doubles that. With `asked`, L is the largest number of parts of
+        ranges that contain one point. delta = 0: discrete Laplace noise of scale (1 or 2) L h updates_per_unit /
+        epsilon. delta > 0: discrete Gaussian noise for the root of (1 or 2) L h, times
         updates_per_unit. Public: all fields, the number of steps, and which ranges are asked when. Updates may depend
         on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
 
@@ -285,6 +352,8 @@ class RangeCounter(PointMechanism[RangeState]):
             negative counts, by post-processing. Then `error` is not a bound.
         updates_per_unit: updates that make up a unit, anywhere in the run.
         neighbouring: "add_remove" or "replace_one" update.
+        asked: ranges (low, high), public and fixed before the run, beside which none may be asked; () for any ranges.
+            Not with `consistent`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -305,6 +374,7 @@ class RangeCounter(PointMechanism[RangeState]):
     consistent: bool = False
     updates_per_unit: int = 1
     neighbouring: str = "add_remove"
+    asked: tuple[tuple[int, int], ...] = ()
     noise_label = "range counter"
     state_type = RangeState
 
@@ -313,12 +383,28 @@ class RangeCounter(PointMechanism[RangeState]):
         checks.probability("delta", self.delta, zero=True)
         self._check_points()
         checks.boolean("consistent", self.consistent)
+        if self.asked and self.consistent:
+            raise ValueError("asked must be empty with consistent, whose counts are those of all dyadic intervals")
         _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn
 
     @property
     def levels(self) -> int:
         """Dyadic intervals that contain a point, L."""
         return tree_height(self.universe) + 1
+
+    @cached_property
+    def _known(self) -> Integers:
+        """The ranges that may be asked, as [start, end), int64 (n, 2), distinct and sorted; none for any ranges."""
+        low, high = np.array(self.asked, np.int64).reshape(-1, 2).T
+        return np.unique(np.stack(self._checked_ends(low, high), axis=1), axis=0)
+
+    @cached_property
+    def _pieces(self) -> Pieces | None:
+        """What known ranges are sums of; None for any ranges."""
+        if not self.asked:
+            return None
+        starts, ends = self._known.T
+        return best_pieces(starts - 1, ends - 1, tree_height(self.universe), pure=self.delta == 0)
 
     @property
     def impulses(self) -> int:
@@ -340,7 +426,7 @@ class RangeCounter(PointMechanism[RangeState]):
             delta=self.delta,
             limits=self._limits("inserts or deletes"),
             public=("all parameters", "the number of steps", "which ranges are asked, and when"),
-            proof="docs/proofs/range_counting.md, Theorem 1",
+            proof=f"docs/proofs/range_counting.md, Theorem {2 if self.asked else 1}",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=self.curve,
@@ -413,7 +499,8 @@ class RangeCounter(PointMechanism[RangeState]):
 
     def sum_error(self, step: int, log_beta: float, intervals: int | None = None) -> int:
         """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
-        intervals = longest_cover(self.levels - 1) if intervals is None else intervals
+        if intervals is None:
+            intervals = longest_cover(self.levels - 1) if self._pieces is None else self._pieces.most
         sums = [[(law, intervals * number) for law, number in parts] for parts in self._noise.counts(step)]
         return max(sum_quantile(parts, log_beta) for parts in sums)
 
@@ -484,12 +571,22 @@ class RangeCounter(PointMechanism[RangeState]):
         return np.asarray(sums + state.points.below(ends) - state.points.below(starts))
 
     def _cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
-        """Return the dyadic intervals of [start, end): the number of the range, and that of the interval, of each."""
+        """Return the intervals of [start, end): the number of the range, and that of the interval, of each."""
+        if self._pieces is not None:
+            return self._pieces.cover(self._place(starts, ends))
         height = self.levels - 1
         last = np.where(ends - 1 == self.universe, np.int64(1) << height, ends - 1)  # nothing lies beyond
         return cover(starts - 1, last, height)
 
-    def _checked_ranges(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
+    def _place(self, starts: Integers, ends: Integers) -> Integers:
+        """Return the places of ranges among those that are known, or refuse others."""
+        both = np.concatenate([self._known, np.stack([starts, ends], axis=1)])
+        distinct, place = np.unique(both, axis=0, return_inverse=True)
+        if len(distinct) > len(self._known):
+            raise ValueError("low and high must be of ranges that are asked: others have no counters")
+        return place.reshape(-1)[len(self._known) :]
+
+    def _checked_ends(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
         """Return the first point of each range, and the first one after it."""
         starts, ends = checked_points("low", low, self.universe), checked_points("high", high, self.universe)
         if starts.shape != ends.shape:
@@ -498,13 +595,30 @@ class RangeCounter(PointMechanism[RangeState]):
             raise ValueError("high must be >= low")
         return starts, ends + 1
 
+    def _checked_ranges(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
+        """Return the same of ranges that may be asked."""
+        starts, ends = self._checked_ends(low, high)
+        if self.asked:
+            self._place(starts, ends)
+        return starts, ends
+
+    @override
+    def _described(self) -> Any:
+        kind, values = super()._described()
+        del values["asked"]  # runs of any ranges have the noise that they had
+        return [kind, values | ({"asked": self._asked_digest} if self.asked else {})]
+
+    @cached_property
+    def _asked_digest(self) -> str:
+        return hashlib.blake2b(self._known.astype("<i8").tobytes(), digest_size=DIGEST_BYTES).hexdigest()
+
     @cached_property
     def _noise(self) -> RangeNoise:
         return RangeNoise(
             epsilon=self.epsilon,
             delta=self.delta,
             horizon=self.horizon,
-            levels=self.levels,
+            levels=self.levels if self._pieces is None else self._pieces.overlap,
             impulses=self.impulses,
             unit=self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2),
         )

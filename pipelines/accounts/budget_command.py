@@ -39,7 +39,7 @@ OF_QUESTION = ("question", "unit", "epsilon", "delta", "releases")
 UNCHAINED = (
     "{:,} lines were written without a chain: a change of them is found from the next run on (privstream budget verify)"
 )
-COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "repeats")
+COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "again")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

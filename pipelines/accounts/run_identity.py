@@ -102,6 +102,20 @@ def identify(
     Raises:
         InputFileError: a file cannot be read.
     """
+    data = data_of(arguments, files, watched)
+    parameters = shaping_parameters(arguments, named_files, watched)
+    return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
+
+
+def data_of(arguments: argparse.Namespace, files: Sequence[EventFile], watched: str | None) -> str:
+    """Return a digest of the input files, or the source if that is what is watched; see `identify`."""
+    return f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
+
+
+def shaping_parameters(
+    arguments: argparse.Namespace, named_files: Iterable[str], watched: str | None
+) -> dict[str, Any]:
+    """Return what shapes true answers or noise, by option; see `identify`."""
     parameters = {name: value for name, value in vars(arguments).items() if name not in NOT_SHAPING}
     parameters = {FORMER.get(name, name): value for name, value in parameters.items() if value is not None}
     for name in named_files:
@@ -111,8 +125,7 @@ def identify(
         parameters["output"] = _place(arguments.output)
         parameters["output_format"] = arguments.output_format or DEFAULT_FORMAT
         parameters |= {name: value for name in VIEWS if (value := getattr(arguments, name, None)) is not None}
-    data = f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
-    return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
+    return parameters
 
 
 def data_digest(files: Iterable[EventFile]) -> str:

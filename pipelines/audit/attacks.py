@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,21 @@ class Seen(NamedTuple):
 
 
 Adversary = Callable[[Seen], Iterable[Sent]]
+Score = Callable[[Any, Sequence[Any]], float]
+
+
+class Transcript(NamedTuple):
+    """All numbers of a trial.
+
+    Attributes:
+        read: of a transform and all rows of a trial, the numbers that are published with noise.
+        counted: how many of them one person moves by 1, or by the largest value.
+        size: events and rows of a trial, about, beside those of the suspect.
+    """
+
+    read: Callable[[Any, Sequence[Any]], Sequence[float]]
+    counted: int
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +79,9 @@ class Attack:
         windows: number of windows.
         adaptive: whether `others` and `suspect` depend on what was published before.
         asked: the items of each query, where queries are asked.
+        about: whether it shows the epsilon that is there, or a delta alone.
+        transcript: what is read of all rows, where the attack is on all that is published. It has no score of its own:
+            that is the likelihood ratio of a model that is fitted to these numbers.
     """
 
     name: str
@@ -72,10 +90,12 @@ class Attack:
     control: Mapping[str, Any]
     others: Adversary
     suspect: Adversary
-    score: Callable[[Any, Sequence[Any]], float]
+    score: Score = lambda transform, rows: 0.0
     windows: int = 1
     adaptive: bool = False
     asked: tuple[tuple[str, ...], ...] = ()
+    about: Literal["epsilon", "delta"] = "epsilon"
+    transcript: Transcript | None = None
 
 
 def nobody(seen: Seen) -> Iterable[Sent]:
@@ -98,12 +118,12 @@ def crowd(number: int, item: str, first: int = 1) -> list[Sent]:
     return [Sent(first + i, item) for i in range(number)]
 
 
-def total(field: str) -> Callable[[Any, Sequence[Any]], float]:
+def total(field: str) -> Score:
     """Score by the sum of a field over all rows."""
     return lambda transform, rows: float(sum(getattr(row, field) for row in rows))
 
 
-def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> Callable[[Any, Sequence[Any]], float]:
+def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> Score:
     """Score by how early there is a row that shows something: so many windows for the first one, 0 for never."""
 
     def score(transform: Any, rows: Sequence[Any]) -> float:
@@ -129,7 +149,6 @@ EPSILON = 2.0
 DELTA = 0.05
 FEW_WINDOWS = 2
 HITTER_WINDOWS = 8
-FOUND_BY = 30
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
@@ -206,17 +225,7 @@ HEAVY_HITTERS = (
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
-    ),
-    Attack(
-        name="counts of all windows",
-        text=f"{FOUND_BY} people have {len(THREE)} items in each of {HITTER_WINDOWS} windows: these are found. With "
-        "D, one person more has them in all windows. The adversary adds up all counts.",
-        options={"epsilon": EPSILON, "delta": DELTA, "method": "counts", "items_per_step": len(THREE)},
-        control={"epsilon": 3 * EPSILON},
-        others=all_windows(*(sent for item in THREE for sent in crowd(FOUND_BY, item))),
-        suspect=all_windows(*(Sent(SUSPECT, item) for item in THREE)),
-        score=total("count"),
-        windows=HITTER_WINDOWS,
+        about="delta",
     ),
 )
 
@@ -235,17 +244,6 @@ COUNTS = (
         score=total("count"),
     ),
     Attack(
-        name="too many contributions",
-        text=f"with D, one person has an item in each of {WINDOWS} windows, of which one may count. The adversary adds "
-        "up the counts of all windows. The control has the same noise, and all of them count.",
-        options={"epsilon": EPSILON, "domain": ONE, "max_contributions": 1},
-        control={"epsilon": WINDOWS * EPSILON, "max_contributions": WINDOWS},
-        others=nobody,
-        suspect=TWICE,
-        score=total("count"),
-        windows=WINDOWS,
-    ),
-    Attack(
         name="a person alone with an item",
         text="the list of items is not public. With D, one person has an item that nobody else has. The adversary sees "
         "whether it is published.",
@@ -254,6 +252,7 @@ COUNTS = (
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
+        about="delta",
     ),
 )
 
@@ -567,6 +566,22 @@ RANGES = (
         control={"epsilon": 8 * EPSILON},
         others=nobody,
         suspect=INSERTED,
+        score=total("estimate"),
+    ),
+    Attack(
+        name="ranges that are known before",
+        text="the unit is an event. Three ranges are asked in all windows, and no others. With D, a point that is in "
+        "all of them is inserted. The adversary adds up their counts.",
+        options={
+            "epsilon": EPSILON,
+            "universe": 1000,
+            "standing": ((1, 600), (400, 800), (500, 1000)),
+            "only_standing": True,
+            "duplicates": "counted",
+        },
+        control={"epsilon": 4 * EPSILON},
+        others=nobody,
+        suspect=first_window(Sent(500, "in")),
         score=total("estimate"),
     ),
 )

@@ -12,11 +12,14 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from privstream.mechanisms import checks
+from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
-from privstream.pipelines.audit.evidence import Evidence, measure
+from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
+from privstream.pipelines.audit.fits import crowd_size, fit, law_of
 from privstream.pipelines.audit.trials import Trials
+from privstream.pipelines.audit.whole_run import FEWEST, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.plot.picture_spec import check_picture, write_picture
@@ -75,23 +78,52 @@ class Finding:
         }
 
 
-def find(spec: QuestionSpec, attack: Attack, attacks: int, arguments: argparse.Namespace) -> Finding:
-    """Run an attack, one of so many, on the transform and on its control.
+@dataclass(frozen=True, kw_only=True)
+class Trying:
+    """How attacks are run.
 
-    Raises:
-        ValueError: the noise key cannot be used.
-        RunError: a run failed.
+    Attributes:
+        spec: the question.
+        trials: of each attack.
+        key_file: file with the noise key, or None for a new key each time.
+        wrong: probability with which some bound of one attack may be wrong.
+        claim: what is claimed; None for what the transform promises.
     """
 
-    def trials(name: str, options: Mapping[str, Any]) -> Trials:
-        noise = noise_source(arguments.noise_key_file, None, f"audit {spec.word} {attack.name} {name}")
-        return Trials(spec, attack, options, arguments.trials, noise)
+    spec: QuestionSpec
+    trials: int
+    key_file: str | None
+    wrong: float
+    claim: PrivacyGuarantee | None = None
 
-    real, control = trials("claimed", attack.options), trials("control", {**attack.options, **attack.control})
-    guarantee = real.guarantee
-    found = [measure(*each.run(), guarantee, WRONG / attacks) for each in (real, control)]
-    method = getattr(real.transform, METHOD, "")
-    return Finding(attack=attack, method=method, guarantee=guarantee, real=found[0], control=found[1])
+    def find(self, attack: Attack) -> Finding:
+        """Run an attack on the transform and on its control.
+
+        Raises:
+            ValueError: the noise key cannot be used.
+            RunError: a run failed.
+        """
+        made = self._trials(attack, attack.options, 2, "claimed")
+        claim = made.guarantee if self.claim is None else self.claim
+        real = self._evidence(attack, attack.options, "claimed", claim)
+        control = self._evidence(attack, {**attack.options, **attack.control}, "control", claim)
+        method = getattr(made.transform, METHOD, "")
+        return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
+
+    def _evidence(self, attack: Attack, options: Mapping[str, Any], name: str, claim: PrivacyGuarantee) -> Evidence:
+        """Return what an attack proves; one on all that is published proves it by a crowd and a model of the noise."""
+        if attack.transcript is None:
+            return measure(*self._trials(attack, options, self.trials, name).run(), claim, self.wrong)
+        curve = claim.known_curve if law_of(claim.known_curve) else noise_curve(claim.epsilon, claim.delta)
+        people = crowd_size(curve, attack.transcript.counted)
+        number = trials_of(attack.transcript, self.trials, people)
+        crowd = self._trials(attack, options, number, f"{name}, a crowd", people)
+        found = fit(*crowd.run(), people, curve, claim.delta, self.wrong)
+        return of_crowd(found, claim)
+
+    def _trials(self, attack: Attack, options: Mapping[str, Any], number: int, name: str, people: int = 1) -> Trials:
+        noise = noise_source(self.key_file, None, f"audit {self.spec.word} {attack.name} {name}")
+        return Trials(self.spec, attack, options, number, noise, people)
 
 
 def overall(findings: Sequence[Finding]) -> str:
@@ -100,9 +132,18 @@ def overall(findings: Sequence[Finding]) -> str:
     return next(each for each in (REFUTED, NO_POWER, CONSISTENT) if each in verdicts)
 
 
+def weakest(findings: Sequence[Finding]) -> Finding:
+    """Return the attack that measured the smallest part of the epsilon that is claimed, of those on epsilon."""
+    on_epsilon = [finding for finding in findings if finding.attack.about == "epsilon"]
+    return min(on_epsilon, key=lambda finding: finding.real.measured / finding.guarantee.epsilon)
+
+
 def _plain(evidence: Evidence) -> dict[str, Any]:
     """Return evidence as plain values."""
+    model = {} if evidence.fit is None else {"model": evidence.fit.law, "model_at_least": evidence.fit.least}
     return {
+        "measured_epsilon": evidence.measured,
+        **model,
         "epsilon_at_least": evidence.epsilon,
         "delta_at_least": evidence.points[-1].found,
         "share": evidence.share,
@@ -111,15 +152,14 @@ def _plain(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-FEWEST = 400
-"""Fewer trials catch no control."""
-
-HEADINGS = ("attack", "mechanism", "epsilon", "at least", "delta", "at least", "share", "verdict")
+HEADINGS = ("attack", "mechanism", "epsilon", "measured", "at least", "delta", "at least", "share", "verdict")
 
 MEANING = (
     f"At least: lower bounds; all those of the mechanisms as they are hold together with probability {1 - WRONG:.2%}. "
-    "Epsilon is bounded at the delta that is claimed, delta at the epsilon that is claimed. Share: how much of what "
-    "the guarantee allows was measured, where it is most along the whole privacy curve; above 1 refutes the guarantee.",
+    "Epsilon is bounded at the delta that is claimed, delta at the epsilon that is claimed. Measured: lower end of a "
+    "95% interval of epsilon, each by itself; where all that is published is attacked, by a model of the noise. Share: "
+    "how much of what the guarantee allows was shown, where it is most along the privacy curve, and by the model; "
+    "above 1 refutes the guarantee.",
     "An audit can refute a guarantee, and cannot prove it: it says what these attacks found, in so many trials, with "
     "these parameters. The proofs are in docs/proofs. A control is the same mechanism with a larger budget than is "
     "claimed; where it is not caught, the audit has no power and shows nothing.",
@@ -134,8 +174,8 @@ class AuditCommand:
 
     def run(self, arguments: argparse.Namespace) -> None:
         """Run all attacks, print and draw what they found, and end with the verdict."""
-        attacks: Sequence[Attack] = () if self.spec.audit is None else loaded(self.spec.audit.path)
         try:
+            attacks = self._attacks()
             if checks.integer("trials", arguments.trials, minimum=FEWEST) % 2:
                 raise ValueError(f"trials must be even, half of them for each input, got {arguments.trials}")
             if arguments.output is not None:
@@ -151,12 +191,28 @@ class AuditCommand:
             write_picture(arguments.output, lambda: partial(self._draw, findings, arguments.trials))
         _conclude(findings)
 
+    def _attacks(self) -> Sequence[Attack]:
+        """Return the attacks on the question."""
+        own = () if self.spec.audit is None else loaded(self.spec.audit.path)
+        return (*own, *whole_runs(self.spec))
+
+    def _claim(self) -> PrivacyGuarantee | None:
+        """Return what is claimed; None for what each transform promises."""
+        return None
+
     def _find(self, attacks: Sequence[Attack], arguments: argparse.Namespace) -> list[Finding]:
         """Run all attacks."""
         began, findings = time.monotonic(), []
+        trying = Trying(
+            spec=self.spec,
+            trials=arguments.trials,
+            key_file=arguments.noise_key_file,
+            wrong=WRONG / len(attacks),
+            claim=self._claim(),
+        )
         for number, attack in enumerate(attacks, start=1):
             say(f"attack {number} of {len(attacks)}: {attack.name}")
-            findings.append(find(self.spec, attack, len(attacks), arguments))
+            findings.append(trying.find(attack))
         say(f"audited in {time.monotonic() - began:.0f} s")
         return findings
 
@@ -166,8 +222,13 @@ class AuditCommand:
 
     def _describe(self, findings: Sequence[Finding], trials: int) -> dict[str, Any]:
         """Return the audit for machines."""
+        least = weakest(findings)
         return {
             "question": self.spec.word,
+            "claimed_epsilon": least.guarantee.epsilon,
+            "measured_epsilon": least.real.measured,
+            "unit": str(least.guarantee.unit),
+            "weakest_attack": least.attack.name,
             "trials": trials,
             "confidence": 1 - WRONG,
             "verdict": overall(findings),
@@ -184,7 +245,7 @@ class AuditCommand:
         """Print a line for each attack, and one for its control."""
         table = Table()
         for number, heading in enumerate(HEADINGS):
-            table.add_column(heading, justify="right" if 2 <= number <= 6 else "left")
+            table.add_column(heading, justify="right" if 2 <= number <= 7 else "left")
         for finding in findings:
             claim, control = finding.guarantee, finding.attack.control
             lines = (
@@ -197,7 +258,8 @@ class AuditCommand:
                 ),
             )
             for name, mechanism, evidence, verdict in lines:
-                numbers = claim.epsilon, evidence.epsilon, claim.delta, evidence.points[-1].found, evidence.share
+                bounds = evidence.measured, evidence.epsilon, claim.delta, evidence.points[-1].found, evidence.share
+                numbers = claim.epsilon, *bounds
                 table.add_row(name, mechanism, *(f"{number:.3g}" for number in numbers), verdict)
             table.add_section()
         texts = [f"{finding.attack.name}: {finding.attack.text}" for finding in findings]

@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.fits import CHOOSING, INTERVAL, Fit
 from scipy import stats
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 Outcomes = NDArray[Any]
 Score = Callable[[Floats, Floats], Floats]
-
-CHOOSING = 4
-"""One part in so many of the samples chooses the events."""
 
 MOST_EVENTS = 400
 PARTS = (0.0, 0.25, 0.5, 0.75)
@@ -65,23 +63,42 @@ class Evidence:
         delta: delta of the guarantee.
         epsilon: lower bound of the epsilon that the transform has at this delta.
         points: lower bounds of delta along the privacy curve; the last one is at the claimed epsilon.
+        interval: lower end of a 95% interval of epsilon, by itself: nothing is assumed of the noise.
+        fit: what a model of the noise makes of the same attack by a crowd; None without one.
     """
 
     claimed: float
     delta: float
     epsilon: float
     points: tuple[Point, ...]
+    interval: float
+    fit: Fit | None = None
+
+    @property
+    def measured(self) -> float:
+        """Lower end of a 95% interval of the epsilon that there is at this delta: by the model if there is one."""
+        return self.interval if self.fit is None else self.fit.measured
 
     @property
     def violated(self) -> bool:
-        """Whether the guarantee is refuted."""
-        return self.epsilon > self.claimed or any(point.found > point.claimed for point in self.points)
+        """Whether the guarantee is refuted; by a fit, if noise is as its model says."""
+        of_fit = 0.0 if self.fit is None else self.fit.least
+        return max(self.epsilon, of_fit) > self.claimed or any(point.found > point.claimed for point in self.points)
 
     @property
     def share(self) -> float:
         """How much of what the guarantee allows has been found to be used, where most of it is; above 1 refutes it."""
         parts = [point.found / point.claimed for point in self.points if point.claimed > 0]
-        return max(self.epsilon / self.claimed, *parts)
+        of_fit = 0.0 if self.fit is None else self.fit.least / self.claimed
+        return max(self.epsilon / self.claimed, of_fit, *parts)
+
+
+def of_crowd(found: Fit, guarantee: PrivacyGuarantee) -> Evidence:
+    """Return what a model makes of a crowd, which proves nothing without the model."""
+    none = Point(guarantee.epsilon, guarantee.delta, 0.0)
+    return Evidence(
+        claimed=guarantee.epsilon, delta=guarantee.delta, epsilon=0.0, points=(none,), interval=0.0, fit=found
+    )
 
 
 def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float) -> Evidence:
@@ -100,7 +117,10 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
     for at in (*(part * epsilon for part in PARTS), epsilon):
         claimed = delta if at == epsilon else min(1.0, curve.delta(at))
         points.append(Point(at, claimed, samples.delta(at)))
-    return Evidence(claimed=epsilon, delta=delta, epsilon=samples.epsilon(delta), points=tuple(points))
+    interval = Samples(one, other, INTERVAL / 4).epsilon(delta)  # two probabilities, each from one side
+    return Evidence(
+        claimed=epsilon, delta=delta, epsilon=samples.epsilon(delta), points=tuple(points), interval=interval
+    )
 
 
 class Samples:

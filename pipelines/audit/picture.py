@@ -9,7 +9,16 @@ from privstream.pipelines.audit.audit_command import WRONG, Finding
 from privstream.pipelines.plot.chart import ALARM, COLOURS, FAINT, GREY, INK, chart, key_above
 
 MOST = 3.0
-"""Controls further right are drawn here; their numbers say where they are."""
+"""The axis breaks here: controls further right are drawn at its end, and their numbers say where they are."""
+
+BREAK: dict[str, Any] = {
+    "marker": [(-1, -2), (1, 2)],
+    "markersize": 9,
+    "linestyle": "none",
+    "color": GREY,
+    "clip_on": False,
+}
+"""A stroke across an axis, as matplotlib draws a marker; two of them break it."""
 
 MARGIN = 0.6
 
@@ -30,6 +39,9 @@ def draw(stream: BinaryIO, format: str, title: str, findings: Sequence[Finding])
         axes.set_yticks(places, [_name(finding) for finding in findings])
         axes.set_ylim(1 - MARGIN, len(findings) + MARGIN)
         axes.set_xlim(-0.03, MOST * 1.05)
+        if max(controls) > MOST:
+            axes.plot([MOST * 0.96, MOST * 0.975], [0, 0], transform=axes.get_xaxis_transform(), **BREAK)
+            axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick < MOST])
         axes.set_xlabel("lower bound of what is shown about one unit, as a share of what the guarantee allows")
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0, colors=INK)

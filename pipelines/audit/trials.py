@@ -34,7 +34,7 @@ SECONDS = 60
 MICROS = 1_000_000
 ROWS_PER_BATCH = 50_000
 DIGITS = 7
-SHARDS, DOMAIN = "shards", "domain"
+SHARDS, DOMAIN, WINDOW = "shards", "domain", "window"
 
 
 class Trials:
@@ -46,6 +46,7 @@ class Trials:
         options: arguments of the transform beside its windows, streams and noise.
         number: of trials, even.
         noise: of the whole run; trials derive theirs from it.
+        people: that D has more than D': one, or a crowd of people who send the same.
 
     Attributes:
         transform: what is attacked.
@@ -53,15 +54,23 @@ class Trials:
     """
 
     def __init__(
-        self, spec: QuestionSpec, attack: Attack, options: Mapping[str, Any], number: int, noise: NoiseSource
+        self,
+        spec: QuestionSpec,
+        attack: Attack,
+        options: Mapping[str, Any],
+        number: int,
+        noise: NoiseSource,
+        people: int = 1,
     ) -> None:
-        self.spec, self.attack = spec, attack
+        self.spec, self.attack, self.people = spec, attack, people
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(number))
         known = spec.signature.arguments
         self.streams = STREAMS in known
         given: dict[str, Any] = dict(options)
         if self.streams:
-            given |= {"window": SECONDS, "start": 0, "end": SECONDS * attack.windows, STREAMS: self.names}
+            given[STREAMS] = self.names
+            if WINDOW not in options:
+                given |= {WINDOW: SECONDS, "start": 0, "end": SECONDS * attack.windows}
         else:
             items = options[DOMAIN].texts.to_pylist()
             given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
@@ -69,11 +78,14 @@ class Trials:
             given[STREAMS_PER_PERSON] = 1
         if SHARDS in known:
             given[SHARDS] = 1  # trials are parts enough
-        self.transform: PrivateTransform = spec.transform_class(**given, **{NOISE: noise})
+        made: PrivateTransform = spec.transform_class(**given, **{NOISE: noise})
+        self.transform: PrivateTransform = made if attack.transcript is None else made.to_finish()
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
     def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the scores of the trials with D, and of those with D'.
+        """Return the scores of the trials with D, and of those with D', shape (trials / 2,).
+
+        Where the attack is one on the whole transcript, its numbers in place of scores: (trials / 2, numbers).
 
         An adaptive attack takes a run for each window: with the same noise and the same events so far, the rows so far
         are repeated, and what comes next may depend on them.
@@ -92,14 +104,22 @@ class Trials:
             for name, found in before.items():
                 if found != self._decided(rows[name], windows[0]):
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
-        scores = np.array([attack.score(self.transform, rows[name]) for name in self.names], np.float64)
+        seen = attack.score if attack.transcript is None else attack.transcript.read
+        scores = np.array([seen(self.transform, rows[name]) for name in self.names], np.float64)
         return scores[0::2], scores[1::2]
 
     def _decided(self, rows: Sequence[Any], window: int) -> list[Any]:
         """Return the rows of earlier windows: none before the first one."""
         if not window:
             return []
-        return [row for row in rows if row.window_start.micros < window * SECONDS * MICROS]
+        return [row for row in rows if row.window_start.micros < self._start(window)]
+
+    def _start(self, window: int) -> int:
+        """Return when a window of the run starts, in microseconds since 1970."""
+        steps = getattr(self.transform, "steps", None)
+        if steps is None:
+            return window * SECONDS * MICROS
+        return int(steps.bounds(steps.first + window)[0].micros)
 
     def _batches(self, window: int, before: Mapping[str, Sequence[Any]]) -> Iterator[pa.RecordBatch]:
         """Return the events of a window, of all trials."""
@@ -124,7 +144,7 @@ class Trials:
         others = list(self.attack.others(seen))
         suspect = list(self.attack.suspect(seen)) if with_suspect else []
         self._check_neighbours(seen.window, others, suspect)
-        return others + suspect
+        return others + [one._replace(user=one.user - more) for more in range(self.people) for one in suspect]
 
     def _check_neighbours(self, window: int, others: Sequence[Sent], suspect: Sequence[Sent]) -> None:
         """Check that D and D' are neighbours by the guarantee: they differ in one person, or in one event."""
@@ -141,7 +161,7 @@ class Trials:
         points = self.transform.event_fields.user == NUMBER
         users = [one.user if points else f"{name} {one.user}" for one, name in zip(sent, names, strict=True)]
         items = [one.item if self.streams else f"{name} {one.item}" for one, name in zip(sent, names, strict=True)]
-        times = np.full(len(sent), window * SECONDS * MICROS) + np.arange(len(sent)) % (SECONDS * MICROS)
+        times = np.full(len(sent), self._start(window)) + np.arange(len(sent)) % MICROS
         columns = {
             "user": pa.array(users),
             "item": pa.array(items),

@@ -3,38 +3,72 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.frames import in_python, options
-from privstream.pipelines.monitor.yaml_file import Document, Path, read_document
+from privstream.pipelines.frames import OF_FILES, in_python, options
+from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import options_of
-from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.questions.run import given_to, settled
+from privstream.pipelines.questions.signature import REQUIRED
+from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.transforms.events.filters import Filter
 
 FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
-FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim")
+FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
+SOURCE = ("input_format", "watch", "watermark", "kafka_setting")
+"""Keys of the data that say how they are found, which are options of commands."""
+
+WHERE = "where"
 SHARED = (
     *("window", "start", "end", "windows", "renew_every", "allowed_lateness"),
     *("max_contributions", "participation_cap", "neighbouring", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
 
-TOP = ("data", "privacy", "questions", *SHARED)
+OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
+"""Keys of the file that stand for options of a run, which may be given in their place."""
+
+VIEWS = "views"
+TOP = ("data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
+DATA = ("input", *FIELDS, *FORMS, *SOURCE, WHERE)
 OTHER_NAMES = {"ranks": "quantiles"}
+OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
+DEFAULT_OUTPUT = "csv"
+FORM_OF = {"postgres": "postgresql://user@host:port/database", "kafka": "kafka://host:port"}
+ADDRESSES = {
+    "postgres": re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+"),
+    "kafka": re.compile(r"kafka://[^/@?#]+"),
+}
+"""Addresses of what rows are sent to; each question has a table or a topic of its name there."""
+
 OWN = ("question", "share")
 WITHHELD = ("epsilon", "delta")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "ratio": ("ratio", "largest"),
+    "over": ("of", "over", "largest"),
+    "against": ("of", "against", "probability", "largest"),
+    "above": ("of", "item", "rank", "above", "clear_below", "for"),
+    "below": ("of", "item", "rank", "below", "clear_above", "for"),
+    "by": ("of", "by", "whole", "largest"),
+    "whole": ("of", "by", "whole", "largest"),
+    "largest": ("of", "largest"),
+}
+"""What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -47,6 +81,7 @@ class Question:
         spec: which question it is.
         share: of the budget, beside the shares of the other ones.
         options: of its command, as if they had been given there, but for the budget.
+        shown: what guarantee files say in place of options that are lists, by name.
         line: where it stands.
     """
 
@@ -54,7 +89,13 @@ class Question:
     spec: QuestionSpec
     share: float
     options: argparse.Namespace
+    shown: Mapping[str, str]
     line: int
+
+    def with_budget(self, epsilon: float, delta: float) -> argparse.Namespace:
+        """Return its options with a budget, and those that follow from them."""
+        budget = {"epsilon": epsilon, "delta": delta}
+        return settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
 
     def transform(self, epsilon: float, delta: float) -> Any:
         """Return the transform that its command makes for such a budget; what noise it has is of no account.
@@ -62,14 +103,23 @@ class Question:
         Raises:
             ValueError, TypeError: an option breaks a rule.
         """
-        given = dict(vars(self.options)) | {"epsilon": epsilon, "delta": delta}
-        if self.spec.settle is not None:
-            given |= loaded(self.spec.settle)(given)
-        streams = bool(given.get("stream_field") or given.get("streams"))
-        made = arguments_of(self.spec, given, streams=streams)
-        if "delta" not in self.spec.signature.arguments:
-            made.pop("delta", None)
-        return self.spec.transform_class(**made, noise=KeyedNoise.random("plan")).to_finish()
+        given = self.with_budget(epsilon, delta)
+        made = given_to(self.spec, given, input_fields(self.spec, given))
+        try:
+            return _transform(self.spec.word, tuple(made.items()))
+        except TypeError:  # a list, by which nothing is looked up
+            return _made(self.spec, made)
+
+
+@lru_cache(maxsize=128)
+def _transform(word: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Return what `_made` does, once for questions that differ in their fields and conditions alone."""
+    return _made(QUESTIONS[word], dict(arguments))
+
+
+def _made(spec: QuestionSpec, arguments: Mapping[str, Any]) -> Any:
+    """Return a transform whose noise is of no account."""
+    return spec.transform_class(**arguments, noise=KeyedNoise.random("plan")).to_finish()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,34 +128,65 @@ class MonitorFile:
 
     Attributes:
         path: of the file.
+        document: its contents, with their lines.
         epsilon, delta: the total budget of all questions together.
         questions: in the order of the file.
+        output: where answers go; None if it does not say.
+        of_run: options of a run that are keys of the file, by name.
     """
 
     path: str
+    document: Document
     epsilon: float
     delta: float
     questions: tuple[Question, ...]
+    output: Output | None
+    of_run: Mapping[str, str]
 
 
-def read_monitor(path: str, folder: str) -> MonitorFile:
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where answers go.
+
+    Attributes:
+        folder: of files, one for each question and named after it; of input without an end, a folder for each.
+        format: of the files.
+        sent_to: the database or the broker that gets them, too; None for none. Tables and topics have the names of
+            questions.
+        dead_letter: a file for records that cannot be used; without an end, a folder.
+    """
+
+    folder: str
+    format: str
+    sent_to: str | None
+    dead_letter: str | None
+
+    def file(self, name: str) -> str:
+        """Return the name of the file of a question about input with an end, or of a view."""
+        return f"{name}.{self.format}"
+
+
+def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFile:
     """Read a monitor.
 
     Args:
         path: of the file.
         folder: where lists of the file may be written as files, which commands take.
+        input: events to read in place of those of the file.
 
     Raises:
         UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
     """
     document = read_document(path)
-    _check_keys(document, (), document.content, TOP)
-    data = _mapping(document, ("data",))
-    _check_keys(document, ("data",), data, ("input", *FIELDS, *FORMS))
+    document.check_keys((), TOP)
+    data = document.mapping(("data",))
+    document.check_keys(("data",), DATA)
     if not isinstance(data.get("input"), str):
         raise document.error(("data",), "input must be given, a path of events")
+    if input is not None:
+        data = {key: value for key, value in data.items() if key not in OF_FILES} | {"input": input}
     epsilon, delta = _budget(document)
-    asked = _mapping(document, ("questions",))
+    asked = document.mapping(("questions",))
     questions = tuple(_question(document, name, data, folder) for name in asked)
     if not questions:
         raise document.error(("questions",), "must have at least one question")
@@ -113,14 +194,49 @@ def read_monitor(path: str, folder: str) -> MonitorFile:
         able = any(key in each.spec.signature.arguments for each in questions)
         if key in document.content and not able:
             raise document.error((key,), "is an option of none of the questions")
-    return MonitorFile(path=path, epsilon=epsilon, delta=delta, questions=questions)
+    return MonitorFile(
+        path=path,
+        document=document,
+        epsilon=epsilon,
+        delta=delta,
+        questions=questions,
+        output=_output(document),
+        of_run={key: text for key in OF_RUN if (text := _text(document, (key,))) is not None},
+    )
+
+
+def _output(document: Document) -> Output | None:
+    """Return where answers go, if the file says it."""
+    if "output" not in document.content:
+        return None
+    document.check_keys(("output",), OUTPUTS)
+    folder, *rest = (_text(document, ("output", key)) for key in OUTPUTS)
+    format, postgres, kafka, dead_letter = rest
+    if folder is None:
+        raise document.error(("output",), "folder must be given")
+    if format is not None and format not in WRITTEN:
+        raise document.error(("output", "format"), f"must be one of {', '.join(WRITTEN)}, got {format}")
+    if postgres is not None and kafka is not None:
+        raise document.error(("output", "kafka"), "must not be given with postgres")
+    for key, address in (("postgres", postgres), ("kafka", kafka)):
+        if address is not None and not ADDRESSES[key].fullmatch(address):
+            raise document.error(("output", key), f"must be of the form {FORM_OF[key]}, without a password")
+    return Output(folder=folder, format=format or DEFAULT_OUTPUT, sent_to=postgres or kafka, dead_letter=dead_letter)
+
+
+def _text(document: Document, keys: Path) -> str | None:
+    """Return a text; None if it is not given."""
+    if (value := document.at(keys)) is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise document.error(keys, f"must be a text, got {type(value).__name__}")
+    return value
 
 
 def _budget(document: Document) -> tuple[float, float]:
     """Return the total epsilon and delta."""
-    privacy = _mapping(document, ("privacy",))
-    _check_keys(document, ("privacy",), privacy, ("epsilon", "delta"))
-    epsilon, delta = _number(document, ("privacy", "epsilon"), None), _number(document, ("privacy", "delta"), 0.0)
+    document.check_keys(("privacy",), ("epsilon", "delta"))
+    epsilon, delta = document.number(("privacy", "epsilon"), None), document.number(("privacy", "delta"), 0.0)
     try:
         check_numbers(argparse.Namespace(epsilon=epsilon, delta=delta))
     except UsageError as error:
@@ -135,79 +251,78 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     keys = ("questions", name)
     if not NAME.fullmatch(name):
         raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
-    given = _mapping(document, keys)
+    given = document.mapping(keys)
     word = given.get("question")
     if not isinstance(word, str) or word not in QUESTIONS:
-        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{_guess(word, QUESTIONS)}")
+        raise document.error((*keys, "question"), f"must be one of {', '.join(QUESTIONS)}{meant(word, QUESTIONS)}")
     spec = QUESTIONS[word]
-    share = _number(document, (*keys, "share"), 1.0)
+    share = document.number((*keys, "share"), 1.0)
     if not 0 < share < math.inf:
         raise document.error((*keys, "share"), f"must be finite and > 0, got {share:g}")
-    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
-    fields = [field for field in FIELDS if _has_field(spec, field)]
-    others = [other for other, name in OTHER_NAMES.items() if name in own]
-    _check_keys(document, keys, given, (*OWN, *fields, *own, *others))
+    known = keys_of(spec)
+    document.check_keys(keys, known)
+    own = [option.name for option in options_of(spec)]
     options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
-    options |= {key: data[key] for key in FORMS if key in data and (key != "decimal" or spec.value)}
-    for key in (*fields, *own, *others):
-        value = given.get(key, data.get(key) if key in fields else None)
+    options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
+    options |= _conditions(document, keys)
+    for field in FIELDS:
+        if field != "item" and field in known:
+            _ = _text(document, (*keys, field)), _text(document, ("data", field))
+    for key in known:
+        if key in (*OWN, WHERE):
+            continue
+        value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
     try:
-        read = _read_options(spec, options, data["input"], f"{folder}/{name}")
+        read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
         message = (
             in_python(str(error)).partition(": ")[2] if str(error).startswith("argument ") else in_python(str(error))
         )
         place = next((key for key in given if key in message.split()[:1]), None)
         raise document.error(keys if place is None else (*keys, place), message) from None
-    return Question(name=name, spec=spec, share=share, options=read, line=document.lines[keys])
+    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
 
 
-def _read_options(spec: QuestionSpec, given: Mapping[str, Any], input: str, folder: str) -> argparse.Namespace:
-    """Return the options of a question's command."""
+def keys_of(spec: QuestionSpec) -> tuple[str, ...]:
+    """Return the keys that a question may have."""
+    own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
+    fields = [field for field in FIELDS if _has_field(spec, field)]
+    others = [other for other, name in OTHER_NAMES.items() if name in own]
+    return (*OWN, *fields, *own, *others, *(("value_unit",) if spec.whole_values else ()), WHERE)
+
+
+def _conditions(document: Document, keys: Path) -> dict[str, str]:
+    """Return the condition that events must meet for a question: that of all of them, and its own."""
+    found = []
+    for place in (("data", WHERE), (*keys, WHERE)):
+        text = _text(document, place)
+        if text is not None:
+            try:
+                Filter(text)
+            except ValueError as error:
+                raise document.error(place, str(error).removeprefix(f"{WHERE}, ").removeprefix(f"{WHERE} ")) from None
+            found.append(text)
+    return {WHERE: found[0] if len(found) == 1 else " and ".join(f"({text})" for text in found)} if found else {}
+
+
+def _read_options(
+    spec: QuestionSpec, given: Mapping[str, Any], input: str, folder: str
+) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Return the options of a question's command, and what to show of those that are lists."""
     os.makedirs(folder, exist_ok=True)
-    budget = {"epsilon": 1.0}  # the share says which; a command must be given one
-    read, _ = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder)
+    needed = {option.name for option in options_of(spec) if option.default is REQUIRED}
+    budget = (
+        {"epsilon": 1.0, "delta": 1e-9} if "delta" in needed else {"epsilon": 1.0}
+    )  # of a command; the share says which
+    read, shown = options(spec, {**given, **budget}, input=input, output="rows.jsonl", folder=folder, of_files=True)
     check_texts(read, [])
     check_numbers(read)
-    return read
+    return read, shown
 
 
 def _has_field(spec: QuestionSpec, field: str) -> bool:
     """Tell whether a question reads such a field."""
     read = {"item": bool(spec.item), "value": bool(spec.value), "stream": spec.watched == "input"}
     return read.get(field, True)
-
-
-def _mapping(document: Document, keys: Path) -> dict[str, Any]:
-    """Return what stands below a key, which must be a mapping."""
-    found: Any = document.content
-    for key in keys:
-        found = found.get(key)
-    if not isinstance(found, dict):
-        raise document.error(keys, "must be given, with keys below it")
-    return found
-
-
-def _number(document: Document, keys: Path, default: float | None) -> float:
-    """Return a number; without a default it must be given."""
-    value = _mapping(document, keys[:-1]).get(keys[-1], default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise document.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
-    return float(value)
-
-
-def _check_keys(document: Document, keys: Path, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a key that is not known."""
-    names = list(known)
-    for key in given:
-        if key not in names:
-            hint = _guess(key, names) or f"; known are {', '.join(names)}"
-            raise document.error((*keys, key), f"unknown key{hint}")
-
-
-def _guess(key: Any, known: Iterable[str]) -> str:
-    """Return what was meant, if something is near."""
-    near = difflib.get_close_matches(str(key), list(known), 1)
-    return f"; did you mean `{near[0]}`?" if near else ""

@@ -6,6 +6,8 @@ import argparse
 import json
 import tempfile
 from dataclasses import replace
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_record
@@ -14,6 +16,7 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.monitor.calibration import Asked, Calibrated, calibrate
 from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor
+from privstream.pipelines.monitor.views import answer_views, read_views, tables_of
 from privstream.pipelines.questions.plan_command import shown
 from rich.table import Table
 
@@ -35,14 +38,16 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the file, share out the budget, and print what it gives."""
     with clock("sharing out the budget"), tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         monitor = read_monitor(arguments.file, folder)
+        views = read_views(monitor)
         names = [each.name for each in monitor.questions]
         if arguments.improve is not None and arguments.improve not in names:
             raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
         try:
-            planned = _calibrated(monitor, None)
-            improved = None if arguments.improve is None else _calibrated(monitor, arguments.improve)
+            planned = shared_out(monitor, None)
+            improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
         except (ValueError, TypeError, OverflowError) as error:
             raise UsageError(f"{arguments.file}: {error}") from error
+        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
         answer = _answer(monitor, planned, improved)
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
@@ -50,7 +55,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         _print(answer, arguments.improve)
 
 
-def _calibrated(monitor: MonitorFile, improve: str | None) -> Calibrated:
+def shared_out(monitor: MonitorFile, improve: str | None = None) -> Calibrated:
     """Share out the budget, with one share raised if that is asked for."""
     questions = [
         replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
@@ -77,9 +82,10 @@ def _check_same_people(monitor: MonitorFile, unit: PrivacyUnit) -> None:
 
 def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | None) -> dict[str, Any]:
     """Return what each question gets, and what is promised of all together."""
+    accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
     questions = {}
     for number, (asked, paid) in enumerate(zip(monitor.questions, planned.questions, strict=True)):
-        accuracy = paid.transform.accuracy
+        accuracy = accuracy_of(paid.transform)
         other = None if improved is None else improved.questions[number]
         questions[asked.name] = {
             "question": asked.spec.word,
@@ -89,10 +95,11 @@ def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | No
             "error": accuracy.error,
             "error_unit": asked.spec.error_unit,
             "sentence": accuracy.sentence,
-            "improved": None if other is None else {"share": other.share, "error": other.transform.accuracy.error},
+            "improved": None if other is None else {"share": other.share, "error": accuracy_of(other.transform).error},
         }
     guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
-    return {"monitor": monitor.path, "questions": questions, "guarantee": guarantee}
+    views = [view.name for view in read_views(monitor)]
+    return {"monitor": monitor.path, "questions": questions, "views": views, "guarantee": guarantee}
 
 
 def _print(answer: dict[str, Any], improve: str | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +68,41 @@ class Document:
         """Return an error about a key, or the nearest one above it that is there."""
         line = next((self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines), 1)
         return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{message}")
+
+    def at(self, keys: Path) -> Any:
+        """Return what stands at a key; None where it is not there."""
+        found: Any = self.content
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def mapping(self, keys: Path) -> dict[str, Any]:
+        """Return what stands below a key, which must be a mapping."""
+        found = self.at(keys)
+        if not isinstance(found, dict):
+            raise self.error(keys, "must be given, with keys below it")
+        return found
+
+    def number(self, keys: Path, default: float | None) -> float:
+        """Return a number; without a default it must be given."""
+        value = default if (found := self.at(keys)) is None else found
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
+        return float(value)
+
+    def check_keys(self, keys: Path, known: Iterable[str]) -> None:
+        """Refuse a key of a mapping that is not known."""
+        names = list(known)
+        for key in self.mapping(keys):
+            if key not in names:
+                hint = meant(key, names) or f"; known are {', '.join(names)}"
+                raise self.error((*keys, key), f"unknown key{hint}")
+
+
+def meant(key: Any, known: Iterable[str]) -> str:
+    """Return what was meant, if something is near."""
+    near = difflib.get_close_matches(str(key), list(known), 1)
+    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def read_document(path: str) -> Document:

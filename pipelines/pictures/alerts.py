@@ -178,8 +178,8 @@ def _caption(picture: AlertPicture) -> str:
     """Say what is seen."""
     number = len({(row.rule, row.since) for row in picture.rows})
     parts = [
-        f"Alerts: {number:,}, of {len(picture.rules):,} rules; thick lines show how long they last. Points: numbers of "
-        "people with noise"
+        f"Alerts: {number:,}, of {len(picture.rules):,} rule{'s' * (len(picture.rules) != 1)}; thick lines show how "
+        "long they last. Points: numbers of people with noise"
     ]
     if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
         parts.append(f" ({'; '.join(means)})")

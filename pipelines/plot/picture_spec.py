@@ -14,7 +14,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.plot.chart import COLOURS, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
-from privstream.pipelines.sinks.row_files import MissingColumnsError, check_destination, read_row_file, whole_file
+from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 
 FORMATS = ("png", "svg")
@@ -29,7 +29,6 @@ class StreamRow(Protocol):
         ...
 
 
-AnyRow = TypeVar("AnyRow")
 Row = TypeVar("Row", bound=StreamRow)
 
 
@@ -77,28 +76,6 @@ def check_picture(path: str, option: str = "--output") -> str:
         raise ValueError(f"{option} must end in .png or .svg, got {path}")
     check_destination(path, option)
     return ending
-
-
-def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:
-    """Read a file of rows.
-
-    Raises:
-        ValueError: naming the option, the path and the rule.
-    """
-    try:
-        rows: list[AnyRow] = read_row_file(path, row_type)
-    except FileNotFoundError:
-        raise ValueError(f"{option} must be a file that exists, got {path}") from None
-    except OSError as error:
-        raise ValueError(f"{option} must be a readable file, got {path}: {error.strerror}") from None
-    except Exception as error:  # each format has its own errors
-        if isinstance(error, ValueError) and "must end in" in str(error):
-            raise ValueError(str(error).replace("path", option, 1)) from None
-        reason = f" {error}" if isinstance(error, MissingColumnsError) else f" ({type(error).__name__})"
-        raise ValueError(
-            f"{option} must have {row_type.__name__} rows that privstream wrote, got {path}{reason}"
-        ) from None
-    return rows
 
 
 def choose_stream(rows: Sequence[Row], stream: str | None) -> tuple[str, list[Row]]:

@@ -104,7 +104,7 @@ COUNTS = QuestionSpec(
         Excess(
             "items_over_limit",
             "items_before_limit",
-            "times an item of a person was left out, whose --max_contributions are used up",
+            "times an item of a person was left out, of whom one window has more than --max_contributions",
             ("max_contributions",),
         ),
         Excess(
@@ -438,7 +438,8 @@ CARDINALITY = QuestionSpec(
     order=("stream", "window_start"),
     title="estimates",
     published="estimates_published",
-    item="value for entering or leaving",
+    item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
+    items_with=("enter_values", "leave_values"),
     former_units=FORMER_UNITS,
     unusable={"events_of_other_values": "events that neither enter nor leave"},
     limits=(
@@ -481,6 +482,7 @@ RANGES = about_points(
     order=("stream", "window_start", "low", "high"),
     title="counts",
     published="counts_published",
+    hidden=("standing", "only_standing"),
     prepare="questions.point_queries.prepare_ranges",
     inputs="questions.point_queries.range_inputs",
     epilog=f"""{POINT_QUERIES}\
@@ -493,8 +495,9 @@ RANGES = about_points(
         Option("answers", "int", POINT_ANSWERS),
     ),
     plan_epilog="""\
-With --queries, the error is the one that a run with these ranges promises. With --ranges, it is a bound for any ranges;
-a run, which knows its ranges, promises at most this error, and mostly a smaller one.
+With --queries, the error is the one that a run with these ranges promises: where none of them has a time, only what
+they consist of gets noise. With --ranges, it is a bound for any ranges; a run, which knows its ranges, promises at most
+this error, and mostly a much smaller one.
 """,
     columns={"error_bound": "error bound of all counts", "windows": "windows"},
     picture=Part(

@@ -98,22 +98,24 @@ def simulate_command(simulation: Part) -> Command:
     return command
 
 
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of audits."""
+    parser.add_argument(
+        "--trials",
+        type=int,
+        default=TRIALS,
+        metavar="N",
+        help=f"trials of each attack, half of them with each input (default: {TRIALS:,})",
+    )
+    parser.add_argument("--output", metavar="PICTURE", help="draw measured against claimed: .png or .svg")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--noise_key_file", metavar="PATH", help="file with a noise key (default: a new random key for each run)"
+    )
+
+
 def audit_command(spec: QuestionSpec, audit: Part) -> Command:
     """Return the command that attacks the transform of a question."""
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--trials",
-            type=int,
-            default=TRIALS,
-            metavar="N",
-            help=f"trials of each attack, half of them with each input (default: {TRIALS:,})",
-        )
-        parser.add_argument("--output", metavar="PICTURE", help="draw measured against claimed: .png or .svg")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument(
-            "--noise_key_file", metavar="PATH", help="file with a noise key (default: a new random key for each run)"
-        )
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
         loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
@@ -123,6 +125,6 @@ def audit_command(spec: QuestionSpec, audit: Part) -> Command:
         "the transform itself, with inputs that differ in one unit of privacy, and give lower bounds on epsilon and "
         "delta. Each attack must also catch a control, which has a larger budget than is claimed. An audit can "
         "refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
-        add_arguments=add_arguments,
+        add_arguments=add_audit_options,
         run=run,
     )

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
-from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, FieldMapping
+from privstream.pipelines.sinks.window_files import WriteWindowFiles
+from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_pattern
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
@@ -47,7 +47,7 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         raise ValueError("separator must not be given with several columns in item_field")
     return FieldMapping(
         user="" if unread else arguments.user_field,
-        item=arguments.item_field if spec.item else "",
+        item=arguments.item_field if spec.item and _asks_for_items(spec, arguments) else "",
         time=arguments.time_field,
         stream=stream,
         value=_value_field(spec, arguments),
@@ -67,6 +67,11 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
 
 
 TAB = "\t"
+
+
+def _asks_for_items(spec: QuestionSpec, arguments: argparse.Namespace) -> bool:
+    """Tell whether options ask for the item, where a question can do without."""
+    return not spec.items_with or any(getattr(arguments, name) is not None for name in spec.items_with)
 
 
 def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
@@ -202,15 +207,20 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def reader(spec: QuestionSpec, arguments: argparse.Namespace) -> Any:
+def reader(spec: QuestionSpec, arguments: argparse.Namespace, fields: AnyFields | None = None) -> Any:
     """Return what reads the input; it has an end if another option is what is watched.
+
+    Args:
+        spec: the question.
+        arguments: its options.
+        fields: what is read, if that is not for this question alone.
 
     Raises:
         ValueError, TypeError, OSError: naming the option or file.
     """
     if spec.watched != INPUT and arguments.input.startswith(KAFKA):
         raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
-    fields = input_fields(spec, arguments)
+    fields = input_fields(spec, arguments) if fields is None else fields
     if not is_unbounded(arguments) or spec.watched != INPUT:
         return ReadEvents(arguments.input, fields, arguments.input_format)
     if arguments.input.startswith(KAFKA):
@@ -224,7 +234,7 @@ def reader(spec: QuestionSpec, arguments: argparse.Namespace) -> Any:
     )
 
 
-def _kafka(arguments: argparse.Namespace, fields: FieldMapping) -> Any:
+def _kafka(arguments: argparse.Namespace, fields: AnyFields) -> Any:
     """Return what reads a topic."""
     try:
         module = importlib.import_module("privstream.pipelines.sources.kafka_events")
@@ -234,10 +244,10 @@ def _kafka(arguments: argparse.Namespace, fields: FieldMapping) -> Any:
     return module.ReadKafka(arguments.input, fields, settings, seconds=arguments.watch or KAFKA_SECONDS)
 
 
-def writers(
+def window_writer(
     spec: QuestionSpec, arguments: argparse.Namespace, row_type: type, destination: Destination | None
-) -> tuple[WriteWindowFiles, WriteDeadLetterFiles | None]:
-    """Return what writes rows and dead letters without an end.
+) -> WriteWindowFiles:
+    """Return what writes rows without an end.
 
     Raises:
         ValueError, TypeError: naming the option.
@@ -254,8 +264,7 @@ def writers(
         if other != option:
             raise ValueError(f"{option} must be another folder than {other}, got {folder}")
     format = arguments.output_format or DEFAULT_FORMAT
-    rows = WriteWindowFiles(arguments.output, row_type, format, spec.order, destination=destination, option=option)
-    return rows, WriteDeadLetterFiles(arguments.dead_letter) if arguments.dead_letter else None
+    return WriteWindowFiles(arguments.output, row_type, format, spec.order, destination=destination, option=option)
 
 
 def prepare(options: PipelineOptions) -> None:
@@ -299,6 +308,6 @@ def _shaping(promised: Mapping[str, Any]) -> list[Any]:
     return [promised["made_by"]["command"], kept, [getattr(guarantee, name) for name in PROMISED]]
 
 
-def end_path(arguments: argparse.Namespace) -> str | None:
-    """Return the file that says that all windows have been written, if there will be one."""
-    return str(FileSystems.join(arguments.output, END)) if is_unbounded(arguments) else None
+def end_paths(outputs: Iterable[argparse.Namespace]) -> list[str]:
+    """Return the files that say of outputs that all windows have been written, where there will be some."""
+    return [str(FileSystems.join(each.output, END)) for each in outputs if is_unbounded(each)]

@@ -89,6 +89,8 @@ class PlanCommand:
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
             length = made.get("window", 1)
+            if isinstance(length, str):  # of the calendar: errors are the same in each zone
+                length = length.partition(" ")[0]
             made |= {"window": length, "start": 0, "end": None if end is None else resolve(END_OF)(end, length)}
         if method is not None:
             made[METHOD] = method

@@ -148,6 +148,8 @@ range_inputs = partial(give_timed, RangeQuery)
 def prepare_ranges(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is asked; a plan may give the number of ranges in place of a file.
 
+    Where all queries of a file are for every window, no others are asked.
+
     Raises:
         ValueError, TypeError: a number is out of range, or the file breaks a rule.
     """
@@ -156,7 +158,8 @@ def prepare_ranges(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("one of --ranges and --queries must be given")
     asked = asked_in(RangeQuery, given)
     if number is None:
-        return asked
+        alone = bool(asked["standing"]) and asked["queries"] == 0 and not given.get("consistent")
+        return asked | ({"only_standing": True} if alone else {})
     return {"standing": any_ranges(number, given["universe"]), "queries": asked["queries"] or 0}
 
 

@@ -24,6 +24,11 @@ def read(type: str, name: str, value: Any, **more: Any) -> Any:
     return loaded(OPTION_TYPES[type].read)(name, value, **more)
 
 
+def by_clocks(window: float | str, zone: str | None) -> float | str:
+    """Return the length of a window, whose days begin by the clocks of a zone if it is one of the calendar."""
+    return f"{window} {zone}" if zone is not None and isinstance(window, str) and " " not in window else window
+
+
 def arguments_of(
     spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool, known: Mapping[str, Any] = NOTHING
 ) -> dict[str, Any]:
@@ -46,8 +51,8 @@ def arguments_of(
         for name in own
         if name in kinds and given.get(name) is not None
     }
-    if zone and isinstance(found.get("window"), str) and " " not in found["window"]:
-        found["window"] += f" {zone['zone']}"  # days of the calendar begin by its clocks
+    if "window" in found:
+        found["window"] = by_clocks(found["window"], given.get("time_zone"))
     if spec.prepare is not None:
         found |= loaded(spec.prepare)(given)
     found |= known

@@ -125,6 +125,7 @@ class QuestionSpec:
         published: the counter of what was published.
         why_nothing: why a run may publish nothing of usable events; without it, every run publishes something.
         user, item: what these fields of events are; the item is empty if none is read.
+        items_with: options of which one must be given for the item to be read; empty if it is read always.
         value: what the number is that an event may have beside its item; empty if none is read.
         whole_values: whether it must be a whole number.
         values_with: the option with which it is read; empty if it is read always.
@@ -182,6 +183,7 @@ class QuestionSpec:
     why_nothing: str = ""
     user: str = "person"
     item: str = "item"
+    items_with: tuple[str, ...] = ()
     value: str = ""
     whole_values: bool = False
     values_with: str = ""

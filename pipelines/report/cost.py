@@ -61,7 +61,7 @@ class Accounts:
         """
         run_id = result.parameters.get("run_id")
         for entry in Ledger(self.path).read():
-            if (entry.name, entry.command) == (run_id, result.spec.word) and _same(entry, result):
+            if entry.name == run_id and _same(entry, result):
                 return entry
         raise ValueError(
             f"ledger must have recorded the run of each result, and {self.path} has none that promises what "
@@ -106,5 +106,6 @@ class Accounts:
 
 
 def _same(entry: Entry, result: Result) -> bool:
-    """Return whether an entry promises what a result's guarantee file does."""
-    return entry.guarantee == result.guarantee
+    """Return whether an entry promises what a result's guarantee file does: by its command, or as one of several."""
+    own = entry.parts.values() if entry.parts else [entry.guarantee] if entry.command == result.spec.word else []
+    return result.guarantee in own

@@ -24,6 +24,7 @@ def render(
     version: str,
     sections: Sequence[dict[str, Any]],
     costs: Sequence[DataSetCost] | None,
+    together: Sequence[str],
 ) -> str:
     """Return the page.
 
@@ -35,6 +36,7 @@ def render(
         version: of privstream.
         sections: one for each result, as `section` makes them.
         costs: of their data sets, or None without a ledger.
+        together: what the results of each monitor promise together.
     """
     script, style = text_file("report.js"), text_file("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -45,6 +47,7 @@ def render(
         version=version,
         sections=sections,
         costs=costs,
+        together=together,
         neighbouring=NEIGHBOURING,
         script=Markup(script),  # both are files of this package
         style=Markup(style),

@@ -14,11 +14,10 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.plot.picture_spec import read_rows
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import Result, read_result
+from privstream.pipelines.report.result import Result, monitor_promise, read_result, results_of
 from privstream.pipelines.report.section import section
-from privstream.pipelines.sinks.row_files import check_destination, whole_file
+from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 
 TITLE = "Differentially private results"
@@ -28,7 +27,9 @@ EXTRA = "report needs an extra: pip install 'privstream[report]'"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    words = "output of a command, a file or a folder, with its guarantee file"
+    words = (
+        "output of a command, a file or a folder, with its guarantee file; or the folder of a monitor, with all results"
+    )
     parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
     parser.add_argument(
@@ -72,7 +73,9 @@ def _page(arguments: argparse.Namespace) -> str:
     render = _renderer()
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
-        sections = [section(result, accounts) for result in _results(arguments.results, arguments.truth)]
+        paths = [path for given in arguments.results for path in results_of(given)]
+        sections = [section(result, accounts) for result in _results(paths, arguments.truth)]
+        monitors = [each for each in map(monitor_promise, arguments.results) if each is not None]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
     page: str = render(
@@ -80,6 +83,7 @@ def _page(arguments: argparse.Namespace) -> str:
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=version("privstream"),
         sections=sections,
+        together=[str(each.number("guarantee", "paragraph")) for each in monitors],
         costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
     )
     return page

@@ -13,18 +13,20 @@ import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream, read_rows
+from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.questions.risers import newest, risers
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
-from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, with_item_columns
+from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
 
 MADE_BY = "privstream "
+OF_MONITOR = "run"
+"""The command whose guarantee files are about several results."""
 
 
 class Picture(bytes):
@@ -147,6 +149,32 @@ def read_result(path: str) -> Result:
                 "with the same key, which gives the same rows"
             ) from None
     return found.with_rows(rows)
+
+
+def results_of(path: str) -> list[str]:
+    """Return the results of a monitor, if a path is the folder of its output; else the path alone.
+
+    Raises:
+        ValueError: the guarantee file of the monitor is damaged; the message names it.
+    """
+    promise = monitor_promise(path)
+    if promise is None:
+        return [path]
+    questions = promise.maybe("questions")
+    outputs = [each.get("output") for each in questions.values()] if isinstance(questions, Mapping) else []
+    if not outputs or not all(isinstance(each, str) and os.path.basename(each) == each for each in outputs):
+        raise ValueError(f"{promise.path} must be a guarantee that a monitor has written: it names no results")
+    return [os.path.join(path, each) for each in outputs]
+
+
+def monitor_promise(path: str) -> Promise | None:
+    """Return what all results of a folder promise together, if a monitor has written them.
+
+    Raises:
+        ValueError: the guarantee file is damaged; the message names it.
+    """
+    promise = Promise.read(os.path.join(path, GUARANTEE)) if os.path.isdir(path) else None
+    return promise if promise is not None and promise.maybe("made_by", "command") == MADE_BY + OF_MONITOR else None
 
 
 def read_promise(path: str) -> Result:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -38,12 +38,21 @@ from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
+PRISM_STAGE = "ref_AppliedPTransform_"
+"""How Prism begins the name of a stage."""
+
+Counters = dict[tuple[str, str], int]
+"""Counters of a run: by the stage that has counted, and the name."""
+
 GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
+
+INSTEAD = {"--windows": ": this command takes --end, where its last window ends"}
+"""What stands in place of an option that other commands have."""
 
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
@@ -61,7 +70,8 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+        instead = INSTEAD.get(unknown[0].partition("=")[0], "")
+        raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
     options = PipelineOptions(arguments)
     choose_local_runner(options)
     _check_runner(options)
@@ -83,15 +93,15 @@ def _check_runner(options: PipelineOptions) -> None:
 def run(
     options: PipelineOptions,
     build: Callable[[beam.Pipeline], Any],
-    end: str | None = None,
+    ends: Sequence[str] = (),
     accepted: Callable[[], None] | None = None,
-) -> dict[str, int]:
+) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
     Args:
         options: Beam's options.
         build: adds the transforms.
-        end: a file that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
+        ends: files that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
             Flink no job with checkpoints ends by itself, and one that is cancelled has no counters.
         accepted: called once the pipeline is built and the runner has taken it.
 
@@ -115,7 +125,7 @@ def run(
                     result = pipeline.run()
                 if accepted is not None:
                     accepted()
-                state = _wait(result, end)
+                state = _wait(result, ends)
     except UsageError:
         raise
     except Exception as error:
@@ -123,12 +133,20 @@ def run(
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
-    counters: dict[str, int] = {}
+    counters: Counters = {}
     for counter in result.metrics().query().get("counters", []):
         if counter.key.metric.namespace == "privstream":
-            name = counter.key.metric.name
-            counters[name] = counters.get(name, 0) + (counter.committed or 0)
+            place = str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name
+            counters[place] = counters.get(place, 0) + (counter.committed or 0)
     return counters
+
+
+def summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Add up what was counted under the same name."""
+    found: dict[str, int] = {}
+    for name, number in counted:
+        found[name] = found.get(name, 0) + number
+    return found
 
 
 @contextmanager
@@ -153,23 +171,23 @@ def _lists_of_packages_in(folder: str) -> Iterator[None]:
         module.python_sdk_dependencies = theirs
 
 
-def _wait(result: Any, end: str | None) -> str | None:
+def _wait(result: Any, ends: Sequence[str]) -> str | None:
     """Wait for the end of a run, and return its state; a job that was cancelled at its end is done."""
-    if end is None:
+    if not ends:
         return cast(str | None, result.wait_until_finish())
-    threading.Thread(target=_cancel_after, args=(result, end), daemon=True).start()
+    threading.Thread(target=_cancel_after, args=(result, ends), daemon=True).start()
     try:
         state = cast(str | None, result.wait_until_finish())
     except Exception:
         if result.state != PipelineState.CANCELLED:
             raise
         state = PipelineState.CANCELLED
-    return PipelineState.DONE if state == PipelineState.CANCELLED and FileSystems.exists(end) else state
+    return PipelineState.DONE if state == PipelineState.CANCELLED and all(map(FileSystems.exists, ends)) else state
 
 
-def _cancel_after(result: Any, end: str) -> None:
-    """Cancel a job that does not end by itself when it has written its last file."""
-    while not FileSystems.exists(end):
+def _cancel_after(result: Any, ends: Sequence[str]) -> None:
+    """Cancel a job that does not end by itself when it has written its last files."""
+    while not all(map(FileSystems.exists, ends)):
         time.sleep(1)
     time.sleep(GRACE_SECONDS)
     if not PipelineState.is_terminal(result.state):

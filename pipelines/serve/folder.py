@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -19,7 +20,15 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from privstream.pipelines.questions.input_output import GUARANTEE
-from privstream.pipelines.report.result import Result, files_of, is_rows, promise_path, read_file, read_promise
+from privstream.pipelines.report.result import (
+    Result,
+    files_of,
+    is_rows,
+    monitor_promise,
+    promise_path,
+    read_file,
+    read_promise,
+)
 from privstream.pipelines.sources.folder_polls import END
 
 MOST_RESULTS = 50
@@ -120,15 +129,24 @@ class WatchedFolder:
         with os.scandir(self.path) as entries:
             for entry in entries:
                 path, guarantee = "", ""
-                if entry.name == GUARANTEE:
+                if entry.name == GUARANTEE and not _of_monitor(self.path):
                     path, guarantee = self.path, entry.path
                 elif entry.name.endswith(BESIDE) and is_rows(entry.name.removesuffix(BESIDE)):
                     path, guarantee = entry.path.removesuffix(BESIDE), entry.path
                 elif entry.name[0] not in "._" and os.path.isdir(entry.path):
                     path, guarantee = entry.path, os.path.join(entry.path, GUARANTEE)
+                    if _of_monitor(path):
+                        continue  # a folder of results; it is shown where it is named itself
                 written = _regular(guarantee) if path else None
                 if written is not None:
                     yield max(written.st_mtime, os.stat(path).st_mtime if os.path.isdir(path) else 0), path
+
+
+def _of_monitor(folder: str) -> bool:
+    """Tell whether a folder has the results of a monitor, each a result of its own."""
+    with suppress(ValueError):
+        return monitor_promise(folder) is not None
+    return False
 
 
 class _WatchedResult:

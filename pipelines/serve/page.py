@@ -39,8 +39,16 @@ SPREADS |= {"estimate": ("error_bound", "gap_stddev"), "gap": ("gap_stddev",)}
 LIMITS = ("lower", "upper")
 SMOOTHED, SMOOTHED_LIMITS = "smoothed", ("smoothed_lower", "smoothed_upper")
 FULL, FULL_LIMITS = "full", ("full_lower", "full_upper")
-FULL_FIELDS = ("kept", "left_out", FULL, *FULL_LIMITS)
+USED_UP, USED_UP_LIMITS = "used_up", ("used_up_lower", "used_up_upper")
+FULL_FIELDS = ("kept", "left_out", USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
 RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
+LIMITS_OF = {
+    "estimate": LIMITS,
+    SMOOTHED: SMOOTHED_LIMITS,
+    RISE: RISE_LIMITS,
+    FULL: FULL_LIMITS,
+    USED_UP: USED_UP_LIMITS,
+}
 IN_BRACKETS = (
     "In brackets, of smoothed counts and rises: where the same number is with probability 95%, each by itself, if "
     "counts stay near levels that move."
@@ -82,9 +90,9 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
         return f"{100 * value:g}%"
     if field == "gap_lower_bound" and not row.gap_stddev:
         return "no bound"
-    limits = {"estimate": LIMITS, SMOOTHED: SMOOTHED_LIMITS, RISE: RISE_LIMITS, FULL: FULL_LIMITS}.get(field)
-    if limits is not None and hasattr(row, limits[0]) and not (field in (RISE, FULL) and value is None):
-        return _between(value, *(getattr(row, limit) for limit in limits), whole=field in (SMOOTHED, RISE, FULL))
+    limits = LIMITS_OF.get(field)
+    if limits is not None and hasattr(row, limits[0]) and not (field in (RISE, FULL, USED_UP) and value is None):
+        return _between(value, *(getattr(row, limit) for limit in limits), whole=field != "estimate")
     spread = _spread(row, field)
     if spread is None:
         return cell(value)
@@ -132,7 +140,8 @@ def _fields(result: Result) -> list[str]:
         left_out.add(SMOOTHED)
     if not any(getattr(row, RISE, None) is not None for row in result.rows):
         left_out |= {RISE, LIKELY}
-    left_out |= {*FULL_LIMITS} if any(getattr(row, "kept", None) is not None for row in result.rows) else {*FULL_FIELDS}
+    told = any(getattr(row, "kept", None) is not None for row in result.rows)
+    left_out |= {*FULL_LIMITS, *USED_UP_LIMITS} if told else {*FULL_FIELDS}
     about = [name for name in result.spec.key if name in names]
     return [name for name in dict.fromkeys([*about, *names]) if name not in left_out]
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, BinaryIO, NoReturn, get_args, get_type_hints
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_args, get_type_hints
 
 import fastavro
 import pyarrow as pa
@@ -23,6 +23,8 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.events.item_columns import join_item, split_item
+
+AnyRow = TypeVar("AnyRow")
 
 PARTIAL = ".partial"
 
@@ -80,10 +82,7 @@ def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
         with _create(partial, private) as stream:
             yield stream
             stream.flush()
-        if FileSystems.get_scheme(path) is None:
-            os.replace(partial, path)
-        else:
-            _replace(partial, path)
+        move_file(partial, path)
     except BaseException:
         with suppress(OSError, BeamIOError):
             FileSystems.delete([partial])
@@ -156,8 +155,11 @@ def _compare(path: str, data: bytes) -> str:
         return "repeated" if stream.read() == data else "refused"
 
 
-def _replace(partial: str, path: str) -> None:
-    """Rename on a filesystem that may refuse to overwrite."""
+def move_file(partial: str, path: str) -> None:
+    """Give a complete file its name, in place of what has that name; some filesystems refuse to overwrite."""
+    if FileSystems.get_scheme(path) is None:
+        os.replace(partial, path)
+        return
     if FileSystems.exists(path):
         FileSystems.delete([path])
     FileSystems.rename([partial], [path])
@@ -269,6 +271,28 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
         return None if name in optional and found == missing else _restore(found, fields[name], kind)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
+
+
+def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:
+    """Read a file of rows.
+
+    Raises:
+        ValueError: naming the option, the path and the rule.
+    """
+    try:
+        rows: list[AnyRow] = read_row_file(path, row_type)
+    except FileNotFoundError:
+        raise ValueError(f"{option} must be a file that exists, got {path}") from None
+    except OSError as error:
+        raise ValueError(f"{option} must be a readable file, got {path}: {error.strerror}") from None
+    except Exception as error:  # each format has its own errors
+        if isinstance(error, ValueError) and "must end in" in str(error):
+            raise ValueError(str(error).replace("path", option, 1)) from None
+        reason = f" {error}" if isinstance(error, MissingColumnsError) else f" ({type(error).__name__})"
+        raise ValueError(
+            f"{option} must have {row_type.__name__} rows that privstream wrote, got {path}{reason}"
+        ) from None
+    return rows
 
 
 def _refuse(missing: set[str]) -> NoReturn:

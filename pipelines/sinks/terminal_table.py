@@ -37,7 +37,10 @@ COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 
 SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
 FULL, FULL_BETWEEN = "full", "full_between"
-IN_FILES = ("reported_at", "backfilled", "rise_probability", "mean_error_bound", "kept", "left_out")
+IN_FILES = (
+    *("reported_at", "backfilled", "rise_probability", "mean_error_bound"),
+    *("kept", "left_out", "used_up", "used_up_lower", "used_up_upper"),
+)
 """What only files tell."""
 
 IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since")

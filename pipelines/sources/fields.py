@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -203,6 +203,82 @@ class FieldMapping:
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
             raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
+
+
+@dataclass(frozen=True)
+class SharedFields:
+    """What several questions read of the same records, once.
+
+    All of them must have the same field with the time, and the same form of files, times, texts and numbers.
+
+    Attributes:
+        questions: names of questions, distinct, and what each reads.
+    """
+
+    questions: tuple[tuple[str, FieldMapping], ...]
+
+    def __post_init__(self) -> None:
+        (name, first), *others = self.questions
+        for other, fields in others:
+            for what in ("time", *FORMS):
+                if getattr(fields, what) != getattr(first, what):
+                    option = "time_field" if what == "time" else what
+                    raise ValueError(f"{other}: {option} must be as in {name}, for the records are read once")
+
+    @property
+    def readings(self) -> dict[str, FieldMapping]:
+        """The different ones of what questions read, by the names of their questions."""
+        names: dict[FieldMapping, list[str]] = {}
+        for name, fields in self.questions:
+            names.setdefault(fields, []).append(name)
+        return {",".join(each): fields for fields, each in names.items()}
+
+    @property
+    def first(self) -> FieldMapping:
+        """The reading that says what is the same in all of them."""
+        return self.questions[0][1]
+
+    @property
+    def time(self) -> str:
+        """The field with the time."""
+        return self.first.time
+
+    @property
+    def times(self) -> TimeForm:
+        """How times are written."""
+        return self.first.times
+
+    @property
+    def delimiter(self) -> str | None:
+        """What separates the fields of CSV."""
+        return self.first.delimiter
+
+    @property
+    def text(self) -> TextForm:
+        """How files of text are written."""
+        return replace(self.first.text, names=self.names())
+
+    def names(self) -> tuple[str, ...]:
+        """Return the fields to be read from a file."""
+        return tuple(dict.fromkeys(name for _, fields in self.questions for name in fields.names()))
+
+    def check(self, schema: pa.Schema, source: str) -> None:
+        """Check that a file has the fields of all questions; see `FieldMapping.check`.
+
+        Raises:
+            ValueError, TypeError: the message begins with the name of the question.
+        """
+        for name, fields in self.questions:
+            try:
+                fields.check(schema, source)
+            except (ValueError, TypeError) as error:
+                raise type(error)(f"{name}: {error}") from None
+
+
+FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "encoding", "delimiter", "max_item_bytes")
+"""What says how records are written, and so must be the same in all questions about them."""
+
+AnyFields = FieldMapping | SharedFields
 
 
 def content_of(number: int) -> str:

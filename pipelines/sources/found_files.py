@@ -8,7 +8,7 @@ from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.parquet_events import row_groups
 
 FORMATS = {
@@ -134,7 +134,7 @@ def format_of(path: str) -> str:
     return format
 
 
-def check_file(file: EventFile | FilePart, fields: FieldMapping) -> None:
+def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
     """Check that a file can be opened and that its schema or header, if it has one, has the fields.
 
     Raises:
@@ -145,7 +145,7 @@ def check_file(file: EventFile | FilePart, fields: FieldMapping) -> None:
         fields.check(schema, file.path)
 
 
-def check_text_options(fields: FieldMapping, formats: Collection[str]) -> None:
+def check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
     """Refuse options about text where no file is text.
 
     Raises:
@@ -163,7 +163,7 @@ def list_parts(file: EventFile) -> Iterator[FilePart]:
         yield FilePart(file.path, file.format, part.start, part.end, file.size, file.modified)
 
 
-def timed_parts(fields: FieldMapping, file: EventFile) -> Iterator[FilePart]:
+def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
     """Cut a file into parts, with the least time of each if the file states it.
 
     Raises:

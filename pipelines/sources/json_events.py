@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.pipelines.sources.event_files import (
     MAX_RECORD_CHARACTERS,
@@ -24,8 +23,9 @@ from privstream.pipelines.sources.event_files import (
     cut,
     open_file,
 )
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.normalise import Normaliser
+from privstream.pipelines.sources.fields import AnyFields
+from privstream.pipelines.sources.normalise import count_refusal
+from privstream.pipelines.sources.shared_reading import normaliser_of
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
@@ -103,11 +103,9 @@ class Records(NamedTuple):
 class ParseRecords(beam.DoFn):
     """Makes an Arrow batch of records."""
 
-    def __init__(self, fields: FieldMapping) -> None:
+    def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
-        self.normalise = Normaliser(fields)
-        self.events_read = Metrics.counter("privstream", "events_read")
-        self.events_malformed = Metrics.counter("privstream", "events_malformed")
+        self.normalise = normaliser_of(fields)
 
     def process(self, element: Records) -> Iterator[Any]:
         """Parse records, so many bytes at a time; those that are too long are not looked at."""
@@ -134,22 +132,18 @@ class ParseRecords(beam.DoFn):
         for number in sorted(set(range(len(rows))) - set(good)):
             reason = f"record must be at most {RECORD_BYTES:,} bytes" if long else REASON.replace("line", "record")
             letter = DeadLetter(reason, place, f"offset {offsets[number]}", _quote(values[number]))
-            yield self._refuse("malformed_record", letter)
+            count_refusal("malformed_record")
+            yield TaggedOutput(DEAD_LETTERS, letter)
         if not good:
             return
         columns = {name: [rows[number].get(name) for number in good] for name in self.fields.names()}  # type: ignore[union-attr]
         batch, refusals = self.normalise(RawEvents(columns, position, record))
-        for row, code, reason in refusals:
-            yield self._refuse(code, DeadLetter(reason, place, position(row), record(row)))
-        self.events_read.inc(batch.num_rows)
+        for refusal in refusals:
+            count_refusal(refusal.code, refusal.by)
+            letter = DeadLetter(refusal.reason, place, position(refusal.row), record(refusal.row))
+            yield TaggedOutput(DEAD_LETTERS, letter)
         if batch.num_rows:
             yield batch
-
-    def _refuse(self, code: str, letter: DeadLetter) -> Any:
-        """Count a record and send it away."""
-        self.events_malformed.inc()
-        Metrics.counter("privstream", f"events_malformed_{code}").inc()
-        return TaggedOutput(DEAD_LETTERS, letter)
 
 
 def _ends(values: Sequence[bytes]) -> Iterator[int]:

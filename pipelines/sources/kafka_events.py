@@ -22,7 +22,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
 from privstream.pipelines.locations import SCHEME, parse_url
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.json_events import ParseRecords, Records
@@ -88,7 +88,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
     def __init__(
         self,
         url: str,
-        fields: FieldMapping | None = None,
+        fields: AnyFields | None = None,
         settings: Mapping[str, str] | None = None,
         *,
         seconds: float = 0.5,

@@ -44,23 +44,62 @@ GROUPED = {
     for decimal, other in ((".", ","), (",", "."))
 }
 NO_NUMBER = "-"
+OF_READING = ": "
+"""Stands in the name of a counter between the reading that it is about, of several, and what it counts."""
+
 TRUTHS = pa.array(["true", "false"])
 ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
 """Kinds of Python values that may stand together in a column."""
 
 
 class Refusal(NamedTuple):
-    """Why a row cannot be used: a short code for the counter and the rule in words."""
+    """Why a row cannot be used: a short code for the counter and the rule in words.
+
+    Attributes:
+        row: its number.
+        code, reason: the rule.
+        by: what cannot use it, of the readings of `SharedFields`; a single reading has no name.
+    """
 
     row: int
     code: str
     reason: str
+    by: tuple[str, ...] = ("",)
+
+
+def counter(name: str, by: str = "") -> Any:
+    """Return a counter of reading, for one of several readings if that has a name."""
+    return Metrics.counter("privstream", f"{by}{OF_READING}{name}" if by else name)
+
+
+def count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
+    """Count a record that cannot be used, for each of the readings that cannot."""
+    for each in by:
+        counter("events_malformed", each).inc()
+        counter(f"events_malformed_{code}", each).inc()
+
+
+class Judged(NamedTuple):
+    """What has been read of rows: columns by what they contain, which rows count (None: all), and why others do not."""
+
+    columns: dict[str, pa.Array]
+    kept: np.ndarray | None
+    refusals: list[Refusal]
+
+
+Known = dict[tuple[str, str, bool], tuple[pa.Array, Marks]]
+"""Columns that have been read: by what they contain, by field, and whether a value may be missing."""
 
 
 class Normaliser:
-    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC), `stream` and `value`, as far as named."""
+    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC), `stream` and `value`, as far as named.
 
-    def __init__(self, fields: FieldMapping) -> None:
+    Args:
+        fields: which fields contain what.
+        name: of this reading, if it is one of several of the same records.
+    """
+
+    def __init__(self, fields: FieldMapping, name: str = "") -> None:
         self.fields = fields
         self.times = fields.times
         self.encoding = fields.text.encoding
@@ -68,17 +107,27 @@ class Normaliser:
         self.longest = min(fields.max_item_bytes, LONGEST_TEXT)
         self.clean = TextCleaner(fields.null, trim=fields.trim)
         self.filter = None if fields.where is None else Filter(fields.where)
-        self.filtered = Metrics.counter("privstream", "events_filtered")
+        self.filtered = counter("events_filtered", name)
+        self.events_read = Metrics.counter("privstream", "events_read")
         self.without_value = Metrics.counter("privstream", "events_without_value")
         self.rounded = Metrics.counter("privstream", "values_rounded")
 
     def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
         """Return the rows that can be used, and why the others cannot."""
+        columns, kept, refusals = self.judge(events, {})
+        batch = pa.RecordBatch.from_pydict(columns)
+        return self.finish(batch if kept is None else batch.filter(pa.array(kept))), refusals
+
+    def judge(self, events: RawEvents, known: Known) -> Judged:
+        """Read columns, those that are `known` only once, and tell which rows can be used."""
         columns: dict[str, pa.Array] = {}
         refusals: dict[int, Refusal] = {}
         passing = None if self.filter is None else self._passing(self.filter, events, refusals)
         for name, field in self.fields.contents().items():
-            columns[name], marks = self._read(name, events.columns[field])
+            place = name.partition(" ")[0], field, name == "value" and self.fields.optional_value
+            if place not in known:
+                known[place] = self._read(name, events.columns[field])
+            columns[name], marks = known[place]
             for mask, rule in marks:
                 broken = mask if passing is None else mask & passing
                 for row in np.flatnonzero(broken).tolist() if broken.any() else ():
@@ -88,15 +137,19 @@ class Normaliser:
         if self.several:
             parts = [columns.pop(content_of(number)) for number in range(len(self.several))]
             columns["item"] = join_columns([pc.fill_null(part, "") for part in parts])
-        batch = pa.RecordBatch.from_pydict(columns)
-        if refusals or passing is not None:
-            keep = np.ones(batch.num_rows, bool) if passing is None else passing.copy()
-            keep[list(refusals)] = False
-            batch = batch.filter(pa.array(keep))
-        if "value" in columns:
-            place = batch.schema.get_field_index("value")
-            batch = batch.set_column(place, "value", self._finished(batch.column(place)))
-        return batch, [refusals[row] for row in sorted(refusals)]
+        kept = passing
+        if refusals:
+            kept = np.ones(len(columns["time"]), bool) if passing is None else passing.copy()
+            kept[list(refusals)] = False
+        return Judged(columns, kept, [refusals[row] for row in sorted(refusals)])
+
+    def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Count the rows that can be used, and return them with their final values."""
+        self.events_read.inc(batch.num_rows)
+        if "value" not in batch.schema.names:
+            return batch
+        place = batch.schema.get_field_index("value")
+        return batch.set_column(place, "value", self._finished(batch.column(place)))
 
     def _passing(self, condition: Filter, events: RawEvents, refusals: dict[int, Refusal]) -> np.ndarray:
         """Tell which rows pass the filter; those in which a field of it is of the wrong kind are refused."""

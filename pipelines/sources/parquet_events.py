@@ -23,7 +23,7 @@ from privstream.pipelines.sources.event_files import (
     describe_row,
     open_file,
 )
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import AnyFields
 from privstream.transforms.events.times import TimeForm, read_times
 
 BATCH_ROWS = 1 << 16
@@ -157,7 +157,7 @@ class RowGroup(NamedTuple):
     least: int | None
 
 
-def row_groups(path: str, fields: FieldMapping) -> list[RowGroup]:
+def row_groups(path: str, fields: AnyFields) -> list[RowGroup]:
     """Return what the footer of a file states of its row groups.
 
     Raises:

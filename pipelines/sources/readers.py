@@ -15,14 +15,13 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.runners.local_runner import moves_watermarks
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
     FORMATS,
     EventFile,
@@ -33,7 +32,8 @@ from privstream.pipelines.sources.found_files import (
     match_files,
     timed_parts,
 )
-from privstream.pipelines.sources.normalise import Normaliser, pieces
+from privstream.pipelines.sources.normalise import count_refusal, pieces
+from privstream.pipelines.sources.shared_reading import normaliser_of
 from privstream.pipelines.sources.text_lines import CompressionError
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
@@ -61,12 +61,10 @@ def dead_letter(reason: str, path: str, position: str = "", record: str = "") ->
 class ReadPart(beam.DoFn):
     """Reads, checks and normalises one part of a file."""
 
-    def __init__(self, fields: FieldMapping) -> None:
+    def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
-        self.normalise = Normaliser(fields)
+        self.normalise = normaliser_of(fields)
         self.checked: tuple[Any, ...] = ()
-        self.events_read = Metrics.counter("privstream", "events_read")
-        self.events_malformed = Metrics.counter("privstream", "events_malformed")
 
     def process(self, element: FilePart) -> Iterator[Any]:
         """Read a part of a file that is as it was found, and stays so."""
@@ -83,22 +81,19 @@ class ReadPart(beam.DoFn):
         part = Part(element.start, element.end)
         for found in FORMATS[element.format].read(element.path, part, self.fields.names(), self.fields.text):
             if isinstance(found, Damage):
-                yield self.refuse(found.code, dead_letter(found.reason, element.path, found.position, found.record))
+                count_refusal(found.code)
+                letter = dead_letter(found.reason, element.path, found.position, found.record)
+                yield TaggedOutput(DEAD_LETTERS, letter)
                 continue
             for events in pieces(found):
                 batch, refusals = self.normalise(events)
-                for row, code, reason in refusals:
-                    letter = dead_letter(reason, element.path, events.position(row), events.record(row))
-                    yield self.refuse(code, letter)
-                self.events_read.inc(batch.num_rows)
+                for refusal in refusals:
+                    count_refusal(refusal.code, refusal.by)
+                    row = refusal.row
+                    letter = dead_letter(refusal.reason, element.path, events.position(row), events.record(row))
+                    yield TaggedOutput(DEAD_LETTERS, letter)
                 if batch.num_rows:
                     yield batch
-
-    def refuse(self, code: str, letter: DeadLetter) -> Any:
-        """Count a record and send it away."""
-        self.events_malformed.inc()
-        Metrics.counter("privstream", f"events_malformed_{code}").inc()
-        return beam.pvalue.TaggedOutput(DEAD_LETTERS, letter)
 
 
 ROWS_AT_ONCE = 1 << 17
@@ -124,7 +119,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
         fields: which fields contain what.
     """
 
-    def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
+    def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         super().__init__()
         self.parts = sorted(parts, key=_by_time)
         self.fields = fields
@@ -176,7 +171,7 @@ class OrderedParts(beam.DoFn):
     once their input has ended. What that runner keeps of each pause, and does not free, ends with the run.
     """
 
-    def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
+    def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         self.parts = parts
         self.planned = len(parts), _digest(parts)
         self.reader = ReadPart(fields)
@@ -265,7 +260,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
         >>> events.events, events.dead_letters  # doctest: +SKIP
     """
 
-    def __init__(self, pattern: str, fields: FieldMapping | None = None, format: str | None = None) -> None:
+    def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
         super().__init__()
         self.pattern = pattern
         self.files = match_files(pattern, format)
@@ -311,7 +306,7 @@ class ReadSideBySide(beam.PTransform[Any, Any]):
         timed: whether parts with a least time are read, too.
     """
 
-    def __init__(self, files: Sequence[EventFile], fields: FieldMapping, timed: bool = True) -> None:
+    def __init__(self, files: Sequence[EventFile], fields: AnyFields, timed: bool = True) -> None:
         super().__init__()
         self.files = files
         self.fields = fields
@@ -332,7 +327,7 @@ class ReadSideBySide(beam.PTransform[Any, Any]):
         return EventsRead(read[EVENTS], read[DEAD_LETTERS])
 
 
-def _stamped_parts(file: EventFile, fields: FieldMapping, timed: bool) -> Iterator[Any]:
+def _stamped_parts(file: EventFile, fields: AnyFields, timed: bool) -> Iterator[Any]:
     """Cut a file into parts; those with a least time come at that time, if they are asked for."""
     for part in timed_parts(fields, file):
         if part.least is None:

@@ -15,7 +15,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms import checks
 from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import (
     ARRIVAL,
     CLOCKS,
@@ -81,7 +81,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
     def __init__(
         self,
         pattern: str,
-        fields: FieldMapping | None = None,
+        fields: AnyFields | None = None,
         format: str | None = None,
         *,
         seconds: float = 1.0,
@@ -218,7 +218,7 @@ class _CutFile(TakeFile):
 class _ReadWatchedPart(ReadPart):
     """Reads one part; what cannot be read any further becomes a dead letter."""
 
-    def __init__(self, fields: FieldMapping) -> None:
+    def __init__(self, fields: AnyFields) -> None:
         super().__init__(fields)
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
 

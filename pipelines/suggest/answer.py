@@ -10,18 +10,19 @@ from functools import partial
 from typing import Any
 
 from privstream.mechanisms.limits.suggested_limits import ENOUGH_ERROR, ENOUGH_FOUND, LARGEST_EPSILON
+from privstream.pipelines.accounts.ledger import DEFAULT_DATASET
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.plot.picture_spec import check_picture, read_rows, write_picture
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.plan_command import rounded_up
 from privstream.pipelines.questions.public_lists import moment
+from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run_command import RunCommand
-from privstream.pipelines.sinks.row_files import iso_8601
+from privstream.pipelines.questions.spec import loaded
+from privstream.pipelines.sinks.row_files import iso_8601, read_rows
 from privstream.pipelines.suggest.command import QUANTILES, SPEC, TERMINAL
-from privstream.pipelines.suggest.picture import prepare
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import LimitShare
-from privstream.transforms.timing.steps import MICROS
+from privstream.transforms.timing.steps import Steps
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -45,6 +46,9 @@ FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "ti
 FORMS |= dict.fromkeys(("null", "trim", "where"))
 """Options of the input that the command after it needs as well, with their defaults."""
 
+PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET, "streams": None}
+"""Options of what is promised to whom, and whose budget is spent, which that command needs as well, likewise."""
+
 NOBODY = (
     "Nothing can be suggested: too few people to be seen with this epsilon. It takes some {least:,.0f} people with "
     "alike numbers; with --epsilon {epsilon:g} it would take 100. Rows say how many people there may be."
@@ -67,7 +71,7 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         raise UsageError("output must be a file where picture is given: it is drawn from the rows")
     if picture is not None:
         try:
-            check_picture(picture, "--picture")
+            loaded("plot.picture_spec.check_picture")(picture, "--picture")
         except ValueError as error:
             raise UsageError(str(error)) from error
     spec = replace(SPEC, item="", whole_values=False) if arguments.question == QUANTILES else SPEC
@@ -80,7 +84,7 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
     for line in suggestions(found, promise):
         Console().print(line, soft_wrap=True)
     if picture is not None:
-        write_picture(picture, partial(prepare, found, promise))
+        loaded("plot.picture_spec.write_picture")(picture, partial(loaded("suggest.picture.prepare"), found, promise))
 
 
 def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:
@@ -143,25 +147,37 @@ def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Ite
             f"Predicted: some {told.found * items:.0f} of the {items} largest items are found, if they last all "
             f"windows; their counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
         )
+    most = max(round(row.error, 2) for row in found if row.error is not None)
+    if most <= ENOUGH_ERROR and (told.found is None or round(told.found * items) >= ENOUGH_FOUND * items):
+        return  # as far as the figures above show
     if told.enough_epsilon is not None:
         enough = "errors would be at most a half" if told.found is None else ENOUGH.format(items=items)
         yield f"With --for_epsilon {told.enough_epsilon:g} {enough}. Windows with more people help as well."
-    elif told.error > ENOUGH_ERROR or (told.found is not None and told.found < ENOUGH_FOUND):
+    else:
         yield f"No epsilon up to {LARGEST_EPSILON:g} would show much more: it takes windows with more people."
 
 
 def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> str:
     """Return the command that uses what is suggested."""
-    zone = parameters.get("time_zone") or "UTC"
-    start, end = (None if (at := parameters.get(name)) is None else moment(name, at, zone) for name in ("start", "end"))
-    if end is None:
-        end = (start or 0.0) + parameters["windows"] * parameters["window"]
-    times = [f"--{name} {iso_8601(round(at * MICROS))}" for name, at in (("start", start or 0.0), ("end", end))]
-    window = f"--window {parameters['window']:g} {' '.join(times)}"
-    budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
     limits = " ".join(row.suggested for row in rows if row.suggested)
     files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *_forms(parameters, limits)])
-    return f"privstream {parameters['question']} {files} {window} {budget} {limits}"
+    budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
+    names = parameters.get("streams") or ()
+    one = "@STREAMS" if any("," in name for name in names) else ",".join(names) or None
+    promised = "".join(f" {option}" for option in _options({**parameters, "streams": one}, PROMISED))
+    return f"privstream {parameters['question']} {files} {_windows(parameters)} {budget}{promised} {limits}"
+
+
+def _windows(parameters: Mapping[str, Any]) -> str:
+    """Return the options that name the windows; the end is one of a window, also where their number was given."""
+    zone, window = parameters.get("time_zone"), parameters["window"]
+    start, end = (
+        None if (at := parameters.get(name)) is None else moment(name, at, zone or "UTC") for name in ("start", "end")
+    )
+    steps = Steps.of(window=by_clocks(window, zone), start=start, end=end, windows=parameters.get("windows"))
+    assert steps.first is not None and steps.end is not None  # both must be given
+    first, last = (iso_8601(at.micros) for at in (steps.bounds(steps.first)[0], steps.bounds(steps.end - 1)[1]))
+    return f"--window {window if isinstance(window, str) else f'{window:g}'} --start {first} --end {last}"
 
 
 def _forms(parameters: Mapping[str, Any], limits: str) -> Iterator[str]:
@@ -169,9 +185,14 @@ def _forms(parameters: Mapping[str, Any], limits: str) -> Iterator[str]:
     unused = {"item_field"} if parameters["question"] == QUANTILES else set()
     if parameters["question"] != QUANTILES and "--max_value" not in limits:
         unused |= {"value_field", "value_unit", "decimal"}
-    for name, default in FORMS.items():
+    yield from _options(parameters, {name: default for name, default in FORMS.items() if name not in unused})
+
+
+def _options(parameters: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield options as they were given, but for those with their defaults."""
+    for name, default in defaults.items():
         given = parameters.get(name)
-        if given is None or given is False or given == default or name in unused:
+        if given is None or given is False or given == default:
             continue
         for value in [given] if isinstance(given, str | float | int) else given:
             yield f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-from privstream.mechanisms import FoundKeys, SeededNoise, checks
+from privstream.mechanisms import FoundKeys, SeededNoise
 from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS
 from privstream.mechanisms.limits.sample import TOP, Kept, Sample, Shown
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.questions.input_output import reader
 from privstream.pipelines.questions.public_lists import moment
+from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.runners import launch
 from privstream.pipelines.terminal import say
 from privstream.transforms.limits.sampling import SampleContributions
-from privstream.transforms.timing.steps import Steps, last_end
+from privstream.transforms.timing.steps import Steps
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -98,11 +99,10 @@ def _read(plan: PlanCommand, arguments: argparse.Namespace) -> Sample:
         None if (given := getattr(arguments, name)) is None else moment(name, given, arguments.time_zone or "UTC")
         for name in ("start", "end")
     )
-    window = checks.real("window", arguments.window)
-    last = last_end(window, start, end, arguments.windows)
-    if last is None:
+    if end is None and arguments.windows is None:
         raise ValueError("end or windows must be given with like")
-    steps = Steps.of(window=window, start=start, end=last)
+    window = by_clocks(arguments.window, arguments.time_zone)
+    steps = Steps.of(window=window, start=start, end=end, windows=arguments.windows)
     arguments.windows = steps.count
     files = {"input": arguments.like} | dict.fromkeys(NO_FILES)
     read = reader(plan.spec, argparse.Namespace(**(vars(arguments) | files)))
@@ -113,7 +113,8 @@ def _read(plan: PlanCommand, arguments: argparse.Namespace) -> Sample:
             events = (pipeline | "Read" >> read).events
             events | SampleContributions(steps) | "Save" >> beam.Map(partial(_save, path=str(path)))
 
-        counters = launch.run(launch.parse_beam_options([]), build)
+        counted = launch.run(launch.parse_beam_options([]), build)
+        counters = launch.summed((name, number) for (_, name), number in counted.items())
         if not path.exists():
             raise ValueError("like must have events that can be used, between start and end: it has none")
         sample: Sample = pickle.loads(path.read_bytes())

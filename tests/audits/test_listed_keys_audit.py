@@ -195,6 +195,7 @@ def worst(mechanism, epsilon):
     return max((divergence(cached(one), cached(other), epsilon), one, other) for one, other in neighbours())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [1, 3])
 def test_what_is_seen_of_a_key_stays_within_all_three_deltas(least):
     for epsilon in EPSILONS:

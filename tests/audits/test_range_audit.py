@@ -136,3 +136,33 @@ class TestBrokenNoiseFalls:
         height = mechanism_for(duplicates)._noise.epoch(0).height
         assert height == 2
         assert loss(shifts, duplicates, epsilon=height / (height - 1)) > 1.2
+
+
+ASKED = ((1, 3), (2, 4), (4, 4), (3, 5))
+FAMILIES = (ASKED, ((1, 2), (3, 4), (5, 5)), tuple((1, high) for high in range(1, 6)), ((1, 5), (1, 3), (4, 5), (2, 3)))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("asked", FAMILIES)
+def test_noise_of_known_ranges_is_for_the_point_in_most_parts_and_one_part_fewer_is_refuted(asked, delta):
+    """The counts of parts, found from noiseless answers of single points, move in as many parts as noise is for."""
+    mechanism = RangeCounter(epsilon=1.0, delta=delta, universe=5, horizon=1, duplicates="counted", asked=asked)
+    starts, ends = np.array(sorted(asked)).T
+    numbers, pieces = mechanism._cover(starts, ends + 1)
+    matrix = np.zeros((len(asked), pieces.max() + 1), np.int64)
+    np.add.at(matrix, (numbers, pieces), 1)
+    counts = np.array([[low <= point <= high for low, high in sorted(asked)] for point in range(1, 6)]).astype(np.int64)
+    most = 0
+    for moved in counts:
+        # The least number of parts of which the answers move as they do is what a point is in, if parts are disjoint.
+        choices = itertools.product((0, 1), repeat=matrix.shape[1])
+        most = max(most, min(sum(chosen) for chosen in choices if np.array_equal(matrix @ chosen, moved)))
+    law, noise = mechanism._noise.epoch(0).law, mechanism._noise
+    assert noise.levels == most
+    if delta:
+        assert math.sqrt(most) / law.sigma <= largest_shift(1.0, delta)
+        return
+    assert most / law.scale <= 1
+    if most > 1:
+        fewer = dataclasses.replace(noise, levels=most - 1).epoch(0).law
+        assert most / fewer.scale > 1

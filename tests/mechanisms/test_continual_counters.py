@@ -1,5 +1,6 @@
 """Continual counters against slow references, exact laws, the published table, and their refusals."""
 
+import itertools
 import math
 
 import mpmath
@@ -231,6 +232,46 @@ def matrix_norm_paid(counter, delta):
         return counter.law.scale * counter.epsilon
     fraction = getattr(counter, "fraction", 0)
     return math.ldexp(math.sqrt(counter.law.sigma**2 - 4), -fraction) * largest_shift(counter.epsilon, delta)
+
+
+class TestRowsPerStep:
+    """A person who has few rows at one step moves noise less: by brute force, and no less than that."""
+
+    STEPS, ROWS = 6, 5
+
+    def counter(self, most, **options):
+        common = {"epsilon": 1.0, "delta": 1e-6, "horizon": self.STEPS, "rows_per_unit": self.ROWS}
+        return BufferedToeplitzCounter(**common, rows_per_step=most, **options)
+
+    def longest(self, counter, most):
+        """Return the largest |sum over steps of n_t r^(t)|, of all that a person may do."""
+        matrix = linalg.toeplitz(counter.factor.coefficients, np.zeros(self.STEPS))
+        rows = itertools.product(range(most + 1), repeat=self.STEPS)
+        return max(float(np.linalg.norm(matrix @ each)) for each in map(np.array, rows) if each.sum() <= self.ROWS)
+
+    @pytest.mark.parametrize("most", [1, 2, 4, 5])
+    def test_noise_is_enough_for_all_that_a_person_may_do_and_that_for_one_row_a_step_is_not(self, most):
+        counter, shift = self.counter(most), largest_shift(1.0, 1e-6)
+        sigma = math.ldexp(counter.law.sigma, -counter.fraction)
+        assert self.longest(counter, most) / sigma <= shift
+        if most in (1, 5):  # limits that divide the number of rows are paid for exactly, but for rounding
+            assert self.longest(counter, most) / sigma > 0.97 * shift
+        if most > 1:
+            less = self.counter(1)
+            assert self.longest(counter, most) / math.ldexp(less.law.sigma, -less.fraction) > shift
+
+    def test_limits_make_noise_smaller_and_have_noise_of_their_own(self):
+        free, two, one = (self.counter(most) for most in (None, 2, 1))
+        assert free.law.sigma > two.law.sigma > one.law.sigma
+        assert self.counter(5).law == self.counter(9).law == free.law
+        assert len({each.parameters for each in (free, two, one)}) == 3
+        assert b"rows_per_step" not in free.parameters
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="rows_per_step must be >= 1"):
+            self.counter(0)
+        with pytest.raises(ValueError, match="rows_per_step must be None without rows_per_unit"):
+            BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, rows_per_step=1)
 
 
 class TestReferences:

@@ -638,6 +638,7 @@ def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, risi
     assert seen > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [2, 5, 40])
 @pytest.mark.parametrize("largest", [None, 9])
 def test_counts_of_several_windows_are_sums_of_what_is_published_of_one(short_memory, windows, largest):

@@ -501,3 +501,17 @@ class TestFlags:
                 ColumnFlags(epsilon=1.0, columns=3, thresholds=thresholds)
         with pytest.raises(ValueError, match="epsilon must be < 3"):
             ColumnFlags(epsilon=3.5, delta=1e-6, columns=1, thresholds=(1,))
+
+
+def test_rows_at_one_step_are_a_limit_for_counters_that_are_fed_at_every_step_alone():
+    common = {"epsilon": 1.0, "delta": 1e-6, "columns": 3, "row_columns": 1, "horizon": 12, "rows_per_unit": 12}
+    free, limited = (HistogramQueries(**common, mode="direct", rows_per_step=most) for most in (None, 1))
+    assert limited.error(1) < 0.7 * free.error(1)
+    assert b"rows_per_step" not in free.parameters
+    assert limited.parameters != free.parameters
+    anchored = [HistogramQueries(**common, mode="anchored", largest=9, rows_per_step=most) for most in (None, 1)]
+    assert anchored[0].error(9) == anchored[1].error(9)
+    pure = [HistogramQueries(**common | {"delta": 0.0}, mode="direct", rows_per_step=most) for most in (None, 1)]
+    assert pure[0].error(1) == pure[1].error(1)
+    with pytest.raises(ValueError, match="rows_per_step must be None without rows_per_unit"):
+        HistogramQueries(epsilon=1.0, columns=3, rows_per_step=1)

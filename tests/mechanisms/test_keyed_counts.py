@@ -442,6 +442,7 @@ def test_the_fields_of_wording_change_no_noise():
         replace(mechanism, min_people=2).restore(mechanism.snapshot(mechanism.initial_state()))
 
 
+@pytest.mark.slow
 def test_long_runs_are_drawn_from_four_buffers():
     mechanism = made(over="start", horizon=1 << 16, contributions=10, contributions_per_key=1)
     assert mechanism.law.noises[0].rows == 5

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, full_counts
-from privstream.mechanisms.monitor.holdings import UserCounters
+from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, full_counts
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.transforms.counts.contributions import CountContributions, Totals
@@ -18,21 +18,24 @@ from privstream.transforms.events.bounding import Used
 GIVEN = {"epsilon": 1.0, "delta": 1e-6, "contributions": 15, "horizon": 13, "full_share": 0.05}
 
 
-def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, float]:
-    """How far one person with so many contributions in each window moves both totals, in L2 norm: as the stage does."""
+def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, float, float]:
+    """How far one person with so many contributions in each window moves both totals, and how many people use up their
+    limit in each, in L2 norm: as the stage does.
+    """
     stage = CountContributions.__new__(CountContributions)
-    used, times, sums = Used({"left_out": UserCounters()}), 0, []
+    stage.contributions = limit
+    used, times, sums = Used({"left_out": UserCounters(), "times": UserCounters()}), 0, []
     for number in came:
         kept = min(number, limit - times)
         times += kept
         person = np.full(number, 7, np.uint64)
         added, charged = stage._added_up(totals, person, person[:kept], used)
-        used = used.after({"left_out": charged})
+        used = used.after({"left_out": charged, "times": Charges.of(person[:kept])})
         sums.append(added)
-    squares = np.square(np.array(sums)).sum(axis=0)
-    return math.sqrt(squares[0]), math.sqrt(squares[1])
+    return tuple(np.linalg.norm(np.array(sums), axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit):
     windows = 4
@@ -40,9 +43,10 @@ def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit):
     totals = Totals(found.per_window, found.in_all, ("0",))
     every = list(itertools.product(range(6), repeat=windows))
     norms = np.array([moved(came, limit=limit, totals=totals) for came in every])
-    most = math.sqrt(found.per_window * limit), math.sqrt(found.per_window * found.in_all)
+    most = math.sqrt(found.per_window * limit), math.sqrt(found.per_window * found.in_all), 1.0
     assert np.all(norms.max(axis=0) <= np.array(most) + 1e-9)
     assert norms[:, 0].max() > 0 and norms[:, 1].max() > 0.5 * most[1]
+    assert norms[:, 2].tolist() == [float(sum(came) >= limit) for came in every]
     # a stage that does not clip must break the bound
     unclipped = Totals(6, 6 * windows, ("0",))
     assert max(moved(came, limit=limit, totals=unclipped)[1] for came in every) > most[1]
@@ -61,9 +65,21 @@ def test_squared_shifts_of_all_parts_add_up_to_the_budget(kind, neighbouring, pe
         n * n / (n * (made.law.noises[0].law.sigma ** 2 - 4 / n)),
         persons * told.per_window * made.contributions / (kept**2 - 4),
         persons * told.per_window * told.in_all / (left_out**2 - 4),
+        squared_shift_of_counter(told.counter, persons),
     ]
     assert sum(squares) == pytest.approx(shift**2, rel=1e-6)
-    assert squares[1] + squares[2] == pytest.approx(0.05 * shift**2, rel=1e-6)
+    assert sum(squares[1:]) == pytest.approx(0.05 * shift**2, rel=1e-6)
+
+
+def squared_shift_of_counter(counter, persons):
+    """How far a person who uses up the limit at the first step moves z = R w, in squared deviations."""
+    assert counter.factor.exact or counter.fraction
+    if counter.factor.exact:
+        return persons / (counter.law.sigma**2 - 4 / persons)
+    square = persons * counter.factor.contribution_square(1)
+    norm = math.ldexp(math.sqrt(square) * (1 + 1e-12), counter.fraction)
+    norm += 2 * math.sqrt(persons * float(counter.factor.levels @ counter.factor.levels))
+    return norm**2 / (counter.law.sigma**2 - 4)
 
 
 def test_noise_is_never_smaller_than_its_proof_allows():
@@ -74,14 +90,35 @@ def test_noise_is_never_smaller_than_its_proof_allows():
 def test_totals_have_noise_of_their_own_bound_to_step_and_total():
     made = FoundKeys(**GIVEN)
     noise = SeededNoise(3)
-    one, again = (made.told(2, np.array([500, 40]), noise) for _ in range(2))
-    assert one.tolist() == again.tolist()
-    assert (one - [500, 40]).tolist() != (made.told(3, np.array([500, 40]), noise) - [500, 40]).tolist()
-    assert (one - [500, 40]).tolist() != (made.told(2, np.array([501, 41]), noise) - [501, 41]).tolist()
-    drawn = np.array([made.told(2, np.array([0, 0]), SeededNoise(seed)) for seed in range(400)])
-    scaled = drawn / np.array(made.left_out.stddevs)
+
+    def drawn(step, sums, source=noise):
+        return made.tell(step, np.array(sums), NOTHING_TOLD, source).numbers[:, -1] - sums
+
+    assert drawn(2, [500, 40, 7]).tolist() == drawn(2, [500, 40, 7]).tolist()
+    assert np.all(drawn(2, [500, 40, 7]) != drawn(3, [500, 40, 7]))
+    assert np.all(drawn(2, [500, 40, 7]) != drawn(2, [501, 41, 8]))
+    many = np.array([drawn(1, [0, 0, 0], SeededNoise(seed)) for seed in range(400)])
+    scaled = many / np.array([*made.left_out.stddevs, math.sqrt(made.left_out.counter.variance(1))])
     assert np.all(np.abs(scaled.std(axis=0) - 1) < 0.25)  # 7 standard deviations
-    assert abs(np.corrcoef(scaled.T)[0, 1]) < 0.35
+    assert np.abs(np.corrcoef(scaled.T) - np.eye(3)).max() < 0.35
+
+
+def test_people_who_used_up_their_limit_are_counted_since_the_start():
+    made, came, runs = FoundKeys(**GIVEN), np.arange(13) * 10, 300
+    assert made.left_out.counter.variance(13) < 5 * made.left_out.counter.variance(1)  # not one noise for each window
+    off, held = np.zeros((runs, 13)), np.zeros((runs, 13), bool)
+    for seed in range(runs):
+        told = NOTHING_TOLD
+        for step, number in enumerate(came, start=1):
+            told = made.tell(step, np.array([0, 0, number]), told, SeededNoise(seed))
+            found, lower, upper = made.left_out.used_up(int(told.numbers[2, -1]), step)
+            held[seed, step - 1] = lower <= came[:step].sum() <= upper
+            assert 0 <= lower <= found <= upper
+        assert told.used_up == came.sum()
+        off[seed] = told.numbers[2] - np.cumsum(came)
+    deviations = [math.sqrt(made.left_out.counter.variance(step)) for step in range(1, 14)]
+    assert np.all(np.abs(off.std(axis=0) / deviations - 1) < 0.3)  # 7 standard deviations
+    assert held.mean() > 0.9
 
 
 def test_without_a_share_nothing_changes():

@@ -248,6 +248,7 @@ class TestSuggestedLimits:
         assert chosen.prediction.found > 1.2 * of_error.found
         assert not chosen.prediction.enough
 
+    @pytest.mark.slow
     def test_the_epsilon_that_is_enough(self):
         found = histogram_of(GRID.tally(people()), 1e-3)
 

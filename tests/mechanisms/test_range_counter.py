@@ -542,3 +542,59 @@ class TestInputs:
 def test_noise_parameters_have_values():
     noise = RangeNoise(epsilon=1.0, delta=0.0, horizon=4, levels=3, impulses=2, unit=1)
     assert hash(noise) == hash(RangeNoise(epsilon=1.0, delta=0.0, horizon=4, levels=3, impulses=2, unit=1))
+
+
+class TestKnownRanges:
+    @settings(max_examples=settings.default.max_examples, deadline=None)
+    @given(
+        batches=BATCHES,
+        ranges=st.lists(st.tuples(st.integers(1, UNIVERSE), st.integers(1, UNIVERSE)), min_size=1, max_size=6),
+        delta=st.sampled_from([0.0, 1e-6]),
+    )
+    def test_without_noise_counts_are_those_of_the_reference(self, batches, ranges, delta):
+        asked = tuple((min(pair), max(pair)) for pair in ranges)
+        mechanism = RangeCounter(epsilon=EXACT, universe=UNIVERSE, duplicates="counted", asked=asked)
+        weights = reference(batches, "counted")
+        counts = mechanism.count(run(mechanism, batches), *zip(*asked, strict=True), SeededNoise(1))
+        assert counts.tolist() == [sum(weights.get(x, 0) for x in range(a, b + 1)) for a, b in asked]
+        noisy = RangeCounter(epsilon=1.0, delta=delta, universe=UNIVERSE, horizon=4, asked=asked)
+        first, after = (np.array(column) for column in zip(*asked, strict=True))
+        numbers, _ = noisy._cover(first, after + 1)
+        assert np.bincount(numbers).max() == noisy.widest(first, after) <= noisy._pieces.most
+
+    def test_the_parts_are_those_with_the_least_noise(self):
+        disjoint = tuple((1000 * i + 1, 1000 * i + 900) for i in range(20))
+        nested = tuple((1, 50 * i) for i in range(1, 21))
+        halves = ((1, 1 << 19), ((1 << 19) + 1, 1 << 20), (1, 1 << 20))
+        for asked, overlap, most in ((disjoint, 1, 1), (nested, 1, 20), (halves, 1, 2)):
+            pieces = RangeCounter(epsilon=1.0, universe=1 << 40, asked=asked)._pieces
+            assert (pieces.overlap, pieces.most) == (overlap, most)
+
+    def test_disjoint_ranges_have_the_noise_of_one_part_whatever_the_universe(self):
+        asked = ((1, 10), (11, 1 << 37))
+        known, one = (
+            RangeCounter(epsilon=1.0, universe=universe, horizon=8, asked=ranges)
+            for universe, ranges in ((1 << 37, asked), (1, ((1, 1),)))
+        )
+        assert known.variance(8) == one.variance(8)
+        any_ranges = RangeCounter(epsilon=1.0, universe=1 << 37, horizon=8)
+        assert any_ranges.variance(8) > 38**2 * known.variance(8) * 0.99
+
+    def test_other_ranges_are_refused_and_so_are_consistent_counts(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=9, asked=((1, 4), (2, 4)))
+        state = run(mechanism, [([1], [True])])
+        assert len(mechanism.count(state, [2, 1, 2], [4, 4, 4], SeededNoise(1))) == 3
+        for low, high in ((1, 3), (2, 9), (4, 4)):
+            with pytest.raises(ValueError, match="ranges that are asked"):
+                mechanism.count(state, [low], [high], SeededNoise(1))
+        with pytest.raises(ValueError, match="asked must be empty with consistent"):
+            RangeCounter(epsilon=1.0, universe=9, asked=((1, 4),), consistent=True)
+        with pytest.raises(ValueError, match="high must be >= low"):
+            RangeCounter(epsilon=1.0, universe=9, asked=((4, 1),))
+
+    def test_noise_of_other_ranges_is_another_one(self):
+        one, other = (RangeCounter(epsilon=1.0, universe=9, asked=asked) for asked in (((1, 4),), ((1, 4), (5, 9))))
+        again = RangeCounter(epsilon=1.0, universe=9, asked=((5, 9), (1, 4), (1, 4)))
+        assert len({one.parameters, other.parameters}) == 2
+        assert again.parameters == other.parameters
+        assert b"asked" not in RangeCounter(epsilon=1.0, universe=9).parameters

@@ -21,7 +21,7 @@ from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import node_law
 from privstream.mechanisms.counters.trees import KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.noise.tails import series_share
 from privstream.mechanisms.privacy.units import EVENT
@@ -343,6 +343,18 @@ class TestAccuracy:
         updates = int(np.abs(changes).sum())
         assert published.error_bounds[-1] <= mechanism.error(600, updates)
         assert mechanism.error(600, updates) <= mechanism.error(601, 10 * updates)
+
+    @pytest.mark.parametrize(("horizon", "laplace"), [(1, True), (4, True), (30, False)])
+    def test_direct_noise_with_delta_is_the_smaller_one_and_has_a_label_of_its_own(self, horizon, laplace):
+        pure, noisy = (SetCardinality(epsilon=1.0, delta=d, horizon=horizon, mode="direct") for d in (0.0, 1e-6))
+        assert isinstance(noisy.algorithm.law, DiscreteLaplace) is laplace
+        assert noisy.error(horizon) <= pure.error(horizon)
+        if laplace:
+            assert noisy.algorithm.law == pure.algorithm.law
+            source, sizes = SeededNoise(1).derive("laplace"), np.full(horizon, 10**6)
+            labels = source.bind(np.arange(1, horizon + 1, dtype=np.uint64), sizes)
+            published = noisy.algorithm.run(noisy.initial_state(), sizes, SeededNoise(1))[1].estimates - sizes
+            assert published.tolist() == noisy.algorithm.law.draw(source, labels).tolist()
 
     @pytest.mark.parametrize("noise", [0.7, 1.0])
     def test_direct_noise_has_its_law_and_no_other(self, noise):

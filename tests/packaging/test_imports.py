@@ -19,6 +19,14 @@ PACKAGES = ("mechanisms", "transforms", "pipelines")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "privstream", "scipy", "typing_extensions"}
 
+LOADED = """
+import sys
+from privstream.pipelines.cli import main
+status = main(sys.argv[1:])
+print("loaded", *sorted({"apache_beam", "dp_accounting", "matplotlib", "pyarrow", "scipy"} & sys.modules.keys()))
+sys.exit(status)
+"""
+
 WITHOUT_BEAM = """
 import importlib, pkgutil, sys
 
@@ -77,7 +85,7 @@ def rooms(layer: Path) -> dict[str, set[str]]:
     """Which rooms of a layer each of its rooms imports from; a module outside of rooms is one by itself."""
     known = {path.stem for path in layer.iterdir()}
     found: dict[str, set[str]] = {}
-    for path in layer.rglob("*.py"):
+    for path in (*layer.rglob("*.py"), *layer.rglob("*.pyi")):  # a package's exports are listed in a stub
         names = [name.split(".") for name in imported_modules(path)]
         own = [parts[2] for parts in names if parts[:2] == ["privstream", layer.name] and len(parts) > 2]
         room = path.relative_to(layer).with_suffix("").parts[0]
@@ -154,3 +162,39 @@ def test_tests_import_the_installed_package() -> None:
     for package, home in homes.items():
         module = importlib.import_module(f"privstream.{package}")
         assert Path(module.__file__ or "").parent.samefile(home)
+
+
+def loaded_by(folder: Path, *arguments: str) -> set[str]:
+    """Return which libraries that take long to load a command has loaded."""
+    command = [sys.executable, "-c", LOADED, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+def test_budgets_need_no_beam_and_accountants_only_where_losses_are_composed(tmp_path: Path) -> None:
+    ledger = ("--ledger", "ledger.jsonl")
+    for command in (("set", "--dataset", "d", "--limit", "1"), ("verify",), ("show",)):
+        assert not loaded_by(tmp_path, "budget", *command, *ledger) - {"scipy"}, command
+
+
+@pytest.mark.slow
+def test_plans_and_suggestions_load_no_accountant_and_nothing_that_draws(tmp_path: Path) -> None:
+    windows = ("--window", "1h", "--start", "2024-01-01", "--end", "2024-01-02")
+    (tmp_path / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:00Z\n")
+    plan = ("plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--window", "1h", "--windows", "24")
+    suggest = ("suggest", "--input", "events.csv", *windows, "--epsilon", "0.1")
+    for command in ((*plan, "--max_contributions", "10"), suggest):
+        assert not loaded_by(tmp_path, *command) & {"dp_accounting", "matplotlib"}, command
+
+
+@pytest.mark.parametrize("package", ["mechanisms", "transforms"])
+def test_a_package_loads_what_is_named_and_no_more(package: str, tmp_path: Path) -> None:
+    """Each name of the stub is there, and so is the list of all; whoever names a submodule loads that alone."""
+    module = importlib.import_module(f"privstream.{package}")
+    assert all(getattr(module, name).__name__ == name for name in module.__all__)
+    with pytest.raises(AttributeError, match=f"^module 'privstream.{package}' has no attribute 'Nothing'$"):
+        _ = module.Nothing
+    program = "import privstream.mechanisms.checks, sys; print(sum(name[:11] == 'privstream.' for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 3

@@ -54,7 +54,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(source: Path) -> set[str]:
     """Every module of the three folders, and the data files that belong to them."""
-    suffixes = {".py", ".typed", ".yaml", ".html", ".css", ".js"}
+    suffixes = {".py", ".pyi", ".typed", ".yaml", ".html", ".css", ".js"}
     return {
         f"privstream/{path.relative_to(source).as_posix()}"
         for package in PACKAGES
@@ -129,6 +129,7 @@ def test_sdists_hold_sources_and_no_tests(beam_archive: Path, legacy_archive: Pa
     }
 
 
+@pytest.mark.slow
 @some_quick("kind", ["wheel", "beam_archive"], "wheel")
 def test_every_archive_installs_the_same_files(
     kind: str, request: pytest.FixtureRequest, expected: set[str], tmp_path: Path

@@ -24,6 +24,7 @@ README_MAX_LINES = 150
 
 # Where documents may point. Packages come from wherever the machine is set up to fetch them: no file names a registry.
 LINKS = {
+    "json-schema.org",
     "127.0.0.1",
     "arxiv.org",
     "beam.apache.org",

@@ -43,6 +43,7 @@ def watch(clinic, output, *options, events="events.parquet"):
     return cli.main(["alerts", *files, "--noise_key_file", clinic["key"], *OPTIONS, *options])
 
 
+@pytest.mark.slow
 def test_alerts_keep_their_promise(clinic, tmp_path):
     output = tmp_path / "alerts.jsonl"
     same = ["--run_id", "same", "--ledger", "none"]

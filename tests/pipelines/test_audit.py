@@ -8,15 +8,29 @@ import numpy as np
 import pytest
 from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.keyed_counts import found_keys
+from privstream.mechanisms.keyed_counts.discovery import calibrate_discovery
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command
-from privstream.pipelines.audit.attacks import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
-from privstream.pipelines.audit.audit_command import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
+from privstream.pipelines.audit.attacks import SUSPECT, Seen, Sent, Transcript, all_windows, crowd, most_telling
+from privstream.pipelines.audit.audit_command import (
+    CONSISTENT,
+    NO_POWER,
+    REFUTED,
+    WRONG,
+    Finding,
+    Trying,
+    overall,
+    weakest,
+)
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
 from privstream.pipelines.audit.trials import Trials
+from privstream.pipelines.audit.whole_run import ENOUGH, RUNS, planned, trials_of, whole_runs
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import loaded
 from privstream.transforms.counts import contributions
 from scipy import stats
@@ -138,14 +152,19 @@ class TestTrials:
         assert abs(correlation) < 6.5 / math.sqrt(200)
 
 
-def count_all(monkeypatch):
-    """Let people count as often as they come."""
-    monkeypatch.setattr(contributions, "within_limit", lambda people, limit, used, draws: np.ones(len(people), bool))
-
-
 def never_halt(monkeypatch):
     """Let alerts go on when their budget is spent."""
     monkeypatch.setattr(GapTests, "budget", 1 << 40)
+
+
+def let_one_person_in(monkeypatch):
+    """Publish items as if nobody could be alone with one: what is above 1 with noise."""
+
+    def uncharged(*given):
+        law = calibrate_discovery(*given)
+        return replace(law, scales=tuple(replace(scale, least=1, threshold=2) for scale in law.scales))
+
+    monkeypatch.setattr(found_keys, "calibrate_discovery", uncharged)
 
 
 class TestLimits:
@@ -154,13 +173,126 @@ class TestLimits:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("word", "name", "broken"),
-        [("counts", "too many contributions", count_all), ("alerts", "a budget that is spent", never_halt)],
+        [
+            ("alerts", "a budget that is spent", never_halt),
+            ("counts", "a person alone with an item", let_one_person_in),
+        ],
     )
     def test_a_run_without_its_limit_is_refuted(self, word, name, broken, monkeypatch):
         (attack,) = (attack for attack in attacks(word) if attack.name == name)
         broken(monkeypatch)
         trials = Trials(question(word), attack, attack.options, 1600, SeededNoise(6))
         assert measure(*trials.run(), trials.guarantee, WRONG).violated
+
+
+def fitted(word, number, trials=400):
+    """What an attack on all that is published finds."""
+    spec = question(word)
+    return Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG).find(whole_runs(spec)[number])
+
+
+class TestWholeRuns:
+    @pytest.mark.parametrize(
+        ("word", "number"),
+        [
+            pytest.param(word, number, marks=[] if (word, number) == ("alerts", 0) else pytest.mark.slow)
+            for word, runs in RUNS.items()
+            for number in range(len(runs))
+        ],
+    )
+    def test_a_crowd_sends_all_that_may_count_and_all_of_it_is_read(self, word, number):
+        """With hardly any noise, transcripts are the truth."""
+        attack = whole_runs(question(word))[number]
+        trials = Trials(question(word), attack, {**attack.options, "epsilon": 300.0}, 4, SeededNoise(1), people=3)
+        one, other = trials.run()
+        moved = np.rint((one - other).mean(axis=0))
+        assert moved.min() == 0 or word != "counts"
+        assert moved.sum() >= 3 * attack.transcript.counted
+
+    def test_what_limits_leave_no_choice_about_is_sent_beyond_them(self):
+        assert planned(4, 3, ["a", "b"], 1) == [["a"]] * 4
+        assert planned(3, 3, ["a", "b"], 2) == [["a", "b"], ["a"], ["a", "b"]]
+        assert planned(2, 4, ["a", "b"], 2) == [["a", "b"]] * 2
+
+    def test_many_events_leave_fewer_trials_and_still_enough(self):
+        few, many = Transcript(lambda made, rows: [], 1, 10), Transcript(lambda made, rows: [], 100, 10_000)
+        assert trials_of(few, 4000, 5) == 4000
+        assert trials_of(many, 4000, 20) == ENOUGH
+        assert trials_of(many, 400, 20) == 400
+
+    @pytest.mark.slow
+    def test_most_of_the_claim_is_measured(self):
+        found = fitted("counts", 1, 1600).real
+        assert 0.8 * found.claimed < found.measured <= 1.05 * found.claimed
+        assert not found.violated
+
+    @pytest.mark.slow
+    def test_a_limit_that_is_off_by_one_is_refuted(self, monkeypatch):
+        within = contributions.within_limit
+        monkeypatch.setattr(
+            contributions, "within_limit", lambda people, limit, used, draws: within(people, limit + 1, used, draws)
+        )
+        assert fitted("counts", 0, 1600).verdict == REFUTED
+
+
+def written(path, word="counts", method=None, **options):
+    """Write the guarantee file of a run."""
+    given = {"window": 60, "start": 0, "end": 240, "epsilon": 1.0, "max_contributions": 2} | options
+    spec = question(word)
+    made = spec.transform_class(**arguments_of(spec, given, streams=False), noise=SeededNoise(1))
+    accuracy = {} if method is None else {"method": method}
+    content = {"made_by": {"command": f"privstream {word}"}, "parameters": given, "accuracy": accuracy}
+    path.write_text(json.dumps({**content, "guarantee": guarantee_record(made.guarantee)}))
+    return str(path)
+
+
+class TestFiles:
+    @pytest.mark.slow
+    def test_a_run_is_attacked_with_its_own_parameters(self, tmp_path, capsys):
+        path = written(tmp_path / "rows.csv.guarantee.json", domain=["a", "b"], max_contributions=3, delta=1e-9)
+        assert cli.main(["audit", path, "--json", "--trials", "1600"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["claimed_epsilon"] == 1.0
+        assert 0.8 < said["measured_epsilon"] < 1.05
+        assert said["unit"] == "one person over the whole run"
+        (attack,) = said["attacks"]
+        assert attack["claimed"]["delta"] == 1e-9
+        assert attack["found"]["model"] in ("Gaussian", "Laplace")
+
+    @pytest.mark.slow
+    def test_a_file_that_claims_less_than_its_parameters_is_refuted(self, tmp_path, capsys):
+        path = tmp_path / "rows.csv.guarantee.json"
+        written(path, domain=["a"])
+        content = json.loads(path.read_text())
+        content["guarantee"] |= {"epsilon": 0.85, "curve": {"type": "PureDp", "at_epsilon": 0.85, "at_delta": 0.0}}
+        path.write_text(json.dumps(content))
+        assert cli.main(["audit", str(path), "--trials", "1600"]) == 1
+        assert "is refuted" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("word", "options", "error"),
+        [
+            ("cardinality", {"leave_values": ["out"], "max_contributions": None}, "privstream audit cardinality"),
+            ("counts", {"end": None, "forget": True, "delta": 1e-6}, "start, and end or windows must be given"),
+            ("counts", {"domain": ["a"], "neighbouring": "replace_one"}, "attacks add or remove one unit"),
+            (
+                "histogram",
+                {"domain": ["a", "b"], "unit": "person"},
+                "method must be direct_counters with delta > 0",
+            ),
+        ],
+    )
+    def test_runs_that_are_not_attacked_are_refused(self, word, options, error, tmp_path, capsys):
+        path = written(tmp_path / "rows.guarantee.json", word, **options)
+        assert cli.main(["audit", path, "--trials", "400"]) == 2
+        assert error in capsys.readouterr().err
+
+    def test_what_is_no_guarantee_is_refused(self, tmp_path, capsys):
+        path = tmp_path / "rows.json"
+        assert cli.main(["audit", str(path)]) == 2
+        path.write_text("{}")
+        assert cli.main(["audit", str(path)]) == 2
+        assert "made_by" in capsys.readouterr().err
 
 
 def finding(verdict):
@@ -177,7 +309,7 @@ class TestCommand:
         [(CONSISTENT, 0, "all controls were caught"), (REFUTED, 1, "is refuted"), (NO_POWER, 4, "has no power")],
     )
     def test_verdicts_and_exit_statuses(self, verdict, status, words, monkeypatch, capsys):
-        monkeypatch.setattr(audit_command, "find", lambda *given: finding(verdict))
+        monkeypatch.setattr(audit_command.Trying, "find", lambda *given: finding(verdict))
         assert cli.main(["audit", "ranges"]) == status
         shown = capsys.readouterr()
         assert words in shown.err
@@ -189,14 +321,22 @@ class TestCommand:
         assert overall([found[CONSISTENT], found[NO_POWER]]) == NO_POWER
         assert overall([found[CONSISTENT], found[REFUTED], found[NO_POWER]]) == REFUTED
 
+    def test_the_weakest_attack_is_one_on_epsilon(self):
+        strong, weak = finding(REFUTED), finding(CONSISTENT)
+        on_delta = replace(weak, attack=replace(weak.attack, about="delta"))
+        assert weakest([strong, weak]) is weak
+        assert weakest([strong, on_delta]) is strong
+
     def test_json_and_picture(self, monkeypatch, capsys, tmp_path):
-        monkeypatch.setattr(audit_command, "find", lambda *given: finding(CONSISTENT))
+        monkeypatch.setattr(audit_command.Trying, "find", lambda *given: finding(CONSISTENT))
         picture = tmp_path / "audit.svg"
         assert cli.main(["audit", "ranges", "--json", "--output", str(picture), "--trials", "400"]) == 0
         said = json.loads(capsys.readouterr().out)
         assert said["verdict"] == CONSISTENT
         assert said["trials"] == 400
-        (first, _) = said["attacks"]
+        assert (said["claimed_epsilon"], said["unit"]) == (1.0, "one person over the whole run")
+        assert said["measured_epsilon"] == said["attacks"][0]["found"]["measured_epsilon"] < 1
+        first, *_ = said["attacks"]
         assert first["claimed"]["epsilon"] == 1.0
         assert first["found"]["epsilon_at_least"] < 1 < first["control"]["epsilon_at_least"]
         assert [point["epsilon"] for point in first["found"]["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]

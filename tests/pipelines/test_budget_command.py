@@ -113,6 +113,15 @@ def test_deltas_that_come_to_1_promise_nothing_but_are_added() -> None:
     assert (found.epsilon, found.delta) == (pytest.approx(2 * EPSILON), 1.0)
 
 
+def test_a_table_of_long_names_fits_a_terminal(tmp_path, capsys) -> None:
+    """Eighty letters are enough for the longest command, a whole run id and each head."""
+    long = replace(entry(1, gaussian()), command="heavy-hitters", name="run-0123456789abcdef")
+    budget_of = ["budget", "--ledger", str(write(tmp_path / "ledger", long))]
+    assert cli.main(budget_of) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown and all(len(line) <= 80 for line in shown.splitlines())
+
+
 def test_repetitions_are_free_and_each_unit_has_all_that_concerns_it(tmp_path, capsys) -> None:
     again, other_key = entry(1, pure(1.0)), replace(entry(1, pure(1.0)), key="fedcba9876543210")
     path = write(

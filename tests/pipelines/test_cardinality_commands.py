@@ -84,6 +84,7 @@ def test_users_have_noise_for_their_whole_life(
     assert "--max_updates was passed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     visits = ["--visits_per_person", "1", "--method", "visit_counter", "--epsilon", "5"]
     assert command(building, tmp_path / "v.jsonl", *DOORS, *visits) == 0

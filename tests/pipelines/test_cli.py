@@ -135,6 +135,7 @@ def test_errors_are_one_line_and_a_status(
     ("arguments", "message"),
     [
         (["--nonsense"], "unknown option --nonsense"),
+        (["--windows", "7"], "unknown option --windows: this command takes --end"),
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
         (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),

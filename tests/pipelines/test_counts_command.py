@@ -24,7 +24,8 @@ LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
 FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound", "lower", "upper",
           "smoothed", "smoothed_lower", "smoothed_upper", "reported_at", "backfilled",
           "rise", "rise_lower", "rise_upper", "rise_probability",
-          "kept", "left_out", "full", "full_lower", "full_upper")  # fmt: skip
+          "kept", "left_out", "used_up", "used_up_lower", "used_up_upper",
+          "full", "full_lower", "full_upper")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["sum_stddev"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_path: Path) -> None:
     options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value_field", "cents"]
     one = count(shop, tmp_path / "1.jsonl", *options)
@@ -157,6 +159,8 @@ def test_a_plan_of_months(capsys: pytest.CaptureFixture[str]) -> None:
         plan(capsys, "--window", window, "--windows", "12", "--epsilon", "1", *LIMITED) for window in ("1month", "30d")
     )
     assert of_months["budgets"][0]["methods"] == of_days["budgets"][0]["methods"]
+    in_berlin = ["--window", "1month", "--time_zone", "Europe/Berlin", "--windows", "12", "--epsilon", "1", *LIMITED]
+    assert plan(capsys, *in_berlin)["budgets"][0]["methods"] == of_days["budgets"][0]["methods"]
 
 
 def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:

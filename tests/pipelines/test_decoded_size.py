@@ -57,6 +57,7 @@ def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
     assert most < 64 * MEBIBYTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [1, 50])
 def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path):
     write(

@@ -99,14 +99,14 @@ def test_missing_and_empty_values_are_refused(bad, field):
     batch, refusals = normalise(**(columns | {field + "s": bad}), time_unit="s")
     assert batch[field].to_pylist() == ["a", "b"]
     reason = f"{field} must be present and not empty"
-    assert refusals == [(1, f"{field}_missing", reason), (2, f"{field}_missing", reason)]
+    assert [each[:3] for each in refusals] == [(1, f"{field}_missing", reason), (2, f"{field}_missing", reason)]
 
 
 @pytest.mark.parametrize("items", [pa.array([b"a", b"\xff"]), [b"a", b"\xff"], ["a", "\ud800"], ["a", "\udcff"]])
 def test_items_that_are_not_utf_8_are_refused(items):
     batch, refusals = normalise(["u", "u"], items, [1, 2], time_unit="s")
     assert batch["item"].to_pylist() == ["a"]
-    assert refusals == [(1, "item_encoding", "item must be valid UTF-8")]
+    assert [each[:3] for each in refusals] == [(1, "item_encoding", "item must be valid UTF-8")]
 
 
 def test_parquet_strings_are_not_trusted_to_be_utf_8():
@@ -129,7 +129,7 @@ def test_items_of_16_kibibytes_pass_and_longer_ones_do_not():
         ["u"] * 3, ["é" * (longest // 2), "x" * longest, "x" * longest + "x"], [1] * 3, time_unit="s"
     )
     assert batch.num_rows == 2
-    assert refusals == [(2, "item_long", "item must be at most 16384 bytes")]
+    assert [each[:3] for each in refusals] == [(2, "item_long", "item must be at most 16384 bytes")]
 
 
 def test_a_row_is_refused_once_for_its_first_fault():

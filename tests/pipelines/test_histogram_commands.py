@@ -89,6 +89,7 @@ def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "first 2 categories count in the whole run" in promise["paragraph"]
 
 
+@pytest.mark.slow
 def test_an_older_word_for_a_person_is_the_same_run(
     trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.calibration import Asked, calibrate, common_unit, rounded_down
 from privstream.pipelines.monitor.monitor_file import read_monitor
 from privstream.pipelines.monitor.yaml_file import read_document
+from privstream.transforms import KeyedCounts
 
 HEAD = """\
 data: {input: clicks.csv, user: customer, item: page, time: ts}
@@ -202,3 +203,29 @@ def test_budgets_are_rounded_down() -> None:
         1.8e-7,
         99.9999,
     ]
+
+
+@pytest.mark.parametrize("question", ["heavy-hitters, items_per_step: 2", "top-k, top: 3"])
+def test_questions_whose_command_needs_a_delta_get_one(tmp_path: Path, question: str) -> None:
+    """Their share of the total; the file names none."""
+    text = (
+        HEAD.replace("max_contributions: 4\n", "").replace("windows: 4", "renew_every: 4h")
+        + f"  found: {{question: {question}}}\n"
+    )
+    (found,) = read_monitor(monitor(tmp_path, text), str(tmp_path)).questions
+    assert found.transform(0.5, 1e-7).guarantee.delta == 1e-7
+
+
+def test_transforms_that_differ_in_fields_alone_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty questions take as much work as one of each kind."""
+    fields = ("user: customer", "item: country", "item: [country, page]", "where: ms > 3")
+    lines = [f"  q{number}: {{question: counts, {fields[number % 4]}}}\n" for number in range(20)]
+    few, many = (read_monitor(monitor(tmp_path, HEAD + "".join(some)), str(tmp_path)) for some in (lines[:1], lines))
+    made: list[object] = []
+    make = KeyedCounts.__init__
+    monkeypatch.setattr(KeyedCounts, "__init__", lambda self, **given: (made.append(self), make(self, **given))[1])
+    for each in (*many.questions, *few.questions):
+        each.transform(0.123, 1.23e-7)
+    assert len(made) == 1
+    few.questions[0].transform(0.124, 1.23e-7)
+    assert len(made) == 2

@@ -82,6 +82,7 @@ def test_a_picture_has_crosses_at_its_foot(known: int) -> None:
     assert all(foot > 0.8 * page["size"][1] for foot in feet)
 
 
+@pytest.mark.slow
 def test_many_quantiles_leave_room_for_their_lines() -> None:
     rows = [row_of("quantiles", hour, "")._replace(quantile=one / 40) for hour in range(2) for one in range(1, 40)]
     rows = [row._replace(lower=99.0, upper=101.0) if place < 39 else row for place, row in enumerate(rows)]

@@ -192,6 +192,10 @@ COMMANDS = {
     **{word: options(word) for word in EXAMPLES},
     "budget": "--ledger none",
     **{f"plan {word}": example.plan for word, example in EXAMPLES.items()},
+    "run": "monitor.yaml --dry_run",
+    "init": "events.jsonl",
+    "schema": "",
+    "views": "monitor.yaml",
     "report": "none.jsonl --output page.html",
     "serve": "none",
     "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
@@ -201,6 +205,17 @@ COMMANDS = {
         for name in cli.SIMULATIONS
     },
 }
+MONITOR = """\
+data: {input: events.jsonl}
+window: 1h
+start: 2024-01-01
+windows: 2
+privacy: {epsilon: 1, delta: 0}
+questions:
+  present: {question: cardinality, timeout: 30m}
+noise_key_file: key
+output: {folder: out}
+"""
 ALONE = {"budget": "show"}
 """What a command does where no other word follows."""
 
@@ -217,6 +232,7 @@ def folder_hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path)
     (tmp_path / "binary").write_bytes(bytes(range(255, 0, -1)))
     (tmp_path / "folder").mkdir()
+    (tmp_path / "monitor.yaml").write_text(MONITOR)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "run", lambda *_: {})
     monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
@@ -497,6 +513,7 @@ def test_every_option_is_explained() -> None:
 
 
 FREE = (
+    ["schema"],
     *(["demo"], ["budget"], ["plan", "cardinality"], ["plan", "counts"], ["plan", "quantiles"]),
     *(["audit", word] for word in cli.AUDITS),
 )

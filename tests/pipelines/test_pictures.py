@@ -118,7 +118,8 @@ def test_rules_without_an_alert_and_time_without_one_are_shown() -> None:
     rules = [{"name": "flu", "at_least": 100}, {"name": "quiet", "at_most": 3}]
     public = {"rules": rules, "span": [start, start + 72 * HOUR * 10**6]}
     found = drawn(alerts.PICTURE, [row], Promise("", {"parameters": {"beta": 0.05}, "public": public}))
-    assert "Alerts: 1, of 2 rules" in found["caption"]
+    assert "Alerts: 1, of 2 rules;" in found["caption"]
+    assert "Alerts: 1, of 1 rule;" in drawn(alerts.PICTURE, [row])["caption"]
     assert ">quiet</text>" in found["svg"] and ">1 Jan 2024 - 3 Jan 2024, UTC</text>" in found["svg"]
 
 

@@ -190,7 +190,7 @@ def test_what_is_asked_of_a_plan_is_one_thing(
 
 def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.CaptureFixture[str]) -> None:
     def least(*options: str) -> tuple[float, float | None]:
-        asked = ["plan", "cardinality", "--epsilon", "1", *options]
+        asked = ["plan", "histogram", "--epsilon", "1", "--categories", "2", *options]
         assert cli.main([*asked, "--json"]) == 0
         (found,) = json.loads(capsys.readouterr().out)["budgets"]
         return found["methods"][found["taken"]]["error_bound"], found["error_without_delta"]
@@ -199,9 +199,18 @@ def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.Ca
     assert nothing is None
     noisy, better = least("--windows", "4", "--delta", "1e-6")
     assert noisy > pure == better
-    assert least("--windows", "40", "--delta", "1e-6")[1] is None
-    assert cli.main(["plan", "cardinality", "--epsilon", "1", "--windows", "4", "--delta", "1e-6"]) == 0
-    assert f"Without --delta the error is smaller: {pure} people." in printed(capsys)
+    assert least("--windows", "1000", "--delta", "1e-6")[1] is None
+    asked = ["plan", "histogram", "--epsilon", "1", "--categories", "2", "--windows", "4", "--delta", "1e-6"]
+    assert cli.main(asked) == 0
+    assert f"Without --delta the error is smaller: {pure} events." in printed(capsys)
+
+
+def test_a_delta_is_no_reason_for_more_noise_in_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    for windows in ("1", "4", "40"):
+        asked = ["plan", "cardinality", "--epsilon", "1", "--windows", windows, "--delta", "1e-6", "--json"]
+        assert cli.main(asked) == 0
+        (found,) = json.loads(capsys.readouterr().out)["budgets"]
+        assert found["error_without_delta"] is None
 
 
 def test_a_plan_keeps_silent_about_a_delta_that_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,7 @@ def test_what_limits_keep_is_exact(sample: Path, capsys: pytest.CaptureFixture[s
     assert kept[8] == {"all": 0.5, "first": 0.5, "last": 0.5}
 
 
+@pytest.mark.slow
 def test_what_is_found_is_less_with_less_epsilon(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(sample, "--epsilon 0.05,8 --json") == 0
     little, much = json.loads(capsys.readouterr().out)["budgets"]
@@ -95,6 +96,14 @@ def test_mistakes_are_named(
 ) -> None:
     assert plan(sample, options, windows) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_days_of_the_calendar_are_windows_of_a_sample(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    windows = WINDOWS.replace("1d", "1day")
+    assert plan(sample, "--epsilon 8 --max_contributions 10 --json", windows) == 0
+    found = predicted(capsys)
+    assert (found["contributions"], found["windows"]) == (6_400, 8)
+    assert {each["limit"]: each["kept"]["all"] for each in found["limits"]}[10] == 0.625
 
 
 def test_a_topic_is_no_sample(capsys: pytest.CaptureFixture[str]) -> None:

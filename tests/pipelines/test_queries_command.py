@@ -46,6 +46,7 @@ def ask(country, output, *options, events="events.parquet"):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "sources"), [([], {"counts"}), (LEARNT, {"measured", "hypothesis"})], ids=["counts", "hypothesis"]
 )

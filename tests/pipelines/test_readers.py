@@ -129,6 +129,7 @@ def test_avro_is_read_once_however_it_is_cut(part_bytes, tmp_path, monkeypatch):
     assert users == [event["user"] for event in EVENTS if len(event["item"]) < 100]
 
 
+@pytest.mark.slow
 def test_parquet_is_cut_into_row_groups_and_long_rows_into_small_batches(tmp_path):
     write_parquet(tmp_path / "e.parquet", row_group_size=10, use_dictionary=False)
     (file,) = match_files(str(tmp_path / "e.parquet"))

@@ -80,6 +80,7 @@ def test_a_list_has_rises_when_the_run_has_ended(shop: Path, tmp_path: Path) -> 
     assert len(rows) == 18 and rows["cake", 5]["rise"] > 100 and rows["cake", 1]["rise"] is None
 
 
+@pytest.mark.slow
 def test_the_terminal_and_pictures_show_what_rose(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

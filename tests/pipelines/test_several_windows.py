@@ -46,6 +46,7 @@ def last(numbers: list[int], hour: int, windows: int) -> int:
     return sum(numbers[max(0, hour - windows + 1) : hour + 1])
 
 
+@pytest.mark.slow
 def test_sums_are_views_of_the_same_release(shop: Path, tmp_path: Path) -> None:
     ledger = str(tmp_path / "ledger.jsonl")
     for name, options in {"one": [], "three": ["--over", "3h"], "all": ["--over", "12h"]}.items():
@@ -85,6 +86,7 @@ def test_what_is_no_view_is_another_release(shop: Path, tmp_path: Path) -> None:
     assert len({entry.release for entry in Ledger(ledger).read()}) == len(options)
 
 
+@pytest.mark.slow
 def test_the_largest_and_those_of_a_size(shop: Path, tmp_path: Path) -> None:
     assert run(shop, tmp_path / "top.jsonl", "--over", "3h", "--top", "1") == 0
     assert run(shop, tmp_path / "all.jsonl", "--over", "3h") == 0

@@ -38,6 +38,7 @@ def suggest(shop: Path, options: str, windows: str = WINDOWS) -> int:
     return cli.main(shlex.split(line))
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_taken_by_the_command(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,33 @@ def test_what_is_printed_is_taken_by_the_command(
     (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
     named = {"FILE": f"{shop}/events.jsonl", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}
     assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
+
+
+def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without its data set, limits that a ledger has for it would not hold; streams and neighbours change the noise."""
+    events = [json.loads(line) | {"shop": "Nord"} for line in (shop / "events.jsonl").read_text().splitlines()]
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    promised = ["--dataset", "customers", "--neighbouring", "replace_one", "--streams", "Nord,Süd"]
+    files = ["--input", f"{tmp_path}/events.jsonl", "--stream_field", "shop", "--noise_key_file", f"{shop}/key"]
+    options = [*files, *promised, "--epsilon", "2", "--ledger", "none", *WINDOWS.split(), "--output"]
+    assert cli.main(["suggest", *options, f"{tmp_path}/limits.jsonl"]) == 0
+    (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)
+    assert set(promised) <= set(shlex.split(then))
+
+
+def test_windows_of_the_calendar_are_those_of_the_command(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In 2024 the clocks of Berlin change in the 13th week: weeks of 168 hours do not end where it does."""
+    weeks = "--window 1week --time_zone Europe/Berlin --start 2024-01-01"
+    assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/a.jsonl", f"{weeks} --end 2024-04-08") == 0
+    (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)
+    window = "--window 1week --start 2023-12-31T23:00:00Z --end 2024-04-07T22:00:00Z"
+    assert window in then and "--time_zone Europe/Berlin" in then
+    assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/b.jsonl", f"{weeks} --windows 14") == 0
+    assert window in capsys.readouterr().out
 
 
 def test_an_alias_is_the_same_run(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,7 @@ def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.Captur
     assert "Each person appears in at most 1 stream." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plan_says_what_the_mechanism_says(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--epsilon", "2", "--delta", "1e-6", "--items", "500", "--top", "8", "--windows", "24"]
     assert cli.main(["plan", "top-k", *options, "--json", "--items_per_step", "3"]) == 0
@@ -340,6 +341,7 @@ def test_python_asks_without_a_list(city_found: FoundCity) -> None:
     assert all(row["lower"] <= row["estimate"] <= row["upper"] for row in rows)
 
 
+@pytest.mark.slow
 def test_plan_says_how_many_people_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--epsilon", "1", "--delta", "1e-6", "--top", "10", "--windows", "64", "--items_per_step", "3"]
     assert cli.main(["plan", "top-k", *options, "--json"]) == 0

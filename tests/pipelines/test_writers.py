@@ -19,7 +19,6 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.plot.picture_spec import read_rows
 from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
@@ -27,6 +26,7 @@ from privstream.pipelines.sinks.row_files import (
     MissingColumnsError,
     check_destination,
     read_row_file,
+    read_rows,
     whole_file,
     write_json,
     write_once,
@@ -197,6 +197,7 @@ def test_a_failed_run_leaves_what_was_there(before, tmp_path):
         assert path.read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_write_that_fails_midway_leaves_nothing(format, tmp_path):
     def rows():

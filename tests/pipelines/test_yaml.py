@@ -127,6 +127,7 @@ def key_file(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @some_quick("listing", ["included", "inline"], "included")
 def test_the_pipeline_of_the_documentation_runs(
     tmp_path: Path, key_file: str, monkeypatch: pytest.MonkeyPatch, listing: str

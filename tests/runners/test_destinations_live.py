@@ -211,3 +211,37 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
     assert run(*to) == 0
     again = messages(broker, "windows", 2 * len(lines))
     assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, found + found))
+
+
+MONITOR = """\
+data: {{input: events.jsonl, time_unit: s}}
+window: 1h
+start: 1970-01-01
+end: 1970-01-01T02:00
+privacy: {{epsilon: 8, delta: 0}}
+questions:
+  present: {{question: cardinality, timeout: 30m}}
+  middle:  {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
+noise_key_file: key
+output: {{folder: out, {sent_to}}}
+"""
+
+
+def write_monitor(folder, sent_to):
+    """Write a monitor whose rows are sent somewhere, its events and its key."""
+    rows = [json.dumps({"user": f"u{number}", "time": 60 * number, "value": number}) for number in range(1, 90)]
+    (folder / "events.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "key").write_bytes(bytes(range(32)))
+    (folder / "key").chmod(0o600)
+    (folder / "monitor.yaml").write_text(MONITOR.format(sent_to=sent_to))
+
+
+@pytest.mark.slow
+def test_each_question_of_a_monitor_has_a_table(postgres, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_monitor(tmp_path, f"postgres: '{postgres.url('')[:-1]}'")
+    assert cli.main(["run", "monitor.yaml"]) == 0
+    assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM present") == [(2, 1)]
+    assert postgres.ask("SELECT count(*) FROM middle") == [(2,)]
+    assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
+    assert postgres.ask("SELECT count(*) FROM present") == [(2,)]

@@ -83,7 +83,7 @@ def exact(chain):
                 continue  # every shard of keys of every group of streams gets the same ones
             people = batch.counts if batch.new is None else batch.new
             for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
-                names = {0: "kept", 1: "left out"} if stream == TOTALS else chain.made.domain or batch.names
+                names = ("kept", "left out", "used up") if stream == TOTALS else chain.made.domain or batch.names
                 name = names[item]
                 before = found.get((step, stream, name), (0, 0))
                 found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))

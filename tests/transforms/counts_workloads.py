@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.keyed_counts.left_out import full_counts
+from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, full_counts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
@@ -102,7 +102,7 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
         if inside and code(item) is not None and stream in (made.streams or ("",)):
             found[step][user].add((stream, item))
     times, known, kept = Counter(), defaultdict(set), []
-    told, totals, left_out = Counter(), defaultdict(lambda: [0, 0]), made.mechanism.left_out
+    told, totals, left_out = Counter(), defaultdict(lambda: [0, 0, 0]), made.mechanism.left_out
     for step in sorted(found):
         for user, pairs in found[step].items():
             person = hashed(made.noise.derive("user hash"), user)
@@ -122,6 +122,7 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
                 told[user] += rest
                 totals[step][0] += min(len(counted), left_out.per_window)
                 totals[step][1] += rest
+                totals[step][2] += bool(counted) and times[user] + len(counted) == limit
             for pair in counted:
                 times[user] += 1
                 known[user].add(pair)
@@ -195,24 +196,27 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
 
 
 def noisy_totals(made: KeyedCounts, totals: dict[int, list[int]]) -> np.ndarray:
-    """Return what is told of all steps, int64 (2, steps); nothing where nothing is."""
-    if made.mechanism.left_out is None:
-        return np.zeros((2, 0), np.int64)
-    first, noise = made.steps.first, made._counting_noise
-    each = [np.array(totals.get(step, [0, 0]), np.int64) for step in range(first, made.steps.end)]
-    return np.stack([made.mechanism.told(1 + i, sums, noise) for i, sums in enumerate(each)], axis=1)
+    """Return what is told of all steps, int64 (3, steps); nothing where nothing is."""
+    told = NOTHING_TOLD
+    if made.mechanism.left_out is not None:
+        for number, step in enumerate(range(made.steps.first, made.steps.end), start=1):
+            sums = np.array(totals.get(step, [0, 0, 0]), np.int64)
+            told = made.mechanism.tell(number, sums, told, made._counting_noise)
+    return told.numbers
 
 
 def full_numbers(made: KeyedCounts, step: int, back: int, found: KeyedRows, told: np.ndarray) -> list[list]:
     """Return the columns of full numbers of rows."""
     if made.mechanism.left_out is None:
-        return [[None] * len(found.keys)] * 5
+        return [[None] * len(found.keys)] * 8
     known = told[:, : step + 1 - made.steps.first]
     at = known.shape[1] - 1 - back
     shares = made.mechanism.left_out.shares(known)
     stddevs = np.full(len(found.keys), found.count_stddev)
     full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
-    of_window = [[int(number)] * len(found.keys) for number in known[:, at]]
+    kept, left_out, people = known[:, at].tolist()
+    numbers = kept, left_out, *made.mechanism.left_out.used_up(people, at + 1)
+    of_window = [[number] * len(found.keys) for number in numbers]
     return [*of_window, *([None if np.isnan(one) else float(one) for one in column] for column in full)]
 
 

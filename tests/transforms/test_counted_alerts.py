@@ -82,6 +82,7 @@ def alerts_of(made, numbers, run):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["counts", "status"])
 def test_methods_are_compared_by_what_they_do(method):
     """Usual numbers give no alert in the whole run; others, so far from them, one in half of the windows they last."""
@@ -158,6 +159,7 @@ def test_a_rule_that_nobody_meets_may_fire_by_noise_alone_and_one_far_below_does
     assert 5 < len(rows) < 36
 
 
+@pytest.mark.slow
 def test_options_of_other_methods_shape_nothing():
     events = random_events("counts", random.Random(SEED_OF_EVENTS))
 

@@ -254,6 +254,7 @@ def test_rankings_say_how_much_was_left_out():
     assert told["events_outside_domain"] == len(events) - len(listed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "windows"), [("heavy hitters by clock", 2), ("heavy hitters", 2)])
 def test_people_who_are_charged_out_are_counted(name, windows):
     """In the first window all are charged; in the second they are there, and nobody counts."""

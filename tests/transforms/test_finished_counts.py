@@ -113,7 +113,9 @@ def test_counts_of_several_windows_are_sums_and_none_reaches_over_a_gap():
     late = [row("a", 60 * t, int(counts[t]), 60) for t in range(7, 12)]
     rows = [*late, *series]
     order = chance.permutation(len(rows))
-    shuffled = SmoothFinished(60 * SECOND, mechanism.stddev(1), sums=mechanism)([rows[i] for i in order])
+    shuffled = SmoothFinished(60 * SECOND, mechanism.stddev(1), windows=mechanism.windows, sums=mechanism)(
+        [rows[i] for i in order]
+    )
     found = [shuffled[i] for i in np.argsort(order)]
     for some, of in ((found[:5], slice(7, 12)), (found[5:], slice(5))):
         ends = LocalLevel(mechanism.stddev(1)).smooth_sums(counts[of, None], 3)[1]
@@ -125,7 +127,9 @@ def test_counts_of_several_windows_are_sums_and_none_reaches_over_a_gap():
             assert (r.lower, r.upper) == (max(0, r.count - spread), r.count + spread)
             assert (r.smoothed, r.smoothed_lower, r.smoothed_upper) == tuple(part[number, 0] for part in ends)
     least = round(np.median([r.smoothed for r in found]))
-    hidden = SmoothFinished(60 * SECOND, mechanism.stddev(1), at_least=least, sums=mechanism)(rows)
+    hidden = SmoothFinished(
+        60 * SECOND, mechanism.stddev(1), at_least=least, windows=mechanism.windows, sums=mechanism
+    )(rows)
     assert hidden == [r for r in found if r.smoothed >= least] and 0 < len(hidden) < len(found)
 
 
@@ -136,7 +140,7 @@ def test_whole_seasons_have_no_error_of_factors_and_the_rest_has(windows):
     exact = 3000 * factors * np.ones(4)
     mechanism = FoundKeys(epsilon=1.0, delta=1e-3, contributions=9, horizon=42, over=windows)
     rows = rows_of(np.rint(exact + chance.normal(0, NOISE, exact.shape)), DAY)
-    found = SmoothFinished(DAY * SECOND, NOISE, sums=mechanism)(rows)
+    found = SmoothFinished(DAY * SECOND, NOISE, windows=mechanism.windows, sums=mechanism)(rows)
     low, high = (
         np.array([getattr(r, name) for r in found[4 * windows :]]) for name in ("smoothed_lower", "smoothed_upper")
     )
@@ -202,6 +206,6 @@ def test_sums_and_rises_know_that_a_window_is_cut_short():
     assert np.mean([r.rise_lower <= by <= r.rise_upper for r, by in zip(rises, fell, strict=True)]) > 0.8
     assert all(r.rise < -20 for r in rises)
     sums = FoundKeys(epsilon=1.0, delta=1e-3, contributions=3, horizon=20, over=3)
-    added = SmoothFinished(60 * SECOND, NOISE, sums=sums)(rows_of(values, 60))[-15:]
+    added = SmoothFinished(60 * SECOND, NOISE, windows=sums.windows, sums=sums)(rows_of(values, 60))[-15:]
     totals = exact[-3:].sum(axis=0)
     assert np.mean([r.smoothed_lower <= t <= r.smoothed_upper for r, t in zip(added, totals, strict=True)]) > 0.8

@@ -273,6 +273,7 @@ def rows_of(transform, people: dict[int, int]):
     return sorted(tiny_runner.run_chain(transform, events, random.Random(1)).rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"streams": ("s",), "streams_per_person": 1}, {"participation_cap": 8}])
 def test_an_item_of_many_different_people_is_found_by_the_list_after_half_of_the_run(given):
     """Six new people in each of eight windows: too few for blocks, and after four windows enough for the list."""

@@ -88,6 +88,7 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         assert large
 
 
+@pytest.mark.slow
 @some_quick("seed", range(2), 0)
 @some_quick(
     "name",
@@ -147,6 +148,7 @@ def test_late_events_are_set_aside_and_change_nothing(name):
     assert chain.stages[0].counters["late"] == len(late)
 
 
+@pytest.mark.slow
 def test_events_outside_of_the_run_are_counted_and_left_out():
     events = random_events("window", random.Random(6))
     outside = [("u", "a", -5 * SECOND, ""), ("u", "a", 2**61, "")]
@@ -164,6 +166,7 @@ PERSON = st.lists(
 )
 
 
+@pytest.mark.slow
 @some_quick("name", CONFIGURATIONS, "window, streams", "trailing", "start, people")
 @given(moves=PERSON)
 @settings(max_examples=15, deadline=None)
@@ -268,6 +271,7 @@ def test_a_person_and_key_take_at_most_forty_bytes(name):
     assert size_of(chain.stages[1]) >= 10 * people
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", [40, "start"])
 def test_a_step_writes_what_it_changed_and_not_the_history(over):
     made = transform("start", over=over, end=START + 10_000, shards=1, max_contributions=8, forget=over == 40)

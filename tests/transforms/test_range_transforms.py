@@ -420,6 +420,22 @@ class TestArguments:
         assert results.counters["privstream:queries_outside_run"] == 1
         assert sorted(results.elements("rows")) == expected(made, [], asked[-1:])
 
+    def test_where_standing_ranges_are_alone_others_are_dead_letters_and_noise_is_for_them_alone(self):
+        standing = [(1, 150), (151, UNIVERSE)]
+        made = transform("ranges", standing=standing, only_standing=True)
+        time = Timestamp(START + 5)
+        results = run(made, as_arrow([("7", "in", (START + 1) * SECOND, "")]), [RangeQuery(1, 9, time)])
+        (letter,) = results.elements("dead")
+        assert letter.reason == "a query must be a standing one, since no others are asked"
+        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND, "")], [])
+        assert made.prediction.error < transform("ranges", standing=standing, queries=0).prediction.error / 5
+        assert made.guarantee.proof == "docs/proofs/range_counting.md, Theorem 2"
+
+    @pytest.mark.parametrize("changes", [{"standing": []}, {"queries": 3}, {"consistent": True}])
+    def test_only_standing_ranges_must_be_there_and_be_all(self, changes):
+        with pytest.raises(ValueError, match="only_standing must not be given"):
+            transform("ranges", only_standing=True, **changes)
+
     def test_unbounded_input_needs_noise_that_depends_on_the_data(self):
         for name, allowed in (
             ("ranges", False),

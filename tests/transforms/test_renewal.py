@@ -72,6 +72,7 @@ def of_periods(found: list, periods: set[int]) -> list:
     return sorted(row for row, period in zip(found, ends, strict=True) if period in periods)
 
 
+@pytest.mark.slow
 @some_quick("name", MADE, *QUICK)
 def test_what_a_period_publishes_depends_on_its_own_events_alone(name):
     whole = rows(MADE[name](), events({0, 1, 2}))
@@ -81,6 +82,7 @@ def test_what_a_period_publishes_depends_on_its_own_events_alone(name):
         assert of_periods(rows(MADE[name](), events({1, 2})), {1, 2}) == of_periods(whole, {1, 2})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "own"), [("counts", COUNTS), ("heavy hitters by counts", HITTERS)])
 def test_items_that_were_found_stay_found_and_nothing_else_is_carried_over(name, own):
     """Others come in the first period, so that the same items are found: later counts are the same, and at once."""
@@ -100,6 +102,7 @@ def test_items_that_were_found_stay_found_and_nothing_else_is_carried_over(name,
     assert alone <= {row.item for row in of_periods(first, {1})}
 
 
+@pytest.mark.slow
 @some_quick("name", MADE, "heavy hitters", "counts since the start")
 def test_each_period_has_noise_of_its_own(name):
     """The same people do the same in each: without noise the rows would be the same, but for their times."""

@@ -119,6 +119,7 @@ def test_rows_are_those_of_the_reference(name):
     assert {row.status for row in rows} == {"started", "continues", "ended"}
 
 
+@pytest.mark.slow
 @one_job("rules", ["one", "renewed", "streams of a person"], "streams of a person")
 def test_runners_agree(name):
     events = random_events(name)

@@ -176,6 +176,7 @@ def many_streams() -> tuple[ShiftingHeavyHitters, list]:
     return made, events
 
 
+@pytest.mark.slow
 def test_one_large_stream_and_many_small_ones_have_the_rows_of_the_reference():
     made, events = many_streams()
     expected = slow_reference.heavy_hitters(made, events)
@@ -261,6 +262,7 @@ def events(seed, n=500):
     return found
 
 
+@pytest.mark.slow
 @SHARED
 def test_each_stream_is_counted_as_it_would_be_alone(name, monkeypatch):
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2000)

@@ -302,6 +302,7 @@ def test_a_run_with_other_parameters_shares_no_noise(changes):
     assert shared <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "taken"),
     [

@@ -224,6 +224,7 @@ def test_ranks_are_those_of_smoothed_counts():
     assert {row.gap is None for row in rows if row.rank == 2} == {True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "streams", "renewed", "people listed, capped"])
 def test_a_finished_file_is_ranked_by_the_finished_table(name):
     """The same noisy counts, smoothed as those of `counts` are; also of windows before an item was found."""

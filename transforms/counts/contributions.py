@@ -49,9 +49,7 @@ class PeopleLists(NamedTuple):
 
 
 TOTALS = "\x00totals"
-"""The stream, which no events have, of totals of what counts and of what limits leave out, as two items."""
-
-KEPT, LEFT_OUT = 0, 1
+"""The stream, which no events have, of what is told of limits, as three items: see `LeftOutLaw.publish`."""
 
 
 class Totals(NamedTuple):
@@ -81,7 +79,8 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
             are depends on that person's events alone: the first that count, those of one step in the order above.
-        totals: how much counts and how much is left out is added up, too; None if not.
+        totals: how much counts, how much is left out and how many people use up their limit is added up, too; None if
+            not.
     """
 
     kind = "contributed"
@@ -156,9 +155,10 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         return charged, added
 
     def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
-        """Return how much counts of a step and how much does not, int64 (2,), and what that charges.
+        """Return how much counts of a step, how much does not, and how many people use up their limit, int64 (3,), and
+        what that charges.
 
-        Of each person both are clipped, by what that person has had alone.
+        Of each person the first two are clipped, by what that person has had alone.
         """
         people, number = np.unique(came, return_counts=True)
         counted = np.zeros(len(people), np.int64)
@@ -167,14 +167,15 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         left_out = np.minimum(number - counted, totals.per_window)
         over = np.flatnonzero(left_out)
         told = np.minimum(left_out[over], totals.in_all - used["left_out"].charged(people[over]))
-        sums = np.array([np.minimum(counted, totals.per_window).sum(), told.sum()], np.int64)
+        used_up = used["times"].charged(some) + numbers == self.contributions  # once: then nothing more counts
+        sums = np.array([np.minimum(counted, totals.per_window).sum(), told.sum(), used_up.sum()], np.int64)
         return sums, Charges.of(np.repeat(people[over], told))
 
     def _to_all(self, step: int, totals: Totals, sums: np.ndarray, like: CountBatch) -> Iterator[Keyed]:
-        """Send totals to every shard of keys of every group of streams: each draws the same noise for them."""
+        """Send sums to every shard of keys of every group of streams: each draws the same noise for them."""
         nothing = np.zeros(len(sums), np.int64)
         batch = CountBatch(
-            np.array([KEPT, LEFT_OUT], np.uint64),
+            np.arange(len(sums), dtype=np.uint64),
             sums,
             Names.none(),
             None if like.new is None else nothing,
@@ -294,8 +295,8 @@ def sealed_counts(key: StepKey, counted: StreamCounts) -> Keyed:
 
 
 def without_totals(counted: StreamCounts) -> tuple[StreamCounts, np.ndarray]:
-    """Return counts without the totals among them, and these, int64 (2,): zeros where there are none."""
-    sums = np.zeros(2, np.int64)
+    """Return counts without what is told of limits among them, and this, int64 (3,): zeros where there is nothing."""
+    sums = np.zeros(3, np.int64)
     if TOTALS not in counted.streams:
         return counted, sums
     code = counted.streams.index(TOTALS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, full_counts
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
@@ -46,7 +46,8 @@ class SmoothFinished:
         stddev: standard deviation of the noise of a count.
         rising: number of windows to look back for what rose; 0 for none.
         at_least: rows with a smaller smoothed number are left out; None for none.
-        sums: what knows of how many windows counts are the sum, and their errors; None where they are of one.
+        windows: of which counts are to be the sum, as far as an item has so many; 1 for counts as they are.
+        sums: what knows the errors of such sums; None where `windows` is 1.
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
@@ -56,7 +57,8 @@ class SmoothFinished:
     stddev: float
     rising: int = 0
     at_least: int | None = None
-    sums: FoundKeys | None = None
+    windows: int = 1
+    sums: KeyedCounts | None = None
     steps: Steps | None = None
     left_out: LeftOutLaw | None = None
 
@@ -98,7 +100,7 @@ class SmoothFinished:
         columns: dict[str, Any] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
         if self.sums is not None:
-            known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.sums.windows)
+            known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.windows)
             shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
             columns |= _added_up(self.sums, rows, order, known)
         found = np.empty((3, len(rows)))
@@ -118,7 +120,7 @@ class SmoothFinished:
         """Return estimates and the ends of their intervals, and then rises, or the same of sums."""
         level = LocalLevel(max(LEAST_STDDEV, self.stddev))
         if self.sums is not None:
-            return [part for ends in level.smooth_sums(noisy, self.sums.windows, factors) for part in ends]
+            return [part for ends in level.smooth_sums(noisy, self.windows, factors) for part in ends]
         smoothed, rises = level.smooth_rises(noisy, self.rising, factors)
         return [*smoothed, *rises]
 
@@ -216,7 +218,7 @@ def numbers_or_none(column: np.ndarray) -> list[float | None]:
     return [None if np.isnan(number) else float(number) for number in column]
 
 
-def _added_up(sums: FoundKeys, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
+def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
     """Return the columns of sums over several windows.
 
     Args:

@@ -6,12 +6,12 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
@@ -252,20 +252,57 @@ class KeyedCounts(PrivateTransform):
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
         """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
-        of_windows = self.remembers or (self.mechanism.over == "window" and self._clocked)
-        if not of_windows or self._choose is not None:
+        if not self._of_windows or self._choose is not None:
             return None
-        several = isinstance(self.mechanism, FoundKeys) and self.mechanism.windows > 1
-        sums = cast(FoundKeys, self.mechanism) if several else None
+        windows = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
+        return self._finished(windows, self.rising or 0, self.at_least)
+
+    @property
+    def _of_windows(self) -> bool:
+        """Whether an item has a noisy count of each window, of which others can be made."""
+        return self.remembers or (self.mechanism.over == "window" and self._clocked)
+
+    def _finished(self, windows: int, rising: int, at_least: int | None) -> SmoothFinished:
+        """Return what makes rows, out of those about one window each."""
         return SmoothFinished(
             self.steps.size,
             self.mechanism.stddev(1),
-            self.rising or 0,
-            self.at_least,
-            sums,
+            rising,
+            at_least,
+            windows,
+            self.mechanism if windows > 1 else None,
             self.steps,
             self.mechanism.left_out,
         )
+
+    def view(self, *, windows: int = 1, rising: int = 0) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return what adds published counts up over several windows, or compares them with earlier ones.
+
+        Privacy: post-processing; it costs nothing.
+
+        Args:
+            windows: of a sum, at least 1; an item that has had a count in fewer has a sum of these.
+            rising: number of windows to look back for what rose; 0 for none.
+
+        Returns:
+            A function of all rows that a run of this transform has published. Its rows are those of a run with `over`
+            or `rising`.
+
+        Raises:
+            ValueError: rows do not have every item in every window, are sums already, or a number is out of range.
+        """
+        if self.finish is None or self.at_least is not None or getattr(self.mechanism, "windows", 1) > 1:
+            raise ValueError(
+                "must be counts of single windows in which an item has a row in every one: give start, and end or "
+                "renew_every, without forget, over, top or at_least"
+            )
+        if rising:
+            _check_views(self.mechanism, rising, None, lasting=True, windows=self.steps.count)
+        if checks.integer("windows", windows, minimum=1) > MOST_SUMMED:
+            raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {windows:,}")
+        if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
+            raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
+        return self._finished(windows, rising, None)
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""

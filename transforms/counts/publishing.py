@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import nsmallest
 from operator import attrgetter
@@ -18,10 +18,10 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.found_keys import MOST_KEPT, FoundKeys, FoundState
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import full_counts
+from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, USED_UP, Told, full_counts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -50,7 +50,6 @@ from privstream.transforms.timing.steps import Steps
 SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
 TOGETHER = 128  # windows by which the share that counts is smoothed
-NO_TOTALS = np.zeros((2, 0), np.int64)
 REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 
@@ -141,7 +140,7 @@ class KeyPublisher:
         risen = [nothing] * 4 if found.rises is None else rise_columns(found.rises)
         texts = self.texts(held, found.keys, names)
         numbers = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
-        full = self._full(held.totals, found, back)
+        full = self._full(held.told, found, back)
         counts = (
             KeyCount(
                 stream=stream,
@@ -164,6 +163,9 @@ class KeyPublisher:
                 rise_probability=probability,
                 kept=kept,
                 left_out=left_out,
+                used_up=people,
+                used_up_lower=fewest_people,
+                used_up_upper=most_people,
                 full=number,
                 full_lower=fewest,
                 full_upper=largest,
@@ -173,9 +175,13 @@ class KeyPublisher:
                 stddev,
                 bound,
                 spread,
-            ), estimate, lower, upper, rise, least, most, probability, kept, left_out, number, fewest, largest in zip(
-                *texts, zip(*numbers, strict=True), *smoothed, *risen, *full, strict=True
-            )
+            ), estimate, lower, upper, rise, least, most, probability, (
+                kept,
+                left_out,
+                people,
+                fewest_people,
+                most_people,
+            ), number, fewest, largest in zip(*texts, zip(*numbers, strict=True), *smoothed, *risen, *full, strict=True)
         )
         if found.sums is None or found.means is None or found.mean_bounds is None:
             yield from counts
@@ -183,30 +189,31 @@ class KeyPublisher:
         values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         yield from (KeySum._make((*row, *of_values)) for row, *of_values in zip(counts, *values, strict=True))
 
-    def tell(self, step: int, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """Return noisy totals of windows, int64 (2, windows), with those of one more; nothing where none are told."""
+    def tell(self, step: int, sums: np.ndarray, told: Told) -> Told:
+        """Return what has been told of limits, with one window more; nothing where nothing is told."""
         if self.mechanism.left_out is None:
-            return totals
-        noisy = self.mechanism.told(self.steps.number(step), sums, self.steps.renewed(self.noise, step))
-        return np.concatenate([totals, noisy[:, None]], axis=1)[:, -MOST_KEPT:]
+            return told
+        return self.mechanism.tell(self.steps.number(step), sums, told, self.steps.renewed(self.noise, step))
 
-    def _full(self, totals: np.ndarray, found: KeyedRows, back: int) -> list[list[Any]]:
-        """Return the columns of full numbers, about the window so many before the last one of which totals are."""
-        nothing = [None] * len(found.keys)
+    def _full(self, told: Told, found: KeyedRows, back: int) -> list[list[Any]]:
+        """Return what is told in each row, and the columns of full numbers, about the window so many before the last
+        one of which something is told."""
+        nothing, untold = [None] * len(found.keys), [(None,) * 5] * len(found.keys)
         if self.everything:
             counts, spread = found.counts, np.broadcast_to(found.count_spread, len(found.keys))
             ends = (np.maximum(counts + side * spread, 0) for side in (0, -1, 1))
-            return [nothing, nothing, *(end.astype(np.float64).tolist() for end in ends)]
-        windows = totals.shape[1]
-        if self.mechanism.left_out is None or back >= windows:
-            return [nothing] * 5
-        recent = totals if back else totals[:, -TOGETHER:]
-        shares = self.mechanism.left_out.shares(recent)
+            return [untold, *(end.astype(np.float64).tolist() for end in ends)]
+        law, windows = self.mechanism.left_out, told.numbers.shape[1]
+        if law is None or back >= windows:
+            return [untold, nothing, nothing, nothing]
+        recent = told.numbers if back else told.numbers[:, -TOGETHER:]
+        shares = law.shares(recent)
         stddevs = np.broadcast_to(found.count_stddev, len(found.keys))
         at = recent.shape[1] - 1 - back
         full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
-        told = totals[:, windows - 1 - back].tolist()
-        return [*([number] * len(found.keys) for number in told), *map(numbers_or_none, full)]
+        numbers = told.numbers[:, windows - 1 - back].tolist()
+        of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
+        return [[of_window] * len(found.keys), *map(numbers_or_none, full)]
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""
@@ -232,11 +239,11 @@ def forgets(missing: str) -> str:
 
 
 class KeysOfStreams(NamedTuple):
-    """The streams of a group, their keys that a mechanism knows by numbers, and noisy totals of windows until now."""
+    """The streams of a group, their keys that a mechanism knows by numbers, and what has been told of limits."""
 
     streams: tuple[str, ...]
     pairs: Pairs
-    totals: np.ndarray = NO_TOTALS
+    told: Told = NOTHING_TOLD
 
 
 class PublishWindows(OrderedSteps, state="publish_windows"):
@@ -275,8 +282,8 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 
 class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, texts of keys, and noisy totals
-    of what counts and what is left out, int64 (2, windows).
+    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, texts of keys, and what was
+    told of limits.
     """
 
     @property
@@ -288,15 +295,15 @@ class RememberedKeys(Protocol):
         """Its keys."""
 
     @property
-    def totals(self) -> np.ndarray:
-        """Those of the windows until now."""
+    def told(self) -> Told:
+        """That of the windows until now."""
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts, as columns of a snapshot."""
 
-    def with_totals(self, totals: np.ndarray) -> RememberedKeys:
-        """Return the same with other totals."""
+    def having(self, told: Told) -> RememberedKeys:
+        """Return the same with something else told."""
 
     def after(self, counts: Any, pairs: Pairs, names: Names) -> RememberedKeys:
         """Return what follows a step that came with these texts."""
@@ -331,8 +338,8 @@ class CountsOnClock(SingleSteps):
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
         of: dict[str, Any] = {"streams": self.of_streams, "shards": self.key_shards}
-        totals = {} if self.publisher.mechanism.left_out is None else {"totals": state.totals}
-        return pack(self.kind, 1, of | {"counts": counts} | pairs | totals | state.columns)
+        told = {} if self.publisher.mechanism.left_out is None else state.told.fields
+        return pack(self.kind, 1, of | {"counts": counts} | pairs | told | state.columns)
 
     def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
@@ -348,8 +355,10 @@ class CountsOnClock(SingleSteps):
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
-        totals = found.pop("totals", NO_TOTALS)
-        return self.remembered(counts, pairs, found).with_totals(totals)
+        told = NOTHING_TOLD
+        if self.publisher.mechanism.left_out is not None:
+            told = Told(**{name: found.pop(f"told_{name}") for name in vars(NOTHING_TOLD)})
+        return self.remembered(counts, pairs, found).having(told)
 
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
@@ -374,7 +383,7 @@ class CountsOnClock(SingleSteps):
         state, found = self._counted(key, step, _join(batches), state)
         if not len(found.keys):
             return state, []
-        held = KeysOfStreams(self._streams(key), state.pairs, state.totals)
+        held = KeysOfStreams(self._streams(key), state.pairs, state.told)
         rows = self.publisher.publish(step, held, found, state.named(found))
         # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
         return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("stream", "item"))
@@ -391,7 +400,7 @@ class CountsOnClock(SingleSteps):
     ) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
         counted, sums = without_totals(counted)
-        totals = self.publisher.tell(step, sums, state.totals)
+        told = self.publisher.tell(step, sums, state.told)
         streams = self._streams(key)
         place = {stream: code for code, stream in enumerate(streams)}
         codes = np.array([place.get(stream, -1) for stream in counted.streams], np.int64)[counted.codes]
@@ -401,7 +410,7 @@ class CountsOnClock(SingleSteps):
         pairs = state.pairs.with_more(codes[unknown], counted.batch.items[unknown])
         held = KeysOfStreams(streams, pairs)
         counts, found = self.publisher.count(step, held, numbers, counted.batch, state.counts)
-        return state.after(counts, pairs, counted.batch.names).with_totals(totals), found
+        return state.after(counts, pairs, counted.batch.names).having(told), found
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe late counts."""
@@ -420,16 +429,16 @@ class NamedState:
     counts: KeyedState
     pairs: Pairs
     names: Names
-    totals: np.ndarray = field(default_factory=NO_TOTALS.copy)
+    told: Told = NOTHING_TOLD
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts."""
         return {f"names_{name}": column for name, column in vars(self.names).items()}
 
-    def with_totals(self, totals: np.ndarray) -> NamedState:
-        """Return the same with other totals."""
-        return replace(self, totals=totals)
+    def having(self, told: Told) -> NamedState:
+        """Return the same with something else told."""
+        return replace(self, told=told)
 
     def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
         """Return what follows a step that came with these texts."""
@@ -468,7 +477,7 @@ class FoundNames:
     counts: FoundState
     pairs: Pairs
     texts: tuple[pa.LargeStringArray, ...] = ()
-    totals: np.ndarray = field(default_factory=NO_TOTALS.copy)
+    told: Told = NOTHING_TOLD
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -476,9 +485,9 @@ class FoundNames:
         offsets, text = string_buffers(self._taken(np.arange(len(self.pairs.keys))))
         return {"offsets": offsets, "text": text}
 
-    def with_totals(self, totals: np.ndarray) -> FoundNames:
-        """Return the same with other totals."""
-        return replace(self, totals=totals)
+    def having(self, told: Told) -> FoundNames:
+        """Return the same with something else told."""
+        return replace(self, told=told)
 
     def after(self, counts: FoundState, pairs: Pairs, names: Names) -> FoundNames:
         """Return what follows a step that came with these texts."""
@@ -543,7 +552,7 @@ class PublishFound(CountsOnClock, state="publish_found"):
         """Forget, every now and then, keys that have no effect any more: when is public."""
         if state.counts.step and state.counts.step % self.mechanism.kept == 0:
             assert isinstance(state, FoundNames)
-            state = state.only(*self.mechanism.compact(state.counts)).with_totals(state.totals)
+            state = state.only(*self.mechanism.compact(state.counts)).having(state.told)
         return super()._counted(key, step, counted, state)
 
 

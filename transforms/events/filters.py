@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import math
+import re
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,14 @@ KINDS: Mapping[str, pa.DataType] = {NUMBER: pa.float64(), TEXT: pa.string(), TRU
 
 LONGEST_FILTER = 2_000
 """Characters of a filter."""
+
+MISWRITTEN: Mapping[str, str] = {
+    r"=[<>]": "at least is written >=, and at most <=",
+    r"<>|!(?!=)": "not equal is written !=, and not in words",
+    r"&|\|": "conditions are joined by and, or",
+    r"(?<![=!<>])=(?!=)": "equal is written ==",
+}
+"""What is written otherwise in other languages, as a regular expression, and how it is written here."""
 
 DEEPEST = 100
 """So many parts may be within each other: they are walked by recursion."""
@@ -205,7 +214,7 @@ def _parse(text: str) -> ast.expr:
             token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
         ]
     except SyntaxError as error:
-        hint = "; equal is written ==" if "==" not in text and "=" in text else ""
+        hint = next((f"; {told}" for wrong, told in MISWRITTEN.items() if re.search(wrong, text)), "")
         raise ValueError(f"where, character {max(error.offset or 1, 1)}: {error.msg}{hint}") from None
     except (Warning, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise ValueError(f"where must be a condition such as status >= 500 ({type(error).__name__})") from None

@@ -73,7 +73,8 @@ class ContinualHistogram(CategoryTransform):
         unit: what is protected: one "event", or all that one "person" does in the whole run.
         max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
             counts for its categories. It must be given with unit "person".
-        max_per_window: number of categories of one person that count in one window, with unit "person".
+        max_per_window: number of categories of one person that count in one window, with unit "person". With delta
+            > 0 a smaller one needs less noise.
         categories_per_row: number of categories of one event that count.
         separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
         method: method that makes the numbers; "auto" takes the most accurate one. "direct_counters" renews them in
@@ -147,7 +148,9 @@ class ContinualHistogram(CategoryTransform):
         self.questions = questions(queries, len(domain))
         mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": beta, "mode": mode, "largest": largest}
-        choices = [HistogramQueries(**budget, **self.shape, queries=each) for each in watched(self.questions)]
+        choices = [
+            HistogramQueries(**budget, **self.shape_with(delta), queries=each) for each in watched(self.questions)
+        ]
         self._mechanism = choices[-1] if mode == "paper" else min(choices, key=_expected_error)
         self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
 

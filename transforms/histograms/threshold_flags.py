@@ -110,7 +110,13 @@ class ThresholdFlags(CategoryTransform):
             each = tuple(thresholds[name] for name in names)
         else:
             each = (thresholds,) * len(names)
-        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": beta, "thresholds": each, **self.shape}
+        given: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "beta": beta,
+            "thresholds": each,
+            **self.shape_with(delta),
+        }
         makers: dict[str, Callable[[], CountedFlags | ColumnFlags]] = {
             "direct_counters": partial(CountedFlags, **given),
             "henzinger_sricharan_steiner": partial(ColumnFlags, **given),

@@ -56,7 +56,7 @@ from privstream.transforms.limits.measuring import (
 from privstream.transforms.queries.answering import NoRecords, decode_counts, sum_records
 from privstream.transforms.rows import LimitShare
 from privstream.transforms.timing.on_time import KeyedBatch
-from privstream.transforms.timing.steps import Moment, Seconds, Steps, last_end
+from privstream.transforms.timing.steps import Length, Moment, Steps
 
 MAIN = 8
 """Weight of what limits of a question are about, where all else has 1."""
@@ -92,7 +92,8 @@ class SuggestLimits(PrivateTransform):
         seen. Of 5,000 people the default epsilon is enough for limits whose error is within a tenth of the best one.
 
     Args:
-        window: length of a window of the later run, in seconds.
+        window: length of a window of the later run, in seconds, or so many days, weeks, months or years of a calendar
+            from `start` on.
         start: start of its first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         epsilon: limit on what all rows together show about one person, > 0.
@@ -124,7 +125,7 @@ class SuggestLimits(PrivateTransform):
     def __init__(
         self,
         *,
-        window: Seconds,
+        window: Length,
         start: Moment,
         noise: NoiseSource,
         epsilon: float = 0.05,
@@ -145,7 +146,7 @@ class SuggestLimits(PrivateTransform):
         self.question = checks.one_of("question", question, tuple(MEASURES))
         if end is None and windows is None:
             raise ValueError("end or windows must be given: they name the last window")
-        self.steps = Steps.of(window=window, start=start, end=last_end(window, start, end, windows))
+        self.steps = Steps.of(window=window, start=start, end=end, windows=windows)
         self.streams = check_streams(streams)
         self.for_epsilon = checks.positive("for_epsilon", for_epsilon)
         self.delta = checks.probability("delta", delta)

@@ -167,13 +167,23 @@ class PackQueries(beam.DoFn):
         streams: public names; ("",) if queries carry none.
         universe: points are 1 .. universe.
         fields: names of the numbers of a query, in non-decreasing order.
+        only: the queries that may be asked; None for any.
     """
 
-    def __init__(self, *, steps: Steps, streams: tuple[str, ...], universe: int, fields: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        streams: tuple[str, ...],
+        universe: int,
+        fields: tuple[str, ...],
+        only: frozenset[tuple[int, ...]] | None,
+    ) -> None:
         self.steps = steps
         self.streams = streams
         self.universe = universe
         self.fields = fields
+        self.only = only
         self.outside = Metrics.counter("privstream", "queries_outside_run")
 
     @override
@@ -195,6 +205,8 @@ class PackQueries(beam.DoFn):
             if not hasattr(query, name):
                 raise BrokenRuleError(name, MISSING, f"query must have a field {name}")
         numbers = check_query(tuple(getattr(query, name) for name in self.fields), self.fields, self.universe)
+        if self.only is not None and numbers not in self.only:
+            raise BrokenRuleError(self.fields[0], RANGE, "a query must be a standing one, since no others are asked")
         stream = getattr(query, "stream", "")
         if not isinstance(stream, str) or stream not in self.streams:
             raise BrokenRuleError("stream", RANGE, "stream must be one of the public streams")
@@ -331,6 +343,11 @@ class PointTransform(PrivateTransform):
         """Return the last stage."""
 
     @property
+    def only(self) -> frozenset[tuple[int, ...]] | None:
+        """The queries that may be asked; None for any."""
+        return None
+
+    @property
     def keeps_noise_from_data(self) -> bool:
         """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
         return False
@@ -380,7 +397,7 @@ class PointTransform(PrivateTransform):
         if "queries" in given:
             check_rows("queries", given["queries"], (*self.query_fields, "time"))
             queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
-            asked = apply_dofn(queries, PackQueries(**common, fields=self.query_fields), Keyed)
+            asked = apply_dofn(queries, PackQueries(**common, fields=self.query_fields, only=self.only), Keyed)
             records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()
         clocked = records | "WithClock" >> WithClock(self.steps, self.streams, together=True)
         actions = f"{self.actions.insert} {self.actions.delete}"

@@ -58,6 +58,8 @@ class RangeCounts(PointTransform):
         standing: ranges (low, high) that are counted in every window.
         queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
             it, all ranges in all windows.
+        only_standing: no other ranges are asked: only what the standing ones consist of is counted, with less noise,
+            most of all for few ranges of a large universe. Then there are no `queries`, and no `consistent` counts.
         duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
             Counted duplicates need less noise.
         consistent: make all counts of a window agree with each other, and none of them negative. They then have no
@@ -96,6 +98,7 @@ class RangeCounts(PointTransform):
         delta: float = 0.0,
         standing: Sequence[tuple[int, int]] = (),
         queries: int | None = None,
+        only_standing: bool = False,
         duplicates: Literal["ignored", "counted"] = "ignored",
         consistent: bool = False,
         insert_values: tuple[str, ...] | None = None,
@@ -119,6 +122,13 @@ class RangeCounts(PointTransform):
         )
         self.beta = checks.probability("beta", beta)
         self.queries = None if queries is None else checks.integer("queries", queries, minimum=0)
+        self.only_standing = checks.boolean("only_standing", only_standing)
+        if only_standing and (not self.standing or self.queries or consistent):
+            raise ValueError(
+                "only_standing must not be given without standing ranges, with queries, or with consistent"
+            )
+        if only_standing:
+            self.queries = 0
         self._mechanism = RangeCounter(
             epsilon=epsilon,
             delta=delta,
@@ -127,12 +137,18 @@ class RangeCounts(PointTransform):
             duplicates=duplicates,
             consistent=consistent,
             neighbouring=neighbouring,
+            asked=tuple((low, high) for low, high in self.standing) if only_standing else (),
         )
 
     @property
     @override
     def mechanism(self) -> RangeCounter:
         return self._mechanism
+
+    @property
+    @override
+    def only(self) -> frozenset[tuple[int, ...]] | None:
+        return frozenset(self.standing) if self.only_standing else None
 
     @property
     @override

@@ -390,7 +390,7 @@ def end_of(windows: int, length: Length) -> float:
     """Return the end of so many windows that follow each other from 1970 UTC on, in seconds since then."""
     if not isinstance(length, str):
         return windows * length
-    return int(Calendar.parse(length.partition(" ")[0]).starts(0, None)[windows]) / MICROS
+    return int(Calendar.parse(length).starts(0, None)[windows]) / MICROS
 
 
 def windows_in(over: Span, steps: Steps) -> str | int:

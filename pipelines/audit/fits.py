@@ -1,0 +1,167 @@
+"""What a model of the noise makes of whole transcripts: how far one person moves them, in units of that noise.
+
+Without a model, thousands of trials cannot bound epsilon at a delta of 1e-6, nor see noise that is 15% too small. With
+one they can. Both models say that answers are sums over people, so that a crowd of `people` moves them so many times
+as far as one, with noise that does not depend on the data: normal noise with any correlation, or independent discrete
+Laplace noise in each number. If noise is what the model says, the bounds hold with the probability that is stated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms.privacy.accounting import (
+    GaussianCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureDp,
+    SlackCurve,
+    largest_shift,
+)
+from scipy import stats
+
+Floats = NDArray[np.float64]
+Law = Literal["Gaussian", "Laplace"]
+
+CHOOSING = 4
+"""One part in so many of the trials chooses events, or says where to look; the others are measured."""
+
+INTERVAL = 0.05
+"""`measured` is the lower end of an interval that misses the truth so often."""
+
+LESS_NOISE = 0.85
+"""The control of a fit has so much of the noise that is claimed; it must be refuted."""
+
+_SEEN = 5.0  # deviations of the noise by which a crowd moves the transcript
+_TRIALS_PER_NUMBER = 20  # so many are enough to know how the noise of numbers goes together
+_TOUCHED = 0.3  # of the largest shift of a number: what moves less is left out
+
+
+def law_of(curve: PrivacyCurve) -> Law | None:
+    """Return the noise that a privacy curve is that of; None if it is of tests, or of several mechanisms."""
+    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    if isinstance(inner, GaussianCurve):
+        return "Gaussian"
+    return "Laplace" if isinstance(inner, PureDp) else None
+
+
+def crowd_size(curve: PrivacyCurve, numbers: int) -> int:
+    """Return how many people at once are seen clearly, in so many numbers that each of them moves by 1."""
+    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    if isinstance(inner, GaussianCurve):
+        return math.ceil(_SEEN / inner.shift)
+    assert isinstance(inner, PointCurve)
+    return math.ceil(_SEEN * math.sqrt(numbers) / inner.at_epsilon)
+
+
+def with_less_noise(epsilon: float, delta: float) -> float:
+    """Return the epsilon at which noise is `LESS_NOISE` times that of this budget: Laplace noise if delta is 0."""
+    if delta == 0:
+        return epsilon / LESS_NOISE
+    return GaussianCurve(shift=largest_shift(epsilon, delta) / LESS_NOISE).epsilon(delta)
+
+
+class Fit(NamedTuple):
+    """What the transcripts of a crowd say of one of its people, if noise is as the model says.
+
+    Attributes:
+        law: of the noise, in the model.
+        measured: lower end of the 95% interval of the epsilon that there is at the claimed delta.
+        least: a lower bound of it that is wrong as rarely as those of an audit.
+    """
+
+    law: Law
+    measured: float
+    least: float
+
+
+def fit(one: Floats, other: Floats, people: int, curve: PrivacyCurve, delta: float, wrong: float) -> Fit:
+    """Return what transcripts with and without a crowd say.
+
+    Args:
+        one: with the crowd, (trials, numbers).
+        other: without it, (trials, numbers).
+        people: in the crowd; all of them send the same.
+        curve: what is claimed, of Gaussian or Laplace noise.
+        delta: that is claimed.
+        wrong: probability with which `least` may be too large.
+    """
+    law = law_of(curve)
+    assert law is not None
+    parts = [np.split(each, [len(each) // CHOOSING]) for each in (one, other)]
+    (first, one), (second, other) = parts
+    measure = _gaussian if law == "Gaussian" else _laplace
+    weights = (_directions if law == "Gaussian" else _touched)(first, second)
+    measured, least = (_epsilon(curve, delta, measure(one, other, weights, w) / people) for w in (INTERVAL / 2, wrong))
+    return Fit(law, measured, least)
+
+
+def _epsilon(curve: PrivacyCurve, delta: float, found: float) -> float:
+    """Return the epsilon at delta of a curve whose noise shows so much of one person: a shift, or an epsilon."""
+    if found <= 0:
+        return 0.0
+    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    if not isinstance(inner, GaussianCurve):
+        return found
+    seen: PrivacyCurve = GaussianCurve(shift=found)
+    return (replace(curve, curve=seen) if isinstance(curve, SlackCurve) else seen).epsilon(delta)
+
+
+def _directions(one: Floats, other: Floats) -> Floats:
+    """Return the weights by which normal transcripts are told apart best (Fisher's), where there are trials enough to
+    know how the noise of numbers goes together; else as if it were independent.
+    """
+    off = np.concatenate([each - each.mean(axis=0) for each in (one, other)])
+    difference = one.mean(axis=0) - other.mean(axis=0)
+    variances = np.maximum(np.mean(off**2, axis=0), np.finfo(float).tiny)
+    if off.shape[1] * _TRIALS_PER_NUMBER > len(off):
+        return np.asarray(difference / variances)
+    scale = np.sqrt(variances)
+    alike = (off / scale).T @ (off / scale) / len(off)
+    return np.asarray(np.linalg.lstsq(alike, difference / scale, rcond=1e-9)[0] / scale)
+
+
+def _gaussian(one: Floats, other: Floats, weights: Floats, wrong: float) -> float:
+    """Return a lower bound of the shift between two normal laws, in deviations: of the mean and of the deviation."""
+    scores = one @ weights, other @ weights
+    free = len(one) + len(other) - 2
+    square = sum(float(np.sum((each - each.mean()) ** 2)) for each in scores)
+    deviation = math.sqrt(square / free)
+    reach = float(stats.t.isf(wrong / 2, free)) * deviation * math.sqrt(1 / len(one) + 1 / len(other))
+    apart = float(scores[0].mean() - scores[1].mean()) - reach
+    return apart / math.sqrt(square / float(stats.chi2.ppf(wrong / 2, free)))
+
+
+def _touched(one: Floats, other: Floats) -> Floats:
+    """Return by number the sign of its shift, or 0 where a crowd hardly moves it."""
+    shifts = one.mean(axis=0) - other.mean(axis=0)
+    return np.asarray(np.where(np.abs(shifts) >= _TOUCHED * np.abs(shifts).max(), np.sign(shifts), 0.0))
+
+
+def _off(transcripts: Floats) -> Floats:
+    """Return how far numbers are from their medians."""
+    return np.asarray(np.abs(transcripts - np.median(transcripts, axis=0)))
+
+
+def _rates(off: Floats) -> tuple[Floats, Floats]:
+    """Return the inverse scales of discrete Laplace noise, and their variances, (numbers,).
+
+    The mean absolute value m of such noise of scale b is 1 / sinh(1 / b).
+    """
+    means = np.maximum(np.mean(off, axis=0), 1e-9)
+    return np.arcsinh(1 / means), np.var(off, axis=0) / len(off) / (means**2 * (means**2 + 1))
+
+
+def _laplace(one: Floats, other: Floats, weights: Floats, wrong: float) -> float:
+    """Return a lower bound of the sum of shifts, each in scales of its noise, by the normal law of means."""
+    shifts = (one.mean(axis=0) - other.mean(axis=0)) * weights
+    variances = np.var(one, axis=0) / len(one) + np.var(other, axis=0) / len(other)
+    rates, errors = _rates(np.concatenate([_off(one), _off(other)]))
+    touched = weights != 0
+    total = float(shifts[touched] @ rates[touched])
+    variance = float(variances[touched] @ rates[touched] ** 2 + shifts[touched] ** 2 @ errors[touched])
+    return total - float(stats.norm.isf(wrong)) * math.sqrt(variance)

@@ -1,0 +1,301 @@
+"""Attacks on all that a run publishes: one person spends all that limits allow, and the adversary sees every number.
+
+They are made for the parameters of any run whose noise is added to counts, such as one that a guarantee file describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.attacks import (
+    EPSILON,
+    HIGH_RULE,
+    ONE,
+    SUSPECT,
+    THREE,
+    WINDOWS,
+    Adversary,
+    Attack,
+    Seen,
+    Sent,
+    Transcript,
+)
+from privstream.pipelines.audit.fits import with_less_noise
+from privstream.pipelines.command import RunError
+from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.heavy_hitters.by_counts import ByCounts
+
+MISSING = 1e-8
+"""Probability with which a trial lacks a number because too few others have its item."""
+
+MINUTE = 60
+SMALL = 1e-6
+"""Delta of the runs that an audit of a question attacks."""
+
+FAR = 2**40
+MOST_NUMBERS, ENOUGH = 600_000, 1200
+"""Events and rows of all trials of an attack together; where there were more, there are fewer trials, but so many."""
+
+FEWEST = 400
+"""Fewer trials catch no control."""
+
+RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "counts": (
+        {"epsilon": EPSILON, "domain": ONE, "max_contributions": 1},
+        {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": 10},
+        {"epsilon": EPSILON, "delta": SMALL, "max_contributions": 10},
+    ),
+    "heavy-hitters": ({"epsilon": EPSILON, "delta": SMALL, "method": "counts", "items_per_step": 3},),
+    "alerts": (
+        {"epsilon": EPSILON, "rules": HIGH_RULE, "method": "counts"},
+        {"epsilon": EPSILON, "delta": SMALL, "rules": HIGH_RULE, "method": "counts"},
+    ),
+    "histogram": (
+        {
+            "epsilon": EPSILON,
+            "delta": SMALL,
+            "domain": ONE,
+            "unit": "person",
+            "max_contributions": 3,
+            "method": "direct_counters",
+        },
+    ),
+}
+"""By question: arguments of runs that its audit attacks, beside windows, streams and noise."""
+
+Plan = list[list[str]]
+"""The items that a person sends, by window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """How one person spends all contributions, and what of it is published.
+
+    Attributes:
+        plan: the items that the person sends in each window, more than may count where that leaves no choice.
+        counted: how many of these may count.
+        others: how many others have the items of the first window (of every window, where they are forgotten).
+        always: whether the others are needed in every window.
+        fields: of a row: the numbers that are published with noise.
+        name: the field of a row that says which item it is about.
+        value: beside each item.
+    """
+
+    plan: Plan
+    counted: int
+    others: int = 0
+    always: bool = False
+    fields: tuple[str, ...] = ("count",)
+    name: str = "item"
+    value: float = 0.0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a transcript has."""
+        items = {item for sent in self.plan for item in sent}
+        return len(self.plan) * len(items) * len(self.fields)
+
+    @property
+    def size(self) -> int:
+        """Events and rows of a trial, beside those of the person."""
+        windows = len(self.plan) if self.always else 1
+        return self.numbers + self.others * sum(map(len, self.plan[:windows]))
+
+
+def planned(windows: int, most: int, items: Sequence[str], per_window: int) -> Plan:
+    """Return the items that a person sends who may count so many times in all, in the first windows.
+
+    The person sends more in the windows after these, as if there were no limit.
+    """
+    sent: Plan = []
+    left = most
+    for _ in range(windows):
+        number = min(per_window, left) if left > 0 else per_window
+        sent.append(list(items[:number]))
+        left -= number if left > 0 else 0
+    return sent
+
+
+def _of_counts(transform: Any) -> Spending:
+    """Spend contributions of `counts`; a person counts in several windows, or once for each of many items."""
+    made = transform.mechanism
+    windows, most = _windows(transform), made.contributions
+    public = transform.domain
+    names = public.texts.to_pylist() if public is not None else [f"item {i}" for i in range(most + 1)]
+    fields = ("count",) if made.max_value is None else ("count", "sum")
+    value = float(made.max_value or 0)
+    if made.unit == "event":
+        plan = [names[:1], *([] for _ in range(windows - 1))]
+    elif made.over == "start":
+        plan = [names[:most], *([] for _ in range(windows - 1))]
+    else:
+        plan = planned(windows, most, names, min(len(names), most, -(-(most + 1) // windows)))
+    others = 0 if public is not None else made.detection(1, MISSING)
+    return Spending(
+        plan=plan,
+        counted=most,
+        others=max(others, (made.min_people or 1) if others else 0),
+        always=public is None and not transform.remembers,
+        fields=fields,
+        value=value,
+    )
+
+
+def _of_hitters(transform: Any) -> Spending:
+    """Spend contributions of heavy hitters by counts."""
+    if not isinstance(transform.answer, ByCounts):
+        raise ValueError(f"method must be counts, whose noise is added to what is published, got {transform.method}")
+    made = transform.answer.counts
+    items, windows = transform.items_per_step, _windows(transform)
+    public = transform.answer.domain
+    names = public.texts.to_pylist() if public is not None else [f"item {i}" for i in range(items)]
+    return Spending(
+        plan=[names[:items] for _ in range(windows)],
+        counted=made.contributions,
+        others=transform.answer.threshold + made.error(1, MISSING),
+        always=not transform.answer.remembers,
+    )
+
+
+def _of_alerts(transform: Any) -> Spending:
+    """Meet all rules in all windows; `always_met` has made them rules that are met whoever is there."""
+    if transform.method != "counts":
+        raise ValueError(f"method must be counts, whose noise is added to what is published, got {transform.method}")
+    items = list(dict.fromkeys((rule.items or ("any",))[0] for rule in transform.plan.rules))
+    return Spending(
+        plan=[items for _ in range(_windows(transform))],
+        counted=transform.counted.counts.contributions,
+        fields=("estimate",),
+        name="rule",
+    )
+
+
+def _of_histogram(transform: Any) -> Spending:
+    """Spend contributions of `histogram`: as many categories as count, in the first windows."""
+    if transform.method != "direct_counters" or transform.guarantee.delta == 0:
+        raise ValueError(
+            f"method must be direct_counters with delta > 0, whose noise is normal, got {transform.method} with delta "
+            f"{transform.guarantee.delta:g}"
+        )
+    names, windows = transform.categories.domain.texts.to_pylist(), _windows(transform)
+    if transform.guarantee.unit.what == "event":
+        plan = [names[:1], *([] for _ in range(windows - 1))]
+        return Spending(plan=plan, counted=1, fields=("estimate",), name="category")
+    most = transform.max_contributions
+    per_window = min(most, transform.max_per_window or most)
+    plan = planned(windows, most, names[:1] * per_window, per_window)
+    return Spending(plan=plan, counted=most, fields=("estimate",), name="category")
+
+
+SPENDINGS: Mapping[str, Callable[[Any], Spending]] = {
+    "counts": _of_counts,
+    "heavy-hitters": _of_hitters,
+    "alerts": _of_alerts,
+    "histogram": _of_histogram,
+}
+"""By question: those whose noise is added to the numbers that are published."""
+
+
+def always_met(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options whose alerts show every count: thresholds are public, and no noise depends on them."""
+    if "rules" not in options:
+        return dict(options)
+    rules = tuple(AlertRule(name=rule.name, at_most=FAR, items=rule.items) for rule in options["rules"])
+    return {**options, "rules": rules, "quiet": 0}
+
+
+def whole_runs(spec: QuestionSpec) -> list[Attack]:
+    """Return the attacks of the audit of a question on all that runs publish."""
+    found = []
+    for given in RUNS.get(spec.word, ()):
+        options = always_met({"window": MINUTE, "start": 0, "end": MINUTE * WINDOWS, **given})
+        found.append(whole_run(spec, options, spec.transform_class(**options, noise=KeyedNoise.random("audit"))))
+    return found
+
+
+def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) -> Attack:
+    """Return the attack on all that such a run publishes.
+
+    Args:
+        spec: the question.
+        options: arguments of the transform, but for streams and noise.
+        transform: made of them.
+
+    Raises:
+        ValueError: its noise is not added to the numbers that are published, so that no model is fitted to them.
+    """
+    if spec.word not in SPENDINGS:
+        raise ValueError(f"question must be one of {', '.join(SPENDINGS)}, whose numbers have noise, got {spec.word}")
+    steps = transform.steps
+    if steps.first is None or steps.end is None:
+        raise ValueError("start, and end or windows must be given: an attack is on all windows of a run")
+    if steps.period != steps.size:
+        raise ValueError("period must not be given: an attack is on windows that do not overlap")
+    claim: PrivacyGuarantee = transform.guarantee
+    spent = SPENDINGS[spec.word](transform)
+    windows = len(spent.plan)
+    who = "one event" if claim.unit.what == "event" else f"one person who sends all that may count ({spent.counted:,})"
+    return Attack(
+        name="all that is published",
+        text=f"D has {who}, and D' has not. The adversary sees all {spent.numbers:,} numbers of {windows:,} windows, "
+        "and takes the likelihood ratio. What is measured is a crowd of such people, divided by their number. Model: "
+        "numbers are sums over people with noise that does not depend on the data, normal noise or independent "
+        "Laplace noise. The control has 15% less noise.",
+        options=options,
+        control={"epsilon": with_less_noise(claim.epsilon, claim.delta)},
+        others=_others(spent),
+        suspect=_suspect(spent),
+        windows=windows,
+        transcript=Transcript(_reader(spent), spent.counted * len(spent.fields), spent.size),
+    )
+
+
+def _windows(transform: Any) -> int:
+    """Return the number of windows, until everything starts afresh."""
+    return int(transform.steps.count)
+
+
+def _suspect(spent: Spending) -> Adversary:
+    def send(seen: Seen) -> list[Sent]:
+        return [Sent(SUSPECT, item, spent.value) for item in spent.plan[seen.window]]
+
+    return send
+
+
+def _others(spent: Spending) -> Adversary:
+    """Let everything that the suspect has be found, by people who send it in the same windows."""
+
+    def send(seen: Seen) -> list[Sent]:
+        if seen.window and not spent.always:
+            return []
+        return [Sent(1 + i, item) for i in range(spent.others) for item in spent.plan[seen.window]]
+
+    return send
+
+
+def _reader(spent: Spending) -> Callable[[Any, Sequence[Any]], Sequence[float]]:
+    """Return what reads all numbers of a trial, in the order of windows and items."""
+    items = list(dict.fromkeys(item for sent in spent.plan for item in sent))
+
+    def read(transform: Any, rows: Sequence[Any]) -> list[float]:
+        first, ending = transform.steps.first, transform.steps.ending
+        names = [rule.name for rule in transform.plan.rules] if spent.name == "rule" else items
+        found = {(ending(row.window_end) - first, getattr(row, spent.name)): row for row in rows}
+        places = [(window, name) for window in range(len(spent.plan)) for name in names]
+        if any(place not in found for place in places):
+            raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
+        return [float(getattr(found[place], field)) for place in places for field in spent.fields]
+
+    return read
+
+
+def trials_of(transcript: Transcript, wanted: int, people: int) -> int:
+    """Return how many trials an attack has, even: as many as are wanted, unless these were too many events and rows."""
+    most = MOST_NUMBERS // (transcript.size + people * transcript.counted)
+    return min(wanted, max(ENOUGH, most // 2 * 2))

@@ -1,0 +1,183 @@
+"""`privstream init INPUT`: writes a commented monitor from the names of the fields of a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.locations import READ
+from privstream.pipelines.monitor.monitor_file import NAME
+from privstream.pipelines.monitor.yaml_file import CORE
+from privstream.pipelines.sinks.row_files import check_destination, check_new
+from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.found_files import FORMATS, EventFile, match_files
+from privstream.pipelines.sources.json_events import parse_line
+from privstream.pipelines.sources.text_lines import read_lines
+from privstream.pipelines.terminal import printable, say
+
+DEFAULT = "monitor.yaml"
+MOST_FIELDS, LONGEST_NAME = 200, 64
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+NO_NAME = re.compile(r"[-+.\d\s]*\d[-+.:TZe\d\s]*|.*@.*|.*\d{4,}.*|")
+"""Texts that are no names of fields, but numbers, times, addresses or nothing: a file without a header begins so."""
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "user": ("user", "customer", "person", "member", "visitor", "client", "account", "patient", "device", "uid"),
+    "time": ("time", "timestamp", "ts", "datetime", "date", "moment", "created", "at", "day"),
+    "item": ("item", "page", "url", "path", "product", "category", "query", "search", "event", "action", "country"),
+    "value": ("ms", "latency", "duration", "amount", "price", "value", "cents", "cost", "bytes", "size", "age"),
+}
+"""Words in names of fields, the surest ones first."""
+
+MEANS = {
+    "user": "who is protected: what one of them does stays hidden",
+    "time": "when it happened",
+    "item": "what is counted; several columns: [country, page]",
+}
+GUESS, FILL_IN = "GUESS", "FILL_IN"
+
+
+class Field(NamedTuple):
+    """A field of a file: its name, and the type that the file states for it; None if it states none."""
+
+    name: str
+    type: pa.DataType | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("input", metavar="INPUT", help="events: a path, a folder or a glob, .avro .parquet .jsonl .csv")
+    parser.add_argument("--output", metavar="PATH", default=DEFAULT, help=f"a new file (default: {DEFAULT}), or -")
+    parser.add_argument("--input_format", choices=READ, help="default: by the ending of the name")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the names, and write the file."""
+    to_terminal = arguments.output == "-"
+    try:
+        if not to_terminal:
+            check_destination(arguments.output)
+            check_new(arguments.output)
+        fields = _fields(match_files(arguments.input, arguments.input_format)[0])
+    except (InputFileError, ValueError, OSError) as error:
+        raise UsageError(str(error).replace("; --overwrite replaces it", "").replace("--input ", "INPUT ")) from error
+    text = "\n".join(_lines(arguments.input, fields)) + "\n"
+    if to_terminal:
+        print(printable(text), end="")
+        return
+    Path(arguments.output).write_text(text, encoding="utf-8")
+    next_step = f"privstream plan {arguments.output}"
+    say(f"{arguments.output}: look at what says {GUESS}, fill in what says {FILL_IN}, then: {next_step}")
+
+
+def _fields(file: EventFile) -> list[Field]:
+    """Return the fields of a file, by its header or schema; of JSON lines, by the keys of the first line.
+
+    Raises:
+        InputFileError: the file has none, or its first line has what is no name, and is not quoted.
+    """
+    schema = FORMATS[file.format].schema(file.path)
+    if schema is not None:
+        found = [Field(field.name, None if file.format == "csv" else field.type) for field in schema]
+    else:
+        found = [Field(name, None) for name in _first_keys(file)] if file.format == "jsonl" else []
+    if not found:
+        raise InputFileError(f"INPUT must have fields: {file.path} has none")
+    names = [field.name for field in found]
+    usual = all(len(name) <= LONGEST_NAME and not NO_NAME.fullmatch(name) and name.isprintable() for name in names)
+    if len(names) > MOST_FIELDS or not usual:
+        raise InputFileError(
+            f"INPUT must begin with the names of its fields, at most {MOST_FIELDS}, each at most {LONGEST_NAME} "
+            f"characters and neither a number, a time nor an address: {file.path} begins with something else, "
+            "which may be data"
+        )
+    return found
+
+
+def _first_keys(file: EventFile) -> list[str]:
+    """Return the keys of the first line of JSON."""
+    for lines in read_lines(file.path, "utf-8"):
+        row = None if isinstance(lines, Damage) or not len(lines.texts) else parse_line(lines.texts[0])
+        return [] if row is None else list(row)
+    return []
+
+
+def _lines(path: str, fields: Sequence[Field]) -> Iterator[str]:
+    """Yield the lines of the monitor."""
+    guessed: dict[str, str] = {}
+    for kind in WORDS:
+        name = _guess(kind, [field for field in fields if field.name not in guessed.values()])
+        if name is not None:
+            guessed[kind] = name
+    yield "# A monitor: questions about one stream of events, with one privacy budget. Its fields are:"
+    yield f"#   {', '.join(_yaml(field.name) for field in fields)}"
+    yield f"# {GUESS} was guessed from these names and their types; no value was looked at. {FILL_IN} must be replaced."
+    yield "data:"
+    yield f"  input: {_yaml(path)}"
+    for kind, means in MEANS.items():
+        mark = GUESS if kind in guessed else "the field"
+        yield f"  {kind}: {_yaml(guessed.get(kind, FILL_IN))}  # {mark}: {means}"
+    yield f"window: 1d  # {GUESS}: answers are about windows of this length"
+    yield f"start: {FILL_IN}  # of the first window, such as 2026-01-01"
+    yield f"end: {FILL_IN}  # of the last window, such as 2026-02-01"
+    yield f"max_contributions: {FILL_IN}  # of a person in all windows, such as 30; privstream suggest chooses it"
+    yield f"privacy: {{epsilon: 1, delta: 1.0e-6}}  # {GUESS}: delta must be far below 1 / (number of people)"
+    yield "questions:  # `share` divides the budget"
+    yield "  items: {question: counts, share: 2}"
+    value = guessed.get("value")
+    if value is not None:
+        name = re.sub(r"\W", "_", value.lower())
+        name = name if NAME.fullmatch(name) and name != "items" else "values"
+        ranks = f"question: quantiles, value: {_yaml(value)}, ranks: [0.5, 0.99]"
+        yield f"  # {GUESS}: numbers to know the median of, from low to high"
+        yield f"  {name}: {{{ranks}, low: {FILL_IN}, high: {FILL_IN}}}"
+    yield "views:  # cost nothing"
+    yield "  largest: {of: items, largest: 10}"
+    yield "# noise_key_file: key  # openssl rand -out key 32 && chmod 600 key"
+    yield "output: {folder: out}"
+
+
+def _guess(kind: str, fields: Sequence[Field]) -> str | None:
+    """Return the field that is most likely of a kind; None if none is likely."""
+    able = [field for field in fields if _may_be(kind, field.type)]
+    if kind == "time":
+        timed = [field.name for field in able if field.type is not None and pa.types.is_temporal(field.type)]
+        if len(timed) == 1:
+            return timed[0]
+    for word in WORDS[kind]:
+        for field in able:
+            if word in re.split(r"[^a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", field.name).lower()):
+                return field.name
+    return None
+
+
+def _may_be(kind: str, type: pa.DataType | None) -> bool:
+    """Tell whether a field of this type can be of a kind."""
+    if type is None:
+        return True
+    number: bool = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+    if kind == "value":
+        return number
+    return kind == "time" or not bool(pa.types.is_temporal(type) or pa.types.is_floating(type))
+
+
+def _yaml(text: str) -> str:
+    """Return a text as YAML reads it."""
+    other = any(re.fullmatch(form, text) for _, form, _ in CORE)
+    return text if PLAIN.fullmatch(text) and not other else json.dumps(text, ensure_ascii=False)
+
+
+COMMAND = Command(
+    description="Writes a commented monitor, a file of questions with one privacy budget, from the names of the fields "
+    "of a file of events: the header of CSV, the schema of Parquet or Avro, the keys of the first line of JSON. Which "
+    "field is what is guessed from names and types, and marked; no value is read, and none is written. Names of "
+    "fields may tell something, too: look at the file before you share it.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,537 @@
+"""`privstream run FILE.yaml`: all questions of a monitor, by one pipeline that reads once, under one guarantee."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.entries import BOUNDS
+from privstream.pipelines.accounts.run_identity import (
+    RunIdentity,
+    data_of,
+    noise_source,
+    public_name,
+    shaping_parameters,
+)
+from privstream.pipelines.command import Command, NothingUsableError, UsageError
+from privstream.pipelines.console import clock
+from privstream.pipelines.monitor.calibration import Calibrated, Paid
+from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
+from privstream.pipelines.monitor.plan_command import shared_out
+from privstream.pipelines.monitor.views import View, answer_views, read_views, tables_of
+from privstream.pipelines.questions.input_output import (
+    GUARANTEE,
+    INPUT,
+    check_same_promise,
+    destination,
+    guarantee_path,
+    input_fields,
+    is_unbounded,
+    reader,
+    send,
+)
+from privstream.pipelines.questions.options import DEFAULT_DATASET, add_key
+from privstream.pipelines.questions.run import (
+    DRY,
+    Asked,
+    Run,
+    check_apart,
+    given_to,
+    letters_to,
+    promise,
+    row_type_of,
+    settled,
+    shaping,
+    transform_of,
+    write_guarantee,
+)
+from privstream.pipelines.questions.run_command import run_label
+from privstream.pipelines.questions.spec import loaded
+from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.flink import name_job
+from privstream.pipelines.sinks.row_files import (
+    PARTIAL,
+    check_destination,
+    check_new,
+    fingerprint,
+    move_file,
+    read_row_file,
+    write_row_file,
+)
+from privstream.pipelines.sinks.window_files import check_folder
+from privstream.pipelines.sources.fields import FieldMapping, SharedFields
+from privstream.pipelines.terminal import NOTE, WARNING, say
+
+COMMAND_NAME = "run"
+NOISE = "question"
+"""The noise of a question is derived from that of the run by this word and its name."""
+
+WITHOUT_ACCOUNT = (
+    "ledger must be given, or noise_key_file, beside which there is one; or none, to go without an account"
+)
+GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit")
+"""Options that hold for a run as a whole."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument(
+        "file", metavar="FILE.yaml", help="the monitor: data, total budget, questions with their shares, output"
+    )
+    add_key(parser)
+    parser.set_defaults(dataset=None)
+    files = parser.add_argument_group("output")
+    files.add_argument("--overwrite", action="store_true", help="replace files of rows and guarantees that exist")
+    text = "read all input and say how much of it can be used; nothing is published, recorded or spent"
+    letters = "file for records that cannot be used, in place of that of the monitor; guard it like the input"
+    files.add_argument("--dead_letter", metavar="PATH", help=letters)
+    files.add_argument(
+        "--dry_run", action="store_true", help=f"{text}. The numbers are exact: guard them like the input"
+    )
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Check everything that can be checked, run the pipeline, and write rows and what is promised of all."""
+    options = launch.parse_beam_options(others)
+    name_job(options, f"{COMMAND_NAME} {os.path.basename(arguments.file)}")
+    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+        try:
+            with clock("sharing out the budget, checking input"):
+                monitor = read_monitor(arguments.file, folder)
+                made = MonitorRun.of(monitor, arguments)
+        except (ValueError, TypeError, OSError, OverflowError) as error:
+            raise UsageError(str(error)) from error
+        if made.run.arguments.dry_run:
+            return made.report(made.try_out(options))
+        made.report(made.publish(options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorRun:
+    """A run of a monitor, whose file and options have been checked.
+
+    Attributes:
+        run: its questions, and what reads for all of them.
+        output: where answers go.
+        monitor: the file.
+        views: what is made of the rows of its questions.
+        guarantee: what is promised of all together.
+        promised: what the guarantee file of the whole says.
+    """
+
+    run: Run
+    output: Output
+    monitor: MonitorFile
+    views: tuple[View, ...]
+    guarantee: PrivacyGuarantee
+    promised: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, monitor: MonitorFile, arguments: argparse.Namespace) -> MonitorRun:
+        """Check a monitor and the options of its run.
+
+        Raises:
+            UsageError, ValueError, TypeError, OSError: naming the key with its line, the option or the file.
+        """
+        output = monitor.output
+        if output is None:
+            raise monitor.document.error((), "output must be given, with a folder")
+        views = read_views(monitor)
+        common = _options_of_run(monitor, arguments)
+        unbounded = is_unbounded(monitor.questions[0].options)
+        if views and not unbounded and FileSystems.get_scheme(output.folder) is not None:
+            raise monitor.document.error((VIEWS,), "must not be given without an output on this machine")
+        given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
+        fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
+        read = _reader(monitor, given, fields)
+        account = Account.of(common)
+        if account.path is None and common.ledger is None:
+            raise ValueError(WITHOUT_ACCOUNT)
+        _check_places(monitor, given, views, common, output, [file.path for file in read.files], account.path)
+        try:
+            planned = shared_out(monitor)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise monitor.document.error(("privacy",), str(error)) from None
+        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
+        for paid in planned.questions:  # what could be refused without knowing them has been
+            vars(given[paid.name]).update(epsilon=paid.epsilon)
+            if "delta" in given[paid.name]:
+                given[paid.name].delta = paid.delta
+        made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
+        identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
+        label = run_label(common, identity, unbounded=unbounded)
+        noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
+        common.run_id = common.run_id or public_name(noise)
+        if unbounded and common.dry_run:
+            raise ValueError("dry_run must not be given when the input has no end")
+        if not common.dry_run:
+            _make_folders(output, given, unbounded=unbounded)
+        asked = tuple(
+            _asked(each, paid, given[each.name], made[each.name], fields[each.name], noise, common, output)
+            for each, paid in zip(monitor.questions, planned.questions, strict=True)
+        )
+        charged = _charged(common, given, output)
+        parts = {each.name: each.transform.guarantee for each in asked}
+        return cls(
+            run=Run(
+                arguments=common,
+                unbounded=unbounded,
+                read=read,
+                fields=read.fields,
+                questions=asked,
+                charge=partial(account.charge, identity, label, charged, noise, planned.guarantee, parts=parts),
+                letters=letters_to(common.dead_letter, unbounded=unbounded),
+            ),
+            output=output,
+            monitor=monitor,
+            views=views,
+            guarantee=planned.guarantee,
+            promised=_promised(monitor, planned, common, asked),
+        )
+
+    def try_out(self, options: PipelineOptions) -> launch.Counters:
+        """Run the pipeline for its counters alone."""
+        with _errors_with_keys(self.monitor):
+            return self.run.try_out(options)
+
+    def publish(self, options: PipelineOptions) -> launch.Counters:
+        """Run the pipeline, and write rows and guarantees: no file of rows is there before all are complete."""
+        asked, unbounded = self.run.questions, self.run.unbounded
+        with _hidden_folder(self.output.folder, wanted=not unbounded) as folder:
+            files = {each.name: os.path.basename(each.arguments.output) for each in asked}
+            hidden = {name: str(FileSystems.join(folder, file)) for name, file in files.items()}
+            with _errors_with_keys(self.monitor):
+                writes = [each.write_to(hidden[each.name], unbounded=unbounded) for each in asked]
+                counted, charge = self.run.publish(options, writes, self._write_guarantees)
+            if not unbounded:
+                self._write_views(hidden, folder)
+                for each in asked:
+                    move_file(hidden[each.name], each.arguments.output)
+                self._write_guarantees(charge)
+        for each in asked:
+            if each.destination is not None and not unbounded:
+                say(send(each.destination, each.arguments.output))
+        return counted
+
+    def _write_views(self, files: Mapping[str, str], folder: str) -> None:
+        """Write the views of rows that are in files: first all of them into a folder, and then into the output."""
+        if not self.views:
+            return
+        transforms = {each.name: each.transform for each in self.run.questions}
+        rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
+        found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
+        for name, table in found.items():
+            write_row_file(str(FileSystems.join(folder, self.output.file(name))), table.written_type, table.rows)
+        for name in found:
+            file = self.output.file(name)
+            move_file(str(FileSystems.join(folder, file)), str(FileSystems.join(self.output.folder, file)))
+
+    def _write_guarantees(self, charge: Any) -> None:
+        """Write what each question promises, and last what is promised of all of them together."""
+        rows = {}
+        for each in self.run.questions:
+            more = {} if self.run.unbounded else {"rows": {"sha256": fingerprint(each.arguments.output)}}
+            write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
+            rows[each.name] = more
+        questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
+        of_views = () if self.run.unbounded else self.views
+        views = {view.name: {"output": self.output.file(view.name)} for view in of_views}
+        more = {"questions": questions} | ({"views": views} if views else {})
+        write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
+
+    def report(self, counted: launch.Counters) -> None:
+        """Tell of each question what was read and published, and what is promised of all together.
+
+        Raises:
+            NothingUsableError: a question could use nothing that was read.
+        """
+        lines, warnings, nothing = [], [], []
+        for each in self.run.questions:
+            said = each.told(counted, unbounded=self.run.unbounded)
+            lines += [f"{each.name}: {line}" for line in (*said.counted, *said.accurate)]
+            for warning in said.warnings:
+                kind = next((kind for kind in (NOTE, WARNING) if warning.startswith(kind)), "")
+                warnings.append(f"{kind}{each.name}: {warning.removeprefix(kind)}")
+            nothing += [] if said.nothing is None else [f"{each.name}: {said.nothing}"]
+        dry = self.run.arguments.dry_run
+        lines += [DRY] if dry else []
+        lines.append(self.promised["guarantee"]["paragraph"])
+        if self.views and self.run.unbounded:
+            lines.append(f"views: privstream views {self.monitor.path} makes them of what has been published by then")
+        if not dry:
+            lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
+        say("\n".join([*lines, *warnings]))
+        if nothing:
+            raise NothingUsableError("; ".join(nothing))
+
+
+def whole_path(folder: str) -> str:
+    """Return where the guarantee of all questions is."""
+    return str(FileSystems.join(folder, GUARANTEE))
+
+
+def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the options that hold for the run as a whole: those of the command, else those of the file."""
+    assert monitor.output is not None
+    found = {name: value for name in GIVEN if (value := getattr(arguments, name)) is not None}
+    found = dict.fromkeys(GIVEN) | dict(monitor.of_run) | found
+    found["dataset"] = found["dataset"] or DEFAULT_DATASET
+    found |= {"overwrite": arguments.overwrite, "dry_run": arguments.dry_run, "copy": None}
+    return argparse.Namespace(**found, dead_letter=arguments.dead_letter or monitor.output.dead_letter)
+
+
+def _options(question: Question, common: argparse.Namespace, output: Output, *, unbounded: bool) -> argparse.Namespace:
+    """Return the options of a question's command in a run, but for the budget."""
+    name = question.name if unbounded else output.file(question.name)
+    own = {
+        "output": str(FileSystems.join(output.folder, name)),
+        "output_format": output.format if unbounded else None,
+    }
+    return settled(question.spec, argparse.Namespace(**(vars(question.options) | vars(common) | own)))
+
+
+def _reader(monitor: MonitorFile, given: Mapping[str, argparse.Namespace], fields: Mapping[str, FieldMapping]) -> Any:
+    """Return what reads for all questions."""
+    first = monitor.questions[0]
+    unbounded = is_unbounded(given[first.name])
+    for each in monitor.questions:
+        if each.spec.watched != INPUT and unbounded:
+            raise _error(monitor, each, f"{each.spec.word} must have an input with an end")
+    distinct = set(fields.values())
+    with _errors_with_keys(monitor):
+        shared = fields[first.name] if len(distinct) == 1 else SharedFields(tuple(fields.items()))
+        return reader(first.spec, given[first.name], shared)
+
+
+@contextmanager
+def _errors_with_keys(monitor: MonitorFile) -> Iterator[None]:
+    """Let an error that begins with the name of a question name its place in the file."""
+    try:
+        yield
+    except (ValueError, TypeError, UsageError) as error:
+        name, colon, message = str(error).partition(": ")
+        question = next((each for each in monitor.questions if colon and each.name == name), None)
+        if question is None:
+            raise UsageError(str(error)) from error
+        raise _error(monitor, question, message) from None
+
+
+def _error(monitor: MonitorFile, question: Question, message: str) -> UsageError:
+    """Return an error about a question, in the words of the file: its key, if the message is about one."""
+    words = message.replace("--", "")
+    option = words.split()[0].rstrip(",:")
+    key = option.removesuffix("_field") if option.removesuffix("_field") in FIELDS else option
+    keys: tuple[str, ...] = ("questions", question.name)
+    if (*keys, key) in monitor.document.lines:
+        return monitor.document.error((*keys, key), words.partition(" ")[2])
+    if ("data", key) in monitor.document.lines:
+        return monitor.document.error(("data", key), f"{words.partition(' ')[2]} (for {question.name})")
+    return monitor.document.error(keys, words)
+
+
+def _given_to(
+    monitor: MonitorFile, question: Question, options: argparse.Namespace, fields: FieldMapping
+) -> dict[str, Any]:
+    """Return the arguments of a question's transform."""
+    try:
+        return given_to(question.spec, options, fields)
+    except (ValueError, TypeError) as error:
+        raise _error(monitor, question, str(error)) from None
+
+
+def _check_places(
+    monitor: MonitorFile,
+    given: Mapping[str, argparse.Namespace],
+    views: Sequence[View],
+    common: argparse.Namespace,
+    output: Output,
+    inputs: Sequence[str],
+    ledger: str | None,
+) -> None:
+    """Refuse to write over what is read, and, unless that is wanted, over results that are there."""
+    read = [("data.input", path) for path in inputs]
+    if common.noise_key_file is not None:
+        read.append(("noise_key_file", common.noise_key_file))
+    for each in monitor.questions:
+        options = given[each.name]
+        read += [(name, path) for name in each.spec.files if isinstance(path := getattr(options, name), str)]
+    written: list[tuple[str, str | None]] = [("output.dead_letter", common.dead_letter)]
+    for name, options in given.items():
+        written += [(f"the rows of {name}", options.output), (f"the guarantee of {name}", guarantee_path(options))]
+        if not is_unbounded(options) and not common.overwrite:
+            check_new(options.output, f"the rows of {name}")
+            check_new(guarantee_path(options), f"the guarantee of {name}")
+    for view in views if not is_unbounded(next(iter(given.values()))) else ():
+        path = str(FileSystems.join(output.folder, output.file(view.name)))
+        written.append((f"the rows of {view.name}", path))
+        if not common.overwrite:
+            check_new(path, f"the rows of {view.name}")
+    if not is_unbounded(next(iter(given.values()))) and not common.overwrite:
+        check_new(whole_path(output.folder), "the guarantee")
+    elif common.overwrite and is_unbounded(next(iter(given.values()))):
+        raise ValueError("overwrite must not be given when the input has no end: use a new folder")
+    check_apart(read, ledger, [*written, ("the guarantee", whole_path(output.folder))])
+
+
+def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, unbounded: bool) -> None:
+    """Make the folders of rows that are missing."""
+    letters = next(iter(given.values())).dead_letter
+    each = [options.output for options in given.values()] + [letters] * (letters is not None)
+    for folder in (output.folder, *(each if unbounded else [])):
+        try:
+            if not FileSystems.exists(folder):
+                FileSystems.mkdirs(folder)
+        except (OSError, BeamIOError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise ValueError(f"output.folder must be one that can be made, got {folder}: {reason}") from None
+        if unbounded:
+            check_folder(folder, "output.folder")
+    check_destination(whole_path(output.folder), "output.folder")
+
+
+def identity_of(
+    monitor: MonitorFile,
+    given: Mapping[str, argparse.Namespace],
+    made: Mapping[str, Mapping[str, Any]],
+    files: Any,
+    *,
+    unbounded: bool,
+) -> RunIdentity:
+    """Return what shapes the answers and the noise of all questions, by the keys of the file.
+
+    Args:
+        monitor: the file.
+        given: options of its questions, by name.
+        made: arguments of their transforms, by name.
+        files: of events.
+        unbounded: whether the input has no end.
+    """
+    watched = INPUT if unbounded else None
+    found: dict[str, Any] = {"privacy.epsilon": monitor.epsilon, "privacy.delta": monitor.delta}
+    for each in monitor.questions:
+        options = given[each.name]
+        shaped = shaping(each.spec, options, made[each.name], unbounded=unbounded)
+        own = {"question": each.spec.word, "share": each.share}
+        own |= shaping_parameters(shaped, each.spec.files, watched)
+        for option, value in own.items():
+            key = option.removesuffix("_field") if option.removesuffix("_field") in FIELDS else option
+            found[f"questions.{each.name}.{key}"] = value
+    first = next(iter(given.values()))
+    data = data_of(first, files, watched)
+    return RunIdentity(command=COMMAND_NAME, version=version("privstream"), parameters=found, data=data)
+
+
+def _asked(
+    question: Question,
+    paid: Paid,
+    options: argparse.Namespace,
+    made: Mapping[str, Any],
+    fields: FieldMapping,
+    noise: KeyedNoise,
+    common: argparse.Namespace,
+    output: Output,
+) -> Asked:
+    """Return a question with its transform, whose noise is its own, and where its rows go."""
+    unbounded = is_unbounded(options)
+    options = argparse.Namespace(**(vars(options) | {"run_id": common.run_id}))
+    transform = transform_of(question.spec, made, noise.derive(NOISE, question.name), unbounded=unbounded)
+    if transform.guarantee != paid.transform.guarantee:
+        raise ValueError(f"questions.{question.name} must promise in a run what it promises in its plan")
+    whole = {"monitor": {"question": question.name, "guarantee": GUARANTEE}}
+    promised = promise(question.spec, transform, options, question.shown) | whole
+    row_type = row_type_of(question.spec, transform, fields, options)
+    if unbounded:
+        check_same_promise(guarantee_path(options), promised, "output.folder")
+    sent = None
+    if output.sent_to is not None:
+        to = argparse.Namespace(**(vars(options) | {"output": f"{output.sent_to}/{question.name}"}))
+        try:
+            sent = destination(question.spec, to, common.run_id, row_type)
+            if sent is not None and not common.dry_run:
+                sent.check(first=not FileSystems.exists(guarantee_path(options)))
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace("--output", f"output of {question.name}", 1)) from None
+    return Asked(
+        name=question.name,
+        spec=question.spec,
+        arguments=options,
+        fields=fields,
+        transform=transform,
+        promised=promised,
+        row_type=row_type,
+        more={} if question.spec.inputs is None else loaded(question.spec.inputs)(options),
+        destination=sent,
+    )
+
+
+def _charged(common: argparse.Namespace, given: Mapping[str, argparse.Namespace], output: Output) -> argparse.Namespace:
+    """Return what the ledger notes of options: the time of the data, if it is that of all questions."""
+    span = {}
+    for name in ("start", "end", "time_zone"):
+        values = {getattr(options, name, None) for options in given.values()}
+        span[name] = values.pop() if len(values) == 1 else None
+    betas = {name: getattr(options, BOUNDS, None) for name, options in given.items()}
+    return argparse.Namespace(**vars(common), **span, beta=betas, output=output.folder)
+
+
+def _promised(
+    monitor: MonitorFile, planned: Calibrated, common: argparse.Namespace, asked: Sequence[Asked]
+) -> dict[str, Any]:
+    """Return what the guarantee file of the whole says."""
+    record = guarantee_record(planned.guarantee)
+    questions = {}
+    for paid, each in zip(planned.questions, asked, strict=True):
+        questions[each.name] = {
+            "question": each.spec.word,
+            "share": paid.share,
+            "epsilon": paid.epsilon,
+            "delta": paid.delta,
+            "output": os.path.basename(each.arguments.output),
+        }
+    return {
+        "made_by": {"command": f"privstream {COMMAND_NAME}", "version": version("privstream")},
+        "parameters": {"run_id": common.run_id, "dataset": common.dataset, "monitor": os.path.basename(monitor.path)},
+        "guarantee": {name: value for name, value in record.items() if value is not None},
+        "questions": questions,
+    }
+
+
+@contextmanager
+def _hidden_folder(folder: str, *, wanted: bool) -> Iterator[str]:
+    """Give a folder in another one for files that are not complete, and remove it in the end."""
+    if not wanted:
+        yield folder
+        return
+    hidden = str(FileSystems.join(folder, f".{secrets.token_hex(8)}{PARTIAL}"))
+    FileSystems.mkdirs(hidden)
+    try:
+        yield hidden
+    finally:
+        with suppress(OSError, BeamIOError):
+            FileSystems.delete([hidden])
+
+
+COMMAND = Command(
+    description="Answers all questions of a file by one pipeline: events are read and checked once, and questions "
+    "branch after that. Each is answered as by its own command with the epsilon and the delta that privstream plan "
+    "prints. All of them together cost the total of the file, which is one entry of the ledger. Any option of Apache "
+    "Beam may be added, such as --runner.",
+    add_arguments=add_arguments,
+    run=run,
+    takes_beam_options=True,
+)

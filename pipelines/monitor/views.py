@@ -1,0 +1,713 @@
+"""Views of a monitor: what is made of the published rows of its questions, at no cost."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import numpy as np
+from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.monitor.monitor_file import KINDS, NAME, VIEWS, MonitorFile, Question
+from privstream.pipelines.monitor.yaml_file import Document, meant
+from privstream.pipelines.questions.option_types import length
+from privstream.pipelines.questions.risers import LIKELY
+from privstream.pipelines.sinks.row_files import with_item_columns
+from privstream.pipelines.sinks.writers import sort_rows
+from privstream.transforms.counts.finished import numbers_or_none
+from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.counts.publishing import LargestCounts
+from privstream.transforms.events.item_columns import column_names, join_item, split_item
+from privstream.transforms.rows import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
+from privstream.transforms.timing.calendar import Calendar
+from privstream.transforms.timing.steps import CalendarSteps, Steps, windows_in
+from typing_extensions import override
+
+DIGITS = 6
+ESTIMATES = (
+    ("smoothed", "smoothed_lower", "smoothed_upper"),
+    ("count", "lower", "upper"),
+    ("ratio", "lower", "upper"),
+    ("estimate", "lower", "upper"),
+)
+"""Fields of rows with a number and its interval; the first that a row has is its number."""
+
+BOUNDED = ("estimate", "error_bound")
+"""Fields of rows that have a number and how far it is off at most."""
+
+COMPARED = {"KeyCount", "KeySum", "TotalEstimate", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
+"""Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
+
+NAMED_BY = {"item": "item", "quantile": "rank"}
+"""Fields of rows that tell numbers of a window apart, and the keys that name one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Published rows of a question or of a view, and what is known of them.
+
+    Attributes:
+        row_type: of the rows.
+        rows: all of them, in the order of `order`.
+        order: fields to sort rows by, `-` before a name for falling numbers.
+        columns: names of the columns of an item; none where rows have no item.
+        steps: the windows.
+        streams: public names of the streams; one without a name where there are none.
+        questions: names of those whose noise is in the numbers.
+        transform: what has published the rows; None for a view.
+    """
+
+    row_type: Any
+    rows: Sequence[Any]
+    order: tuple[str, ...]
+    columns: tuple[str, ...]
+    steps: Steps
+    streams: tuple[str, ...]
+    questions: frozenset[str]
+    transform: Any = None
+
+    @classmethod
+    def of(cls, question: Question, transform: Any, rows: Sequence[Any]) -> Table:
+        """Return the table of a question that has been answered by a transform."""
+        spec = question.spec
+        return cls(
+            row_type=spec.row_type_of(transform),
+            rows=rows,
+            order=spec.order,
+            columns=column_names(question.options.item_field) if spec.item else (),
+            steps=transform.steps,
+            streams=tuple(getattr(transform, "streams", None) or ("",)),
+            questions=frozenset([question.name]),
+            transform=transform,
+        )
+
+    @property
+    def written_type(self) -> type:
+        """The type of rows as they are written: with the columns of an item in place of the item."""
+        return with_item_columns(self.row_type, self.columns)
+
+    def having(self, rows: Iterable[Any], row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
+        """Return the table of a view with these rows, in order."""
+        made = replace(self, row_type=row_type or self.row_type, order=order or self.order, transform=None)
+        return replace(made, rows=sort_rows(rows, made.order))
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(ABC):
+    """A view as the file describes it.
+
+    Attributes:
+        name: what its rows are called.
+        document: where it stands.
+        largest: number of rows of a window of a stream at most, those with the largest numbers; None for all.
+    """
+
+    name: str
+    document: Document
+    largest: int | None = None
+
+    @property
+    @abstractmethod
+    def sources(self) -> Sequence[tuple[str, str]]:
+        """Keys that name questions and other views, and the names."""
+
+    @abstractmethod
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        """Return the rows, from the tables of its sources.
+
+        Raises:
+            UsageError: their rows cannot give it.
+        """
+
+    def error(self, key: str, message: str) -> UsageError:
+        """Return an error about a key."""
+        return self.document.error((VIEWS, self.name, key), message)
+
+    def answered(self, tables: Mapping[str, Table]) -> Table:
+        """Return the rows, with the largest alone if these are asked for."""
+        found = self.answer(tables)
+        try:
+            _ = found.written_type
+        except ValueError as error:
+            raise self.document.error((VIEWS, self.name), str(error)) from None
+        return found if self.largest is None else self._with_largest(found, self.largest)
+
+    def _with_largest(self, table: Table, number: int) -> Table:
+        """Return the rows with the largest numbers of each window and stream."""
+        fields = table.row_type._fields
+        ranked = ["rise"] if table.order[2:3] == ("-rise",) else [one[0] for one in ESTIMATES if one[0] in fields]
+        if "item" not in fields or not ranked:
+            raise self.error("largest", "must be of rows with an item and a count")
+        known = [name for name in ranked if any(getattr(row, name) is not None for row in table.rows)] or ranked
+        choose = LargestCounts(number, (known[0],)).among
+        windows = defaultdict(list)
+        for row in table.rows:
+            windows[row.window_start.micros].append(row)
+        return table.having([row for rows in windows.values() for row in choose(rows)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOne(View):
+    """A view of one question, or of one other view.
+
+    Attributes:
+        of: its name.
+    """
+
+    of: str
+
+    @property
+    @override
+    def sources(self) -> Sequence[tuple[str, str]]:
+        return [("of", self.of)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest(OfOne):
+    """The rows of a table with the largest numbers of each window."""
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        return tables[self.of].having(tables[self.of].rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfCounts(OfOne):
+    """A view that is made of the counts of all windows of an item."""
+
+    def viewed(self, table: Table, key: str, span: str, argument: str) -> list[Any]:
+        """Return what the transform of a question makes of its rows, over or against so many windows."""
+        if not isinstance(table.transform, KeyedCounts):
+            raise self.error("of", "must be a question `counts`")
+        try:
+            windows = _windows(span, table.steps)
+        except ValueError as error:
+            raise self.error(key, str(error).removeprefix("over ")) from None
+        try:
+            return table.transform.view(**{argument: windows})(table.rows)
+        except ValueError as error:
+            raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums(OfCounts):
+    """Counts, and perhaps sums of values, over each window and those before it.
+
+    Attributes:
+        over: how long, as a duration; an item without counts in so many windows has sums of those that it has.
+    """
+
+    over: str
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        table = tables[self.of]
+        return table.having(self.viewed(table, "over", self.over, "windows"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Risers(OfCounts):
+    """Items of which more people have them than so long before, the largest rise first.
+
+    Attributes:
+        against: how long before, as a duration.
+        probability: with which it must be true that the number has risen.
+    """
+
+    against: str
+    probability: float = LIKELY
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        table = tables[self.of]
+        rows = self.viewed(table, "against", self.against, "rising")
+        risen = [
+            row for row in rows if row.rise is not None and row.rise > 0 and row.rise_probability >= self.probability
+        ]
+        return table.having(risen, order=("stream", "window_start", "-rise", "item"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios(View):
+    """The counts of each item in one table divided by those in another one.
+
+    Attributes:
+        ratio: names of both.
+    """
+
+    ratio: tuple[str, str]
+
+    @property
+    @override
+    def sources(self) -> Sequence[tuple[str, str]]:
+        return [("ratio", name) for name in self.ratio]
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        above, below = (tables[name] for name in self.ratio)
+        for name, table in zip(self.ratio, (above, below), strict=True):
+            if not {"item"}.issubset(table.row_type._fields) or not _has_stddev(table):
+                raise self.error("ratio", f"must be of counts or totals, which {name} is not")
+        if above.columns != below.columns:
+            raise self.error("ratio", "must be of tables with the same item columns")
+        if (above.steps.size, above.steps.origin) != (below.steps.size, below.steps.origin):
+            raise self.error("ratio", "must be of tables with the same windows")
+        if above.questions & below.questions:
+            raise self.error("ratio", "must be of different questions: what one of them has published shares its noise")
+        divisors = {_key(row): row for row in below.rows}
+        pairs = [(row, divisors[key]) for row in above.rows if (key := _key(row)) in divisors]
+        published = ratio_bounds(*(part for rows in _columns(pairs) for part in _widened(rows)))
+        smoothed = self._smoothed(pairs)
+        numbers = (numbers_or_none(np.round(part, DIGITS)) for part in (*published, *smoothed))
+        rows = [
+            RatioEstimate(row.stream, row.window_start, row.window_end, row.item, *of_row)
+            for (row, _), *of_row in zip(pairs, *numbers, strict=True)
+        ]
+        made = above.having(rows, RatioEstimate, ("stream", "window_start", "-ratio", "item"))
+        return replace(made, questions=above.questions | below.questions)
+
+    def _smoothed(self, pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
+        """Return ratios of smoothed counts, and the ends of their intervals; nan where there are none."""
+        found = np.full((3, len(pairs)), np.nan)
+        known = [all(getattr(row, "smoothed", None) is not None for row in pair) for pair in pairs]
+        given: list[np.ndarray] = []
+        for rows in _columns([pair for pair, whole in zip(pairs, known, strict=True) if whole]):
+            ends = np.array([[getattr(row, name) for name in ESTIMATES[0]] for row in rows], np.float64).reshape(-1, 3)
+            given += [ends[:, 0], np.maximum(ends[:, 2] - ends[:, 0], ends[:, 0] - ends[:, 1]) / NORMAL]
+        found[:, np.flatnonzero(known)] = ratio_bounds(*given)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals(OfOne):
+    """What the counts of items with a common part add up to; or these items, such that they add up to a whole.
+
+    Attributes:
+        by: columns of the item that are kept; none for the items themselves.
+        whole: name of a question about these columns alone, whose counts are used as well; None without one.
+    """
+
+    by: tuple[str, ...] = ()
+    whole: str | None = None
+
+    @property
+    @override
+    def sources(self) -> Sequence[tuple[str, str]]:
+        return [("of", self.of), *([] if self.whole is None else [("whole", self.whole)])]
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        table = tables[self.of]
+        if "count_stddev" not in table.row_type._fields or len(table.columns) < 2:
+            raise self.error("of", "must be counts of an item of several columns")
+        whole = None if self.whole is None else tables[self.whole]
+        by = self.by or (() if whole is None else whole.columns)
+        if unknown := [name for name in by if name not in table.columns]:
+            raise self.error("by" if self.by else "whole", f"must be columns of {self.of}, and {unknown[0]} is none")
+        if whole is not None:
+            self._check_whole(table, whole, by)
+        places = [table.columns.index(name) for name in by]
+        parts = sort_rows(table.rows, ("stream", "window_start", "item"))
+        numbers: dict[tuple[str, int, str], int] = {}
+        groups = np.array(
+            [numbers.setdefault(self._group(row, places, len(table.columns)), len(numbers)) for row in parts], np.int64
+        )
+        counts, stddevs = _noisy(parts)
+        wholes = {} if whole is None else {_key(row): row for row in whole.rows}
+        published = [wholes.get(key) for key in numbers]
+        totals = np.array([np.nan if row is None else row.count for row in published], np.float64)
+        variances = np.array([1.0 if row is None else row.count_stddev**2 for row in published], np.float64)
+        found = consistent_totals(counts, np.square(stddevs), groups, totals, variances)
+        sizes = np.bincount(groups, minlength=len(numbers))
+        first = np.unique(groups, return_index=True)[1]
+        if self.by:
+            of_items = [(parts[place], item) for place, (_, _, item) in zip(first.tolist(), numbers, strict=True)]
+            given = found.totals, found.total_variances, sizes
+        else:
+            of_items = [(row, row.item) for row in parts]
+            given = found.parts, found.part_variances, np.ones(len(parts), np.int64)
+        factor = _factor([*parts, *(row for row in published if row is not None)])
+        made = table.having(
+            _totals(of_items, *given, factor), TotalEstimate, ("stream", "window_start", "-estimate", "item")
+        )
+        columns = by if self.by else table.columns
+        of_whole = frozenset() if whole is None else whole.questions
+        return replace(made, columns=columns, questions=table.questions | of_whole)
+
+    def _group(self, row: Any, places: Sequence[int], columns: int) -> tuple[str, int, str]:
+        """Return stream, window and common part of a row."""
+        parts = split_item(row.item, columns)
+        return row.stream, row.window_start.micros, _item([parts[place] for place in places])
+
+    def _check_whole(self, table: Table, whole: Table, by: Sequence[str]) -> None:
+        """Refuse a whole to which the parts do not add up."""
+        for key, one in (("of", table), ("whole", whole)):
+            if not isinstance(one.transform, KeyedCounts):
+                raise self.error(key, "must be a question `counts`")
+        if tuple(by) != whole.columns or len(by) == len(table.columns):
+            raise self.error("whole", f"must be about some of the columns of {self.of}, those of by")
+        if (table.steps.size, table.steps.origin) != (whole.steps.size, whole.steps.origin):
+            raise self.error("whole", f"must have the windows of {self.of}")
+        for name, one in ((self.of, table.transform), (self.whole, whole.transform)):
+            if one.mechanism.unit != "event" or one.domain is None or one.mechanism.over != "window":
+                raise self.error(
+                    "whole",
+                    "must be of questions with the unit event, a domain and counts of windows, which "
+                    f"{name} is not: people who have two of the parts, and parts that are not published, do not add up",
+                )
+
+
+def _totals(
+    items: Iterable[tuple[Any, str]], estimates: np.ndarray, variances: np.ndarray, parts: np.ndarray, factor: float
+) -> list[TotalEstimate]:
+    """Return rows of totals.
+
+    Args:
+        items: a row of each stream and window, and the item.
+        estimates, variances, parts: of each.
+        factor: how far intervals reach, in standard deviations.
+    """
+    stddevs = np.sqrt(variances)
+    ends = (np.maximum(estimates + side * factor * stddevs, 0.0) for side in (-1, 1))
+    numbers = (np.round(part, DIGITS).tolist() for part in (estimates, stddevs, *ends))
+    return [
+        TotalEstimate(row.stream, row.window_start, row.window_end, item, number, *of_row)
+        for (row, item), number, *of_row in zip(items, parts.tolist(), *numbers, strict=True)
+    ]
+
+
+def _factor(rows: Sequence[Any]) -> float:
+    """Return how far intervals reach, in standard deviations of noise: those of sums do not reach farther.
+
+    A sum of independent discrete Gaussian or Laplace noises is nearer to a normal law than each of them.
+    """
+    upper = np.array([row.upper for row in rows], np.float64)
+    numbers, stddevs = _noisy(rows)
+    seen = (upper > 0) & (stddevs > 0)
+    return float(np.max((upper - numbers)[seen] / stddevs[seen], initial=NORMAL))
+
+
+def _item(parts: Sequence[str]) -> str:
+    """Return the text of an item: of one column as it is."""
+    return parts[0] if len(parts) == 1 else join_item(parts)
+
+
+def _has_stddev(table: Table) -> bool:
+    """Tell whether rows have the standard deviation of their noise."""
+    return any(name in table.row_type._fields for name in ("count_stddev", "stddev"))
+
+
+def _noisy(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the published numbers of rows, and the standard deviations of their noise."""
+    number, stddev = ("count", "count_stddev") if rows and hasattr(rows[0], "count_stddev") else ("estimate", "stddev")
+    found = np.array([[getattr(row, number), getattr(row, stddev)] for row in rows], np.float64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _widened(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return published numbers, and the deviations that normal noise would have that reaches as far as theirs."""
+    numbers, stddevs = _noisy(rows)
+    return numbers, stddevs * (_factor(rows) / NORMAL)
+
+
+def _columns(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    """Return the first ones of pairs, and the second ones."""
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def _key(row: Any) -> tuple[str, int, str]:
+    """Return stream, window and item of a row."""
+    return row.stream, row.window_start.micros, row.item
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alerts(OfOne):
+    """Whether a number is beyond a threshold, window by window.
+
+    Attributes:
+        item: what it is the number of; empty where rows of a window have but one.
+        sign: 1 where an alert begins above the threshold, -1 below it.
+        threshold: beyond which an alert begins.
+        ends_at: at which, or on the other side of it, an alert ends.
+        windows: number of windows in a row in which the number must be beyond the threshold.
+    """
+
+    item: str | float
+    columns: int
+    sign: int
+    threshold: float
+    ends_at: float
+    windows: int = 1
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        table = tables[self.of]
+        fields = table.row_type._fields
+        if table.row_type.__name__ not in COMPARED:
+            raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
+        named = next((name for name in NAMED_BY if name in fields), None)
+        key = "item" if named is None else NAMED_BY[named]
+        if (named is None) != (self.item == "") or (named == "quantile") != isinstance(self.item, float):
+            raise self.error(key, f"must be given for {self.of}" if named else f"must not be given for {self.of}")
+        if named == "item" and self.columns != len(table.columns):
+            raise self.error("item", f"must be of the columns {', '.join(table.columns)}")
+        rows = [row for row in table.rows if named is None or getattr(row, named) == self.item]
+        streams = sorted({*table.streams, *(row.stream for row in rows)})
+        found = [state for stream in streams for state in self._states(stream, rows, _windows_of(table))]
+        made = table.having(found, AlertState, ("stream", "window_start", "item"))
+        return made if named == "item" else replace(made, columns=())
+
+    def _states(self, stream: str, rows: Sequence[Any], windows: Sequence[tuple[Any, Any]]) -> Iterable[AlertState]:
+        """Yield the state in each window of a stream.
+
+        Where there is no data, an alert neither begins nor ends: after it, the state is what it was, and the windows in
+        a row that an alert needs begin anew.
+        """
+        numbers = {row.window_start.micros: _number(row) for row in rows if row.stream == stream}
+        alert, beyond, state, since = False, 0, "", None
+        for start, end in windows:
+            value, lower, upper = numbers.get(start.micros, (None, None, None))
+            before = state
+            if value is None:
+                state, beyond = NO_DATA, 0
+            else:
+                beyond = beyond + 1 if self.sign * (value - self.threshold) > 0 else 0
+                ends = self.sign * (value - self.ends_at) <= 0
+                alert = not ends if alert else beyond >= self.windows
+                state = ALERT if alert else CLEAR
+            since = since if state == before and since is not None else start
+            yield AlertState(stream, start, end, str(self.item), value, lower, upper, self.threshold, state, since)
+
+
+def _number(row: Any) -> tuple[float | None, float | None, float | None]:
+    """Return the number of a row and the ends of its interval."""
+    for names in ESTIMATES:
+        if set(names) <= set(row._fields) and getattr(row, names[0]) is not None:
+            return tuple(map(float, (getattr(row, name) for name in names)))  # type: ignore[return-value]
+    if not set(BOUNDED) <= set(row._fields):
+        return None, None, None
+    number, bound = (float(getattr(row, name)) for name in BOUNDED)
+    return (number, max(0.0, number - bound), number + bound) if bound >= 0 else (None, None, None)  # it has stopped
+
+
+def _windows_of(table: Table) -> list[tuple[Any, Any]]:
+    """Return starts and ends of the windows of a table: of its run, where that has an end, and else those with rows."""
+    steps = table.steps
+    seen = {steps.ending(row.window_end) for row in table.rows}
+    first = steps.first if steps.first is not None else min(seen, default=0)
+    last = steps.end - 1 if steps.end is not None else max(seen, default=first - 1)
+    return [steps.bounds(step) for step in range(first, last + 1)]
+
+
+def _windows(span: str, steps: Steps) -> int:
+    """Return how many windows a duration has.
+
+    Raises:
+        ValueError: it is none, or no multiple of a window.
+    """
+    found = length(span)
+    if not isinstance(steps, CalendarSteps):
+        if isinstance(found, str):
+            raise ValueError(f"must be a duration such as 7d, for windows of {steps.length}")
+        number = windows_in(found, steps)
+        return 1 if isinstance(number, str) else number
+    wanted = Calendar.parse(found) if isinstance(found, str) else None
+    if wanted is None or wanted.unit != steps.calendar.unit or wanted.number % steps.calendar.number:
+        raise ValueError(f"must be a multiple of window, got {span} with windows of {steps.length}")
+    return wanted.number // steps.calendar.number
+
+
+def read_views(monitor: MonitorFile) -> tuple[View, ...]:
+    """Return the views of a monitor, each behind those that it is made of.
+
+    Raises:
+        UsageError: a key is unknown or missing, its value breaks a rule, or views are made of each other in a circle;
+            the message names line and key.
+    """
+    document = monitor.document
+    if VIEWS not in document.content:
+        return ()
+    asked = {each.name: each.spec.has_windows for each in monitor.questions}
+    views = {name: _view(document, name, asked) for name in document.mapping((VIEWS,))}
+    known = [*asked, *views]
+    for view in views.values():
+        for key, source in view.sources:
+            if source not in known:
+                raise view.error(key, f"must be a question or another view, got `{source}`{meant(source, known)}")
+            if not asked.get(source, True):
+                raise view.error(key, f"must be about windows, and {source} has none")
+    try:
+        order = TopologicalSorter(
+            {name: {source for _, source in view.sources} for name, view in views.items()}
+        ).static_order()
+        return tuple(views[name] for name in order if name in views)
+    except CycleError as error:
+        circle = error.args[1]
+        raise document.error((VIEWS, circle[0]), f"must not be made of itself: {' of '.join(circle[::-1])}") from None
+
+
+def tables_of(
+    monitor: MonitorFile, transforms: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]
+) -> dict[str, Table]:
+    """Return the tables of the questions that have windows, by name.
+
+    Args:
+        monitor: with the questions.
+        transforms: that answer them, by name.
+        rows: that they have published, by name; none for those that are left out.
+    """
+    return {
+        each.name: Table.of(each, transforms[each.name], rows.get(each.name, ()))
+        for each in monitor.questions
+        if each.spec.has_windows
+    }
+
+
+def answer_views(views: Sequence[View], tables: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables of views, by name, in their order.
+
+    Privacy: post-processing; it costs nothing.
+
+    Args:
+        views: as `read_views` returns them.
+        tables: of all questions, by name, with all rows that a finished run has published; without rows, this checks
+            whether questions can give their views.
+
+    Raises:
+        UsageError: rows of a question cannot give a view; the message names line and key.
+    """
+    found = dict(tables)
+    for view in views:
+        found[view.name] = view.answered(found)
+    return {view.name: found[view.name] for view in views}
+
+
+def _view(document: Document, name: str, asked: Iterable[str]) -> View:
+    """Return one view."""
+    keys = (VIEWS, name)
+    if not NAME.fullmatch(name):
+        raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
+    if name in asked:
+        raise document.error(keys, "must not have the name of a question")
+    given = document.mapping(keys)
+    kind = next((key for key in KINDS if key in given), None)
+    if kind is None:
+        raise document.error(keys, f"must have one of {', '.join(KINDS)}")
+    other = next((key for key in KINDS if key in given and key not in KINDS[kind]), None)
+    if other is not None:
+        raise document.error((*keys, other), f"must not be given with {kind}: make it a view of another view")
+    document.check_keys(keys, KINDS[kind])
+    read = _Read(document, name)
+    common: dict[str, Any] = {"name": name, "document": document, "largest": read.whole("largest", None)}
+    if kind == "ratio":
+        return Ratios(**common, ratio=read.two("ratio"))
+    common["of"] = read.text("of")
+    if kind == "over":
+        return Sums(**common, over=read.span("over"))
+    if kind == "against":
+        return Risers(**common, against=read.span("against"), probability=read.share("probability", LIKELY))
+    if kind in ("by", "whole"):
+        whole = None if "whole" not in given else read.text("whole")
+        return Totals(**common, by=read.texts("by") if "by" in given else (), whole=whole)
+    return Largest(**common) if kind == "largest" else _alert(read, common, kind)
+
+
+def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
+    """Return a view of alerts."""
+    item = read.texts("item") if read.has("item") else ()
+    if item and read.has("rank"):
+        raise read.error("rank", "must not be given with item")
+    sign, clear = (1, "clear_below") if kind == "above" else (-1, "clear_above")
+    threshold = read.number(kind, None)
+    ends_at = read.number(clear, threshold)
+    if sign * (threshold - ends_at) < 0:
+        raise read.error(
+            clear, f"must be {'<=' if sign > 0 else '>='} {threshold:g}, where an alert begins, got {ends_at:g}"
+        )
+    return Alerts(
+        **common,
+        item=read.share("rank", 0.5) if read.has("rank") else _item(item),
+        columns=len(item),
+        sign=sign,
+        threshold=threshold,
+        ends_at=ends_at,
+        windows=read.whole("for", 1) or 1,
+    )
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Reads the values of a view."""
+
+    document: Document
+    name: str
+
+    def has(self, key: str) -> bool:
+        return self._value(key) is not None
+
+    def error(self, key: str, message: str) -> UsageError:
+        return self.document.error((VIEWS, self.name, key), message)
+
+    def text(self, key: str) -> str:
+        """Return a text, which must be given."""
+        value = self._value(key)
+        if not isinstance(value, str) or not value:
+            raise self.error(key, "must be a text" if self.has(key) else "must be given")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return one text, or a list of them."""
+        value = self._value(key)
+        found = [value] if not isinstance(value, list) else value
+        if not found or any(isinstance(one, bool) or not isinstance(one, str | int) or one == "" for one in found):
+            raise self.error(key, "must be a text, or a list of texts, none of them empty")
+        return tuple(map(str, found))
+
+    def two(self, key: str) -> tuple[str, str]:
+        """Return a list of two texts."""
+        found = self.texts(key)
+        if len(found) != 2:
+            raise self.error(key, f"must be two names, got {len(found)}")
+        return found[0], found[1]
+
+    def span(self, key: str) -> str:
+        """Return a duration, as a text."""
+        value = self._value(key)
+        try:
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise ValueError("must be a duration, such as 7d")
+            length(str(value))
+        except ValueError as error:
+            raise self.error(key, str(error)) from None
+        return str(value)
+
+    def number(self, key: str, default: float | None) -> float:
+        """Return a finite number."""
+        found = self.document.number((VIEWS, self.name, key), default)
+        if not math.isfinite(found):
+            raise self.error(key, f"must be finite, got {found:g}")
+        return found
+
+    def share(self, key: str, default: float) -> float:
+        """Return a probability."""
+        found = self.number(key, default)
+        if not 0 < found < 1:
+            raise self.error(key, f"must be in (0, 1), got {found:g}")
+        return found
+
+    def whole(self, key: str, default: int | None) -> int | None:
+        """Return a whole number, at least 1."""
+        if not self.has(key):
+            return default
+        found = self.number(key, None)
+        if found != int(found) or found < 1:
+            raise self.error(key, f"must be a whole number, at least 1, got {found:g}")
+        return int(found)
+
+    def _value(self, key: str) -> Any:
+        return self.document.at((VIEWS, self.name, key))

@@ -1,0 +1,86 @@
+"""`privstream views FILE.yaml`: the views of a monitor, from what its run has published so far."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from typing import Any
+
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.console import clock
+from privstream.pipelines.monitor.monitor_file import MonitorFile, Question, read_monitor
+from privstream.pipelines.monitor.plan_command import shared_out
+from privstream.pipelines.monitor.views import answer_views, read_views, tables_of
+from privstream.pipelines.questions.input_output import is_unbounded
+from privstream.pipelines.questions.options import options_of
+from privstream.pipelines.questions.run import settled
+from privstream.pipelines.report.result import Result, read_result
+from privstream.pipelines.sinks.row_files import check_destination, check_new, write_row_file
+from privstream.pipelines.terminal import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("file", metavar="FILE.yaml", help="the monitor, as it was when its run was started")
+    parser.add_argument("--overwrite", action="store_true", help="replace files of views that exist")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read what has been published, and write the views into the folder of the output."""
+    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+        try:
+            with clock("reading what was published"):
+                monitor = read_monitor(arguments.file, folder)
+                views, output = read_views(monitor), monitor.output
+                if not views or output is None:
+                    raise monitor.document.error((), "views and output must be given")
+                paths = {view.name: os.path.join(output.folder, output.file(view.name)) for view in views}
+                for name, path in paths.items():
+                    check_destination(path, "output.folder")
+                    if not arguments.overwrite:
+                        check_new(path, f"the rows of {name}")
+                transforms = {each.name: each.transform for each in shared_out(monitor).questions}
+                rows = {each.name: _published(monitor, each, transforms[each.name]) for each in monitor.questions}
+        except (ValueError, TypeError, OSError, OverflowError) as error:
+            raise UsageError(str(error)) from error
+        found = answer_views(views, tables_of(monitor, transforms, rows))
+    for name, table in found.items():
+        write_row_file(paths[name], table.written_type, table.rows)
+    say("\n".join(f"{name}: {len(table.rows):,} rows, {paths[name]}" for name, table in found.items()))
+
+
+def _published(monitor: MonitorFile, question: Question, transform: Any) -> list[Any]:
+    """Return the rows of a question.
+
+    Raises:
+        UsageError, ValueError: there are none yet, or a run with other options has published them.
+    """
+    assert monitor.output is not None
+    name = question.name if is_unbounded(question.options) else monitor.output.file(question.name)
+    result = read_result(os.path.join(monitor.output.folder, name))
+    if changed := _changed(question, transform, result):
+        message = f"must be as in the run that has published {result.path}: {', '.join(changed)} differs"
+        raise monitor.document.error(("questions", question.name), message)
+    return result.rows
+
+
+def _changed(question: Question, transform: Any, result: Result) -> list[str]:
+    """Return the options that a run had otherwise, and what it promised otherwise."""
+    names = [option.name for option in options_of(question.spec) if option.name not in question.shown]
+    given = settled(question.spec, question.options)
+    own = {name: getattr(given, name, None) for name in names} | {"item_field": getattr(given, "item_field", None)}
+    own |= {name: getattr(transform.guarantee, name) for name in ("epsilon", "delta")}
+    theirs = {name: result.parameters.get(name) for name in own}
+    theirs |= {name: getattr(result.guarantee, name) for name in ("epsilon", "delta")}
+    return [name for name, value in json.loads(json.dumps(own)).items() if value != theirs[name]]
+
+
+COMMAND = Command(
+    description="Makes the views of a monitor from the rows that its run has published so far, at no cost: for a run "
+    "about input without an end, whose views no job writes, or when views were added to the file. It reads no events "
+    "and no key, and needs the file as it was when the run was started, but for its views.",
+    add_arguments=add_arguments,
+    run=run,
+)

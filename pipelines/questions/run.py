@@ -1,0 +1,401 @@
+"""A run: one reading, one or several questions about it, their rows, and what is said of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.pipelines.accounts.account import Charge
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.questions.input_output import end_paths, files_option, prepare, sent, window_writer
+from privstream.pipelines.questions.options import UNIT
+from privstream.pipelines.questions.public_lists import of_columns
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.run_report import RunReport
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
+from privstream.pipelines.runners import launch
+from privstream.pipelines.sinks.destination import Destination
+from privstream.pipelines.sinks.row_files import with_item_columns, write_json
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
+from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows
+from privstream.pipelines.sources.fields import FieldMapping, SharedFields
+from privstream.pipelines.sources.normalise import OF_READING
+from privstream.pipelines.sources.shared_reading import TakeReading
+from privstream.pipelines.terminal import NOTE, say
+from privstream.transforms import DeadLetter
+from privstream.transforms.events.private_transform import PrivateTransform
+
+PLACES = (
+    "command",
+    "about",
+    "traceback",
+    "input",
+    "output",
+    "copy",
+    "dead_letter",
+    "noise_key_file",
+    "noise_key_variable",
+    "kafka_setting",
+    "overwrite",
+    "dry_run",
+    "ledger",
+    "budget_limit",
+)
+"""Options that say where things are and how to get there, not what is promised."""
+
+DRY = (
+    "dry run: nothing was published, recorded or spent. These numbers are exact: guard them like the input. The same "
+    "command without --dry_run promises:"
+)
+
+NO_COUNTERS = (
+    "the runner has reported no counters, as for a job with checkpoints, which is cancelled at its end: it is not "
+    "known here how many records could not be used"
+)
+
+READ = "Read"
+"""What stages are called that read for all questions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question whose options have been checked: what is done, what is promised, and where its rows go.
+
+    Attributes:
+        name: of the question among several; empty if it is the only one.
+        spec: which question it is.
+        arguments: its options; `output` is where its rows are written as files.
+        fields: what it reads of events.
+        transform: what answers it.
+        promised: what its guarantee file says.
+        row_type: of its rows as they are written.
+        more: further readers, by name.
+        destination: where its rows are sent, too.
+    """
+
+    name: str = ""
+    spec: QuestionSpec
+    arguments: argparse.Namespace
+    fields: FieldMapping
+    transform: PrivateTransform
+    promised: Mapping[str, Any]
+    row_type: type
+    more: Mapping[str, Any] = field(default_factory=dict)
+    destination: Destination | None = None
+
+    def label(self, stage: str) -> str:
+        """Return what one of its stages is called, beside those of other questions."""
+        return f"{self.name}{OF_READING}{stage}" if self.name else stage
+
+    def counters(self, counted: launch.Counters) -> dict[str, int]:
+        """Return what a run has counted that is about this question: its own stages, and of reading what is about all.
+
+        Of records that were read for several questions each has counted which it can use.
+        """
+        if not self.name:
+            return launch.summed((name, number) for (_, name), number in counted.items())
+        found, own = [], re.compile(rf"{self.name}(?:{OF_READING}|-)")  # some runners write a hyphen
+        for (stage, name), number in counted.items():
+            whose, colon, what = name.rpartition(OF_READING)
+            if own.match(stage) or (colon and self.name in whose.split(",")):
+                found.append((what, number))
+            elif stage.startswith(READ) and not colon:
+                found.append((name, number))
+        return launch.summed(found)
+
+    def write_to(self, path: str, *, unbounded: bool) -> Any:
+        """Return what writes its rows.
+
+        Raises:
+            ValueError, TypeError, OSError: naming the option.
+        """
+        if unbounded:
+            return window_writer(self.spec, self.arguments, self.row_type, self.destination)
+        return WriteRows(
+            path,
+            self.row_type,
+            order=self.spec.order,
+            option=files_option(self.arguments),
+            finish=self.transform.finish,
+            unfinished=self.transform.unfinished,
+        )
+
+    def told(self, counted: launch.Counters, *, unbounded: bool) -> Told:
+        """Say what was read, what was published, and how accurate that is."""
+        spec, arguments = self.spec, self.arguments
+        counters = self.counters(counted)
+        if arguments.dry_run and counters:
+            counters = {COMPLETE: 1, **counters}
+        report = RunReport(counters, spec, self.transform.accuracy.coverage, self.promised["parameters"])
+        published = counters.get(spec.published, 0)
+        nothing = report.nothing_usable(published) if report.known else None
+        lines = []
+        if report.known:
+            told = "" if arguments.dry_run else f", {published:,} {spec.title} published"
+            lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")
+            lines += report.left_out(arguments.dead_letter)
+            if spec.why_nothing and not published and nothing is None and not arguments.dry_run:
+                lines.append(spec.why_nothing)
+        else:
+            lines.append(NO_COUNTERS)
+        if self.destination is not None and unbounded and report.known:
+            lines.append(sent(self.destination, counters, arguments.output))
+        advice = [f"{NOTE}{self.transform.advice}"] if self.transform.advice else []
+        if nothing is not None:
+            return Told(lines, (), (), nothing)
+        return Told(
+            lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
+        )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a question after its run.
+
+    Attributes:
+        counted: lines on what was read and published.
+        accurate: lines on how accurate that is.
+        warnings: lines that stand last, where they are seen.
+        nothing: why nothing that was read could be used; None if something could.
+    """
+
+    counted: Sequence[str]
+    accurate: Sequence[str]
+    warnings: Sequence[str]
+    nothing: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Questions about one input, and what writes all of them into the ledger.
+
+    Attributes:
+        arguments: options of the run.
+        unbounded: whether the input has no end.
+        read: the reader of events.
+        fields: what it reads.
+        questions: at least one; the names of several differ.
+        charge: writes the run into the ledger.
+        letters: what writes dead letters; None if they are not wanted.
+    """
+
+    arguments: argparse.Namespace
+    unbounded: bool
+    read: Any
+    fields: FieldMapping | SharedFields
+    questions: tuple[Asked, ...]
+    charge: Callable[[], Charge]
+    letters: Any
+
+    def publish(
+        self, options: PipelineOptions, writes: Sequence[Any], write_guarantees: Callable[[Charge], None]
+    ) -> tuple[launch.Counters, Charge]:
+        """Run the pipeline.
+
+        Args:
+            options: of Beam.
+            writes: what writes the rows of each question.
+            write_guarantees: writes what is promised; it is called as soon as the runner has taken the pipeline if the
+                input has no end, since rows are then to come, and not at all otherwise.
+
+        Returns:
+            The counters, and what was written into the ledger.
+        """
+        if self.unbounded:
+            prepare(options)
+        recorded: list[Charge] = []
+
+        def build(pipeline: beam.Pipeline) -> None:
+            """Build all of it; the last thing before it may start is that the ledger takes it."""
+            try:
+                self._build(pipeline, writes)
+                recorded.append(self.charge())
+            except (ValueError, TypeError) as error:
+                raise UsageError(str(error)) from error
+
+        given = self.arguments
+        if given.noise_key_file is None and given.noise_key_variable is None:
+            say("noise key: a new random one, for this run only; a run with --noise_key_file can be repeated")
+
+        def accepted() -> None:
+            write_guarantees(recorded[0])
+
+        ends = end_paths(each.arguments for each in self.questions)
+        counters = launch.run(options, build, ends, accepted if self.unbounded else None)
+        for line in recorded:
+            say(line.told)
+        return counters, recorded[0] if recorded else Charge("", None)
+
+    def try_out(self, options: PipelineOptions) -> launch.Counters:
+        """Run the pipeline for its counters alone, and return them; rows are let go unseen.
+
+        What the ledger or the limit would refuse is refused.
+        """
+        foreseen: list[Charge] = []
+
+        def build(pipeline: beam.Pipeline) -> None:
+            try:
+                foreseen.append(self.charge())
+                self._build(pipeline, [beam.FlatMap(_let_go) for _ in self.questions])
+            except (ValueError, TypeError) as error:
+                raise UsageError(str(error)) from error
+
+        counters = launch.run(options, build, (), None)
+        for line in foreseen:
+            say(line.told)
+        return counters
+
+    def _build(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
+        """Read once, run the transforms, and write."""
+        read = pipeline | READ >> self.read
+        dead = [read.dead_letters]
+        for asked, write in zip(self.questions, writes, strict=True):
+            try:
+                dead += self._branch(pipeline, read.events, asked, write)
+            except (ValueError, TypeError) as error:
+                raise type(error)(asked.label(str(error))) from None
+        if self.letters:
+            dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
+
+    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> list[Any]:
+        """Answer one question about the events that were read; return its dead letters."""
+        inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
+        if isinstance(self.fields, SharedFields):
+            take = beam.ParDo(TakeReading(self.fields, asked.name)).with_output_types(pa.RecordBatch)
+            events = events | asked.label("Take") >> take
+        named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
+        rows = {"events": events} | {name: each.events for name, each in inputs.items()}
+        published = (rows if inputs else events) | named
+        published.rows | asked.label("Write") >> write
+        return [*(each.dead_letters for each in inputs.values()), published.dead_letters]
+
+
+def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLetterFiles | None:
+    """Return what writes dead letters, a file or a folder of files, if they are wanted."""
+    if not path:
+        return None
+    if unbounded:
+        return WriteDeadLetterFiles(path)
+    return WriteRows(path, DeadLetter, option="--dead_letter", private=True)
+
+
+def settled(spec: QuestionSpec, arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the options of a run with those that it has although they were not given."""
+    if spec.settle is None:
+        return arguments
+    return argparse.Namespace(**(vars(arguments) | loaded(spec.settle)(vars(arguments))))
+
+
+def given_to(spec: QuestionSpec, arguments: argparse.Namespace, fields: FieldMapping) -> dict[str, Any]:
+    """Return the arguments of a question's transform, but for the noise.
+
+    Raises:
+        ValueError, TypeError: an option breaks a rule.
+    """
+    given = arguments_of(spec, vars(arguments), streams=bool(fields.stream))
+    return of_columns(given, len(fields.several)) if fields.several else given
+
+
+def shaping(
+    spec: QuestionSpec, arguments: argparse.Namespace, given: Mapping[str, Any], *, unbounded: bool
+) -> argparse.Namespace:
+    """Return options without those that the method taken does not use: they do not make it another run.
+
+    Nor do views, unless a run has no end, which is bound to them, nor other words for the same unit. Which options
+    these are depends on public ones alone, and on no noise.
+    """
+    options = dict(vars(arguments))
+    if spec.former_units:
+        options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
+    if spec.methods or spec.settle is not None:
+        made = spec.transform_class(**given, noise=KeyedNoise.random("options"))
+        options |= dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
+    return argparse.Namespace(**options)
+
+
+def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:
+    """Return the transform that answers a question."""
+    transform = spec.transform_class(**given, noise=noise)
+    return transform if unbounded else transform.to_finish()
+
+
+def promise(
+    spec: QuestionSpec, transform: PrivateTransform, arguments: argparse.Namespace, shown: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the guarantee, the accuracy and their public parameters, for machines and people.
+
+    What was not given, and has no default, is left out; so is the horizon of a guarantee that has none.
+
+    Args:
+        spec: the question.
+        transform: what answers it.
+        arguments: its options.
+        shown: what the guarantee file says in place of options, by name.
+    """
+    given = {name: value for name, value in vars(arguments).items() if name not in PLACES and value is not None}
+    guarantee = {name: value for name, value in guarantee_record(transform.guarantee).items() if value is not None}
+    return {
+        "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
+        "parameters": {**given, **shown},
+        **({"public": dict(transform.public)} if transform.public else {}),
+        "guarantee": guarantee,
+        "accuracy": ({METHOD: getattr(transform, METHOD)} if spec.methods else {}) | transform.accuracy.to_dict(),
+    }
+
+
+def row_type_of(
+    spec: QuestionSpec, transform: PrivateTransform, fields: FieldMapping, arguments: argparse.Namespace
+) -> type:
+    """Return the type of rows as they are written; a table on the terminal shows an item of columns as one.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    row_type: type = spec.row_type_of(transform)
+    written = with_item_columns(row_type, fields.several)
+    if arguments.output == TERMINAL:
+        return row_type
+    avro = "avro" in (arguments.output_format, str(arguments.output).rpartition(".")[2].lower())
+    wrong = [name for name in fields.several if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
+    if avro and wrong and written is not row_type:
+        raise ValueError(f"output must not be Avro, which has no columns such as `{wrong[0]}`: write Parquet")
+    return written
+
+
+def check_apart(read: Iterable[tuple[str, str]], ledger: str | None, written: Iterable[tuple[str, str | None]]) -> None:
+    """Refuse to write over a file that a run reads or writes.
+
+    Args:
+        read: what is read: the option that names it, and its path.
+        ledger: where runs are written down, if it is a file.
+        written: what is written, likewise.
+
+    Raises:
+        ValueError: naming both options.
+    """
+    taken = {os.path.realpath(path): option for option, path in read}
+    ledgers = [] if ledger is None or "://" in ledger else [("--ledger", ledger)]
+    for option, path in (*ledgers, *written):
+        if path and (other := taken.setdefault(os.path.realpath(path), option)) != option:
+            raise ValueError(f"{option} must not be written over {other}, got {path}")
+
+
+def write_guarantee(path: str, promised: Mapping[str, Any], charge: Charge) -> None:
+    """Write what a run promises, and where the ledger says so."""
+    write_json(path, dict(promised) | ({} if charge.mark is None else {"ledger": dict(charge.mark)}))
+
+
+def _let_go(row: Any) -> Iterator[Any]:
+    """Keep nothing."""
+    return iter(())

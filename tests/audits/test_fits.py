@@ -1,0 +1,93 @@
+"""Models of noise: they find nearly all of what there is, and noise that is 15% too small, or a limit off by one."""
+
+import math
+
+import numpy as np
+import pytest
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
+from privstream.pipelines.audit.fits import LESS_NOISE, crowd_size, fit, law_of, with_less_noise
+
+DELTA = 1e-6
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+WRONG = 1e-4
+NUMBERS, COUNTED = 12, 5
+
+
+def claim(law, epsilon):
+    """The claimed curve and delta, and what draws noise that has just as much."""
+    if law == "Gaussian":
+        shift = largest_shift(epsilon, DELTA)
+        sigma = math.sqrt(COUNTED) / shift
+        return GaussianCurve(shift=shift), DELTA, lambda rng, size: np.rint(rng.normal(0, sigma, size))
+    ratio = math.exp(-epsilon / COUNTED)
+
+    def draw(rng, size):
+        return (rng.geometric(1 - ratio, size) - rng.geometric(1 - ratio, size)).astype(float)
+
+    return PureDp(epsilon), 0.0, draw
+
+
+def transcripts(law, epsilon, *, trials=1500, counted=COUNTED, noise=None, seed=1, mix=None):
+    """What a fit says of noise for `noise` where `epsilon` is claimed, and a person counts so many times."""
+    curve, delta, _ = claim(law, epsilon)
+    _, _, draw = claim(law, noise or epsilon)
+    people, rng = crowd_size(curve, COUNTED), np.random.default_rng(seed)
+    moved = np.where(np.arange(NUMBERS) < counted, people, 0)
+    worlds = [draw(rng, (trials // 2, NUMBERS)) + each for each in (7 + moved, 7)]
+    if mix is not None:
+        worlds = [each @ mix for each in worlds]
+    return fit(*worlds, people, curve, delta, WRONG)
+
+
+@pytest.mark.parametrize("law", ["Gaussian", "Laplace"])
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_more_than_four_fifths_are_measured_and_noise_that_is_too_small_is_found(law, epsilon):
+    honest = transcripts(law, epsilon)
+    assert 0.85 * epsilon < honest.measured < 1.02 * epsilon
+    assert honest.least <= epsilon
+    assert honest.law == law
+    less = with_less_noise(epsilon, DELTA if law == "Gaussian" else 0.0)
+    assert transcripts(law, epsilon, noise=less, seed=2).least > epsilon
+    assert transcripts(law, epsilon, counted=COUNTED + 2, seed=3).least > epsilon
+
+
+def test_a_contribution_beyond_the_limit_is_found_with_more_trials():
+    for law in ("Gaussian", "Laplace"):
+        assert transcripts(law, 1.0, counted=COUNTED + 1, trials=6000).least > 1.0
+
+
+def test_noise_that_goes_together_hides_nothing():
+    """Running totals show what their differences show."""
+    totals = np.triu(np.ones((NUMBERS, NUMBERS)))
+    assert 0.85 < transcripts("Gaussian", 1.0, mix=totals).measured < 1.02
+
+
+def test_many_numbers_and_few_trials():
+    curve, delta, draw = claim("Gaussian", 1.0)
+    people, rng = crowd_size(curve, COUNTED), np.random.default_rng(5)
+    moved = np.where(np.arange(400) < COUNTED, people, 0)
+    found = fit(draw(rng, (600, 400)) + moved, draw(rng, (600, 400)), people, curve, delta, WRONG)
+    assert 0.75 < found.measured < 1.02
+
+
+def test_equal_inputs_show_nothing():
+    for law in ("Gaussian", "Laplace"):
+        curve, delta, draw = claim(law, 1.0)
+        one, other = draw(np.random.default_rng(6), (2, 800, NUMBERS))
+        assert fit(one, other, 10, curve, delta, WRONG).least < 0.1
+
+
+@pytest.mark.parametrize("law", ["Gaussian", "Laplace"])
+def test_intervals_miss_as_seldom_as_stated(law):
+    """The lower end of an interval of 95% is too large in at most 2.5% of 300 fits; up to 22 are no surprise."""
+    measured = np.array([transcripts(law, 1.0, trials=400, seed=seed).measured for seed in range(300)])
+    assert np.sum(measured > 1.0) <= 22
+    assert np.median(measured) > 0.8
+
+
+def test_laws_of_curves():
+    gaussian = GaussianCurve(shift=0.5)
+    assert law_of(gaussian) == law_of(SlackCurve(curve=gaussian, slack=1e-9)) == "Gaussian"
+    assert law_of(SlackCurve(curve=PureDp(1.0), slack=1e-9)) == "Laplace"
+    assert with_less_noise(1.0, 0.0) == 1 / LESS_NOISE
+    assert largest_shift(with_less_noise(1.0, DELTA), DELTA) == pytest.approx(largest_shift(1.0, DELTA) / LESS_NOISE)

@@ -1,0 +1,119 @@
+"""A monitor in Python: about a frame, and in a pipeline of one's own."""
+
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pandas as pd
+import pytest
+from apache_beam.testing.util import assert_that
+from privstream.pipelines import Monitor, ask
+from privstream.pipelines.accounts.ledger import Ledger
+
+DAY = """\
+data: {input: of no account, user: customer, time: ts}
+window: 1h
+start: 2026-01-01
+end: 2026-01-01T02:00
+privacy: {epsilon: 8, delta: 0}
+questions:
+  pages:   {question: counts, item: [country, page], max_contributions: 4, domain: ["de,/a", "fr,/b"], where: ms > 1}
+  present: {question: cardinality, timeout: 30m}
+noise_key_file: key
+"""
+
+
+def clicks() -> list[dict[str, Any]]:
+    """Return events."""
+    start = pd.Timestamp("2026-01-01", tz="UTC")
+    return [
+        {
+            "customer": f"c{number}",
+            "country": "de" if number % 2 else "fr",
+            "page": "/a" if number % 2 else "/b",
+            "ts": start + pd.Timedelta(minutes=number % 100),
+            "ms": number,
+        }
+        for number in range(200)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a monitor and a key."""
+    monkeypatch.chdir(tmp_path)
+    Path("day.yaml").write_text(DAY)
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_frame_is_asked_all_questions_at_once() -> None:
+    """Results come by name; the same again is a repetition, and one entry of the ledger is of all."""
+    monitor, frame = Monitor.from_file("day.yaml"), pd.DataFrame(clicks())
+    found = ask(monitor, frame)
+    assert set(found) == {"pages", "present"}
+    assert found["pages"].table.column_names[3:5] == ["country", "page"] and len(found["pages"].rows) == 4
+    assert abs(found["pages"].rows[0].count - 60) < 20
+    again = ask(monitor, frame, output="out")
+    assert again["pages"].rows == found["pages"].rows and "a repetition" in again["present"].log
+    assert Path("out/_guarantee.json").exists()
+    assert len({entry.release for entry in Ledger("key.ledger.jsonl").read()}) == 1
+    with pytest.raises(ValueError, match="must name a field of the frame: no `country`"):
+        ask(monitor, frame.drop(columns="country"))
+    with pytest.raises(TypeError, match="epsilon must not be given with a monitor"):
+        ask(monitor, frame, epsilon=1)
+
+
+def test_a_frame_needs_an_account() -> None:
+    """As one question does."""
+    Path("day.yaml").write_text(DAY.replace("noise_key_file: key\n", ""))
+    with pytest.raises(ValueError, match=r"^noise_key_file must be given, so that the same cell"):
+        ask(Monitor.from_file("day.yaml"), pd.DataFrame(clicks()))
+
+
+@pytest.mark.slow
+def test_a_pipeline_gets_a_table_for_each_question() -> None:
+    """Its run is in the ledger before, with what each question promises."""
+    monitor = Monitor.from_file("day.yaml", run_id="mine")
+    assert monitor.record(data="clicks of a day").line == 1
+    (entry,) = Ledger("key.ledger.jsonl").read()
+    assert entry.guarantee == monitor.guarantee and dict(entry.parts) == monitor.guarantees
+    assert (monitor.guarantee.epsilon, set(monitor.guarantees)) == (8, {"pages", "present"})
+
+    def whole(rows: list[Any]) -> None:
+        assert len(rows) == 4 and {row.item for row in rows} == {"de,/a", "fr,/b"}
+
+    def sizes(rows: list[Any]) -> None:
+        assert len(rows) == 2 and all(10 < row.estimate < 200 for row in rows)
+
+    with beam.Pipeline() as pipeline:
+        tables = pipeline | beam.Create(clicks()) | monitor
+        assert_that(tables["pages"], whole, label="pages")
+        assert_that(tables["present"], sizes, label="present")
+    changed = Monitor.from_file("day.yaml", run_id="mine", ledger="key.ledger.jsonl")
+    Path("day.yaml").write_text(DAY.replace("timeout: 30m", "timeout: 20m"))
+    assert changed.record(data="clicks of a day").repeats
+    with pytest.raises(ValueError, match=r"differs in questions\.present\.timeout"):
+        Monitor.from_file("day.yaml", run_id="mine").record(data="clicks of a day")
+
+
+def test_a_pipeline_is_refused_that_nobody_counts() -> None:
+    """Unless it is asked for by name; and a run has a name."""
+    pipeline = beam.Pipeline()
+    events = pipeline | beam.Create(clicks())
+    with pytest.raises(ValueError, match=r"^record must be called before"):
+        _ = events | "one" >> Monitor.from_file("day.yaml", run_id="mine")
+    with pytest.raises(ValueError, match=r"^run_id must be given"):
+        Monitor.from_file("day.yaml").record(data="clicks")
+    with pytest.raises(ValueError, match=r"^ledger must be given, or noise_key_file"):
+        Monitor.from_file("day.yaml", run_id="mine", ledger="none").record(data="clicks")
+    assert set(events | "two" >> Monitor.from_file("day.yaml", run_id="mine", ledger="none")) == {"pages", "present"}
+
+
+def test_mistakes_are_named_in_python_too() -> None:
+    """With their line, as a ValueError."""
+    Path("day.yaml").write_text(DAY.replace("cardinality", "cardinalty"))
+    with pytest.raises(ValueError, match=r"day\.yaml, line 8: questions\.present\.question: must be one of"):
+        Monitor.from_file("day.yaml")

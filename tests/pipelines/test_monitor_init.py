@@ -1,0 +1,199 @@
+"""What helps to write a monitor: `init` from a file's fields, and the JSON schema."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines.cli import main
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.monitor import monitor_file
+from privstream.pipelines.monitor.monitor_file import DATA, KINDS, OF_RUN, OUTPUTS, SHARED, TOP, keys_of, read_monitor
+from privstream.pipelines.monitor.schema import schema
+from privstream.pipelines.monitor.views import read_views
+from privstream.pipelines.monitor.yaml_file import read_document
+from privstream.pipelines.questions.catalogue import QUESTIONS
+
+FILLED = {"start": "2026-01-01", "end": "2026-02-01", "max_contributions": "30", "low": "1", "high": "60000"}
+SECRET = "anna-lives-here"
+
+
+def written(folder: Path, name: str, *words: str) -> str:
+    """Write a monitor about a file; return it."""
+    assert main(["init", str(folder / name), "--output", str(folder / "monitor.yaml"), *words]) == 0
+    return (folder / "monitor.yaml").read_text()
+
+
+def filled(text: str, **more: str) -> str:
+    """Return a monitor with everything filled in that is marked."""
+    for key, value in (FILLED | more).items():
+        text = text.replace(f"{key}: FILL_IN", f"{key}: {value}")
+    assert ": FILL_IN" not in text
+    return text
+
+
+def test_a_written_monitor_plans_when_it_is_filled_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fields are guessed by their names; what cannot be guessed is refused until it is filled in."""
+    (tmp_path / "clicks.csv").write_text(f"Customer_ID,pageUrl,ts,latency_ms\n{SECRET},{SECRET},2026-01-01,77777\n")
+    text = written(tmp_path, "clicks.csv")
+    assert "FILL_IN, then: privstream plan" in capsys.readouterr().err
+    assert SECRET not in text and "77777" not in text
+    for line in (
+        "  user: Customer_ID  # GUESS",
+        "  time: ts  # GUESS",
+        "  item: pageUrl  # GUESS",
+        "value: latency_ms",
+    ):
+        assert line in text
+    assert main(["plan", str(tmp_path / "monitor.yaml")]) == 2
+    (tmp_path / "monitor.yaml").write_text(filled(text))
+    assert main(["plan", str(tmp_path / "monitor.yaml"), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert set(plan["questions"]) == {"items", "latency_ms"} and plan["views"] == ["largest"]
+
+
+def test_types_help_to_guess(tmp_path: Path) -> None:
+    """A text is no number to know the median of, and one column with times is the time."""
+    types = {
+        "who": pa.string(),
+        "when": pa.timestamp("us"),
+        "price": pa.string(),
+        "amount": pa.float64(),
+        "item": pa.int64(),
+    }
+    pq.write_table(pa.schema(types.items()).empty_table(), tmp_path / "events.parquet")
+    text = written(tmp_path, "events.parquet")
+    assert "  time: when  # GUESS" in text and "value: amount" in text and "  item: item  # GUESS" in text
+    assert "  user: FILL_IN  # the field" in text
+    (tmp_path / "monitor.yaml").write_text(filled(text, user="who"))
+    assert main(["plan", str(tmp_path / "monitor.yaml")]) == 0
+
+
+def test_keys_of_json_lines_are_the_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that YAML would read as something else stand in quotes."""
+    line = json.dumps({"user": SECRET, "true": SECRET, "a: b": 1, "time": 2, "page": 3})
+    (tmp_path / "events.jsonl").write_text(f"{line}\n")
+    text = written(tmp_path, "events.jsonl")
+    assert SECRET not in text and '#   user, "true", "a: b", time, page' in text
+    assert read_document(str(tmp_path / "monitor.yaml")).content["data"]["user"] == "user"
+    assert main(["init", str(tmp_path / "events.jsonl"), "--output", "-"]) == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    "first", ["anna@example.org,2026-01-01", "4711,x", "a,,b", "a,2026-01-01T10:00:00Z", "a," + "x" * 65]
+)
+def test_what_may_be_data_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str) -> None:
+    """A file whose first line is an event has no header; what stands there is in no message either."""
+    (tmp_path / "events.csv").write_text(f"{first}\n{first}\n")
+    assert main(["init", str(tmp_path / "events.csv"), "--output", str(tmp_path / "monitor.yaml")]) == 2
+    told = capsys.readouterr().err
+    assert "INPUT must begin with the names of its fields" in told and not (tmp_path / "monitor.yaml").exists()
+    assert not any(len(part) > 1 and part in told.replace(str(tmp_path), "") for part in first.split(","))
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A monitor that is there stays; what is no input is refused."""
+    (tmp_path / "events.csv").write_text("user,page\n")
+    (tmp_path / "monitor.yaml").write_text("mine")
+    assert main(["init", str(tmp_path / "events.csv"), "--output", str(tmp_path / "monitor.yaml")]) == 2
+    assert "must be a new file" in capsys.readouterr().err and (tmp_path / "monitor.yaml").read_text() == "mine"
+    assert main(["init", str(tmp_path / "none.csv"), "--output", "-"]) == 2
+    assert "INPUT must match at least one file" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def valid() -> Any:
+    """Return what checks a monitor against the schema."""
+    made = schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    return jsonschema.Draft202012Validator(made)
+
+
+EVERYTHING = """\
+data: {input: clicks.csv, user: customer, time: ts, where: ms > 3, null: [NA], trim: true, watch: 10}
+window: 3600
+start: 2026-01-01
+end: 2026-02-01
+renew_every: 30d
+max_contributions: 200
+privacy: {epsilon: 1, delta: 1.0e-6}
+questions:
+  pages:   {question: counts, item: [country, page], share: 3, rising: true, full_share: 0.05}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}
+  present: {question: cardinality, timeout: 30m, visits_per_person: 8}
+views:
+  weekly:  {of: pages, over: 7d, largest: 5}
+  top:     {of: pages, largest: 10}
+  risers:  {of: pages, against: 1d, probability: 0.95}
+  outage:  {of: pages, item: [de, /error], above: 300, clear_below: 200, for: 3}
+  slow:    {of: latency, rank: 0.99, above: 500}
+  few:     {of: present, below: 5}
+  lands:   {of: pages, by: country}
+  rate:    {ratio: [top, latency]}
+noise_key_file: key
+output: {folder: out, format: csv}
+"""
+
+
+def test_what_is_read_is_valid(tmp_path: Path, valid: Any) -> None:
+    """The example of all keys, and what `init` writes."""
+    path = tmp_path / "monitor.yaml"
+    path.write_text(EVERYTHING)
+    read_views(read_monitor(str(path), str(tmp_path)))
+    valid.validate(read_document(str(path)).content)
+    (tmp_path / "clicks.csv").write_text("user,page,time,ms\n")
+    path.unlink()
+    path.write_text(filled(written(tmp_path, "clicks.csv")))
+    valid.validate(read_document(str(path)).content)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("share: 3", "shrae: 3"),
+        ("share: 3", "share: 0"),
+        ("question: counts", "question: count"),
+        ("window: 3600", "windw: 3600"),
+        ("privacy: {epsilon: 1", "privacy: {epsilon: -1"),
+        ("input: clicks.csv, ", ""),
+        ("over: 7d, largest: 5", "over: 7d, against: 1d"),
+        ("{of: pages, largest: 10}", "{of: pages}"),
+        ("for: 3", "for: 0"),
+        ("[top, latency]", "[top]"),
+        ("format: csv", "format: xls"),
+        ("timeout: 30m", "timeout: true"),
+        ("  top:", "  Top:"),
+    ],
+)
+def test_what_is_refused_is_not_valid(tmp_path: Path, valid: Any, old: str, new: str) -> None:
+    """The reader and the schema refuse the same mistakes."""
+    path = tmp_path / "monitor.yaml"
+    assert old in EVERYTHING
+    path.write_text(EVERYTHING.replace(old, new, 1))
+    with pytest.raises(UsageError):
+        read_views(read_monitor(str(path), str(tmp_path)))
+    assert not valid.is_valid(read_document(str(path)).content)
+
+
+def test_the_schema_has_the_keys_that_are_read() -> None:
+    """All of them and no others, for each question and each kind of view."""
+    made = schema()["properties"]
+    assert set(made) == set(TOP) and set(made["data"]["properties"]) == set(DATA)
+    assert set(made["output"]["properties"]) == set(OUTPUTS) and {*SHARED, *OF_RUN} < set(made)
+    chosen = made["questions"]["additionalProperties"]["allOf"][1:]
+    assert {one["if"]["properties"]["question"]["const"]: set(one["then"]["properties"]) for one in chosen} == {
+        word: set(keys_of(spec)) for word, spec in QUESTIONS.items()
+    }
+    kinds = made[monitor_file.VIEWS]["additionalProperties"]["anyOf"]
+    assert [tuple(one["properties"]) for one in kinds] == list(KINDS.values())
+
+
+def test_the_schema_is_written_for_editors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the terminal, or into a file."""
+    assert main(["schema", "--output", str(tmp_path / "schema.json")]) == 0
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "schema.json").read_text()) == schema()

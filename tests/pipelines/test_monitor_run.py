@@ -1,0 +1,283 @@
+"""A monitor runs: one reading, one guarantee, one entry of the ledger, and each question as by its own command."""
+
+import json
+import random
+import re
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from privstream.mechanisms.guarantee_records import read_guarantee_file
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.monitor import run_command as monitor_command
+from privstream.pipelines.questions import run_command
+from privstream.pipelines.serve.folder import WatchedFolder
+from privstream.pipelines.sources import csv_events
+
+EXAMPLE = """\
+data: {input: clicks.csv, user: customer, time: ts}
+window: 1h
+start: 2026-01-01
+end: 2026-01-01T04:00
+renew_every: 2h
+max_contributions: 20
+privacy: {epsilon: 8, delta: 1.0e-6}
+questions:
+  pages:   {question: counts, item: [country, page], share: 3}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}
+  present: {question: cardinality, timeout: 30m, visits_per_person: 8}
+noise_key_file: noise.key
+output: {folder: out, dead_letter: bad.jsonl}
+"""
+"""The example of the documentation, about files."""
+
+QUICK = """\
+data: {input: clicks.csv, user: customer, time: ts}
+window: 1h
+start: 2026-01-01
+end: 2026-01-01T04:00
+privacy: {epsilon: 8, delta: 1.0e-6}
+questions:
+  slow:    {question: quantiles, value: ms, low: 1, high: 60000, max_contributions: 4, where: ms > 300}
+  present: {question: cardinality, timeout: 30m}
+noise_key_file: noise.key
+output: {folder: out}
+"""
+
+
+OPTIONS = ("epsilon", "delta", "window", "start", "end", "renew_every", "max_contributions", "low", "high")
+OPTIONS += ("timeout", "visits_per_person")
+
+
+def write_clicks(folder: Path, number: int) -> None:
+    """Write events, some of them without a value, and one without a time."""
+    draw = random.Random(7)
+    lines = ["customer,country,page,ts,ms"]
+    for row in range(number):
+        moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=draw.random() * 4 * 3600)
+        value = "" if row % 10 == 0 else f"{draw.expovariate(1 / 200) + 1:.0f}"
+        place = f"{draw.choice(['de', 'fr'])},/{draw.choice('ab')}"
+        lines.append(f"c{draw.randrange(number // 4)},{place},{moment.isoformat()},{value}")
+    lines.append("c1,de,/a,,5")
+    (folder / "clicks.csv").write_text("\n".join(lines) + "\n")
+    (folder / "noise.key").write_bytes(bytes(range(32)))
+    (folder / "noise.key").chmod(0o600)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with events and a key."""
+    monkeypatch.chdir(tmp_path)
+    write_clicks(tmp_path, 400)
+    return tmp_path
+
+
+def run(text: str, *words: str) -> int:
+    """Write a monitor, and run it."""
+    Path("monitor.yaml").write_text(text)
+    return cli.main(["run", "monitor.yaml", *words])
+
+
+def refused(text: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run a monitor that is refused; return what is said."""
+    assert run(text, *words) == 2
+    assert not list(Path().glob("out/*.csv")) and not list(Path().glob("*.ledger.jsonl"))
+    return capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_questions_are_answered_as_each_by_itself(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows are those of the single commands with the same epsilon, delta and noise."""
+    assert run(QUICK) == 0
+    told = capsys.readouterr().err
+    assert (
+        re.search(r"^slow: \d+ of \d+ events usable", told, re.MULTILINE)
+        and "present: 400 of 401 events usable" in told
+    )
+    assert "present: 1 record could not be used, --dead_letter PATH keeps them: 1 record without a time" in told
+    same_as_single(monkeypatch, {"slow": "--where 'ms > 300' --value_field ms", "present": ""})
+
+
+def same_as_single(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
+    """Compare the rows of each question with those of its own command that is given the same noise."""
+    whole = json.loads(Path("out/_guarantee.json").read_text())
+    (entry,) = Ledger("noise.key.ledger.jsonl").read()
+    for name, words in more.items():
+        own = json.loads(Path(f"out/{name}.csv.guarantee.json").read_text())["parameters"]
+        given = {option: own[option] for option in OPTIONS if own.get(option) is not None}
+        if "quantiles" in own:
+            given["quantiles"] = ",".join(map(str, own["quantiles"]))
+        noise = KeyedNoise.from_file("noise.key", entry.run_id).derive("question", name)
+        monkeypatch.setattr(run_command, "noise_source", lambda *_, noise=noise: noise)
+        options = " ".join(f"--{option} {value}" for option, value in given.items())
+        question = whole["questions"][name]
+        assert (given["epsilon"], given.get("delta", 0.0)) == (question["epsilon"], question["delta"])
+        call = f"{question['question']} --input clicks.csv --output {name}.csv --user_field customer --time_field ts"
+        assert cli.main(shlex.split(f"{call} --run_id one --ledger none {options} {words}")) == 0
+        assert Path(f"{name}.csv").read_bytes() == Path(f"out/{name}.csv").read_bytes()
+
+
+def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its rows have a guarantee beside them, and the whole has one in the folder."""
+    assert run("".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line)) == 0
+    assert "present: 400 of 401 events usable, 4 estimates published" in capsys.readouterr().err
+    found = sorted(path.name for path in Path("out").iterdir())
+    assert found == ["_guarantee.json", "present.csv", "present.csv.guarantee.json"]
+    assert read_guarantee_file("out/_guarantee.json") == read_guarantee_file("out/present.csv.guarantee.json")
+    assert cli.main(["report", "out", "--output", "page.html", "--noise_key_file", "noise.key"]) == 0
+    page = Path("page.html").read_text()
+    assert "present.csv" in page and "What all results of one monitor promise together" in page
+    for folder, shown in (("out", ["present.csv"]), (".", [])):
+        found, _ = WatchedFolder(folder).look()
+        assert [each.name for each in found] == shown and all(each.result is not None for each in found)
+
+
+@pytest.mark.slow
+def test_the_example_is_answered_as_by_single_commands(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of two columns, quantiles and a set, with renewal; by one reading, whose parts are parsed once."""
+    write_clicks(shop, 4000)
+    read, parts = csv_events.read, []
+
+    def counted(path: str, part: Any, *more: Any) -> Any:
+        parts.append((path, part))
+        return read(path, part, *more)
+
+    monkeypatch.setattr(csv_events, "read", counted)
+    assert run(EXAMPLE) == 0
+    assert len(parts) == len(set(map(str, parts))) >= 1
+    assert Path("out/pages.csv").read_text().startswith("stream,window_start,window_end,country,page,count")
+    whole = json.loads(Path("out/_guarantee.json").read_text())
+    assert whole["guarantee"]["epsilon"] == 8 and whole["guarantee"]["delta"] == 1e-6
+    assert "2 hours" in json.dumps(whole["guarantee"]) or "renew" in json.dumps(whole["guarantee"])
+    assert read_guarantee_file("out/_guarantee.json").epsilon == 8
+    letters = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
+    assert {letter["reason"].partition(" (for")[2] for letter in letters} == {"", " latency)"}
+    assert len(letters) == 401
+    same_as_single(monkeypatch, {"pages": "--item_field country,page", "latency": "--value_field ms", "present": ""})
+
+
+@pytest.mark.slow
+def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The entry promises the whole, with what each question promises; the same file again costs nothing."""
+    assert run(QUICK, "--run_id", "july") == 0
+    (entry,) = Ledger("noise.key.ledger.jsonl").read()
+    assert (entry.command, entry.run_id, entry.guarantee.epsilon, set(entry.parts)) == (
+        "run",
+        "july",
+        8.0,
+        {"slow", "present"},
+    )
+    first = Path("out/present.csv").read_bytes()
+    guarantee = json.loads(Path("out/_guarantee.json").read_text())
+    assert guarantee["ledger"]["line"] == 1
+    assert run(QUICK, "--run_id", "july") == 2, "results that are there are not replaced"
+    capsys.readouterr()
+    assert run(QUICK, "--run_id", "july", "--overwrite") == 0
+    assert "a repetition, which costs nothing more" in capsys.readouterr().err
+    assert Path("out/present.csv").read_bytes() == first
+    changed = QUICK.replace("timeout: 30m", "timeout: 20m").replace("folder: out", "folder: other")
+    assert run(changed, "--run_id", "july") == 2
+    told = capsys.readouterr().err
+    assert "differs in questions.present.timeout, and under one run id" in told
+    assert not Path("other/present.csv").exists()
+
+
+def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a key file nobody knows where a ledger is."""
+    without = QUICK.replace("noise_key_file: noise.key\n", "")
+    assert "ledger must be given, or --noise_key_file" in refused(without, capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("output: {folder: out}", ""), "output must be given, with a folder"),
+        (("folder: out", "format: csv"), "line 10: output: folder must be given"),
+        (("folder: out", "folder: out, format: xls"), "line 10: output.format: must be one of avro"),
+        (("folder: out", "folder: out, postgres: 'postgresql://u:p@h/d'"), "without a password"),
+        (
+            ("folder: out", "folder: out, kafka: 'kafka://h:1/topic'"),
+            "output.kafka: must be of the form kafka://host:port",
+        ),
+        (("folder: out", "foldr: out"), "line 10: output.foldr: unknown key; did you mean `folder`?"),
+        (("value: ms", "value: mz"), "line 7: questions.slow.value: must name a field of clicks.csv: no `mz` there"),
+        (("user: customer", "user: customr"), "line 1: data.user: must name a field of clicks.csv"),
+        (("ms > 300", "ms >"), "line 7: questions.slow.where: character"),
+        (("time: ts}", "time: ts, where: nr > 1}"), "must name a field of clicks.csv: no `nr` there"),
+        (
+            ("present: {", "present: {time: page, "),
+            "line 8: questions.present.time: must be as in slow, for the records are read once",
+        ),
+        (("start: 2026-01-01\n", "start: soon\n"), "start"),
+        pytest.param(
+            ("noise_key_file: noise.key", "noise_key_file: clicks.csv"), "noise_key_file", marks=pytest.mark.slow
+        ),
+        pytest.param(("folder: out", "folder: clicks.csv"), "output.folder", marks=pytest.mark.slow),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_spent(
+    shop: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str
+) -> None:
+    """Each with its key and its line; nothing is written, and the ledger has no entry."""
+    assert QUICK.count(change[0])
+    assert message in refused(QUICK.replace(*change), capsys)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_leaves_no_rows(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even those of a question that was complete."""
+
+    def fail(*_: Any) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(monitor_command, "move_file", fail)
+    assert run(QUICK) == 1
+    assert sorted(path.name for path in Path("out").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_counts_and_spends_nothing(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says of each question what it could use."""
+    assert run(QUICK, "--dry_run") == 0
+    assert "present: 400 of 401 events usable" in capsys.readouterr().err
+    assert not Path("out").exists() and not Path("noise.key.ledger.jsonl").exists()
+
+
+def test_what_only_the_pipeline_knows_is_named_with_its_question(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is spent either: the ledger is asked last."""
+    text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line and "end:" not in line)
+    told = refused(text, capsys)
+    assert "monitor.yaml, line 6: questions.present: end must be given when the input is bounded" in told
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_data_set_holds_for_monitors(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is stored with the ledger, by period, and one of the run."""
+    ledger = ["--ledger", "noise.key.ledger.jsonl"]
+    assert cli.main(["budget", "set", "--dataset", "shop", "--limit", "12,1e-5", "--period", "month", *ledger]) == 0
+    one = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line) + "dataset: shop\n"
+    assert run(one) == 0
+    again = one.replace("folder: out", "folder: other").replace("timeout: 30m", "timeout: 20m")
+    capsys.readouterr()
+    assert run(again) == 2
+    assert "2026-01" in capsys.readouterr().err and not list(Path("other").glob("*.csv"))
+    assert run(one.replace("folder: out", "folder: other"), "--budget_limit", "1") == 0, "a repetition costs nothing"
+    later = again.replace("2026-01", "2026-02").replace("folder: other", "folder: third")
+    assert run(later, "--dry_run") == 0
+
+
+@pytest.mark.slow
+def test_what_holds_for_all_data_holds_for_each_question(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A condition of the data is one of each question, beside its own."""
+    assert run(QUICK.replace("time: ts}", 'time: ts, where: country == "de"}')) == 0
+    own = {name: json.loads(Path(f"out/{name}.csv.guarantee.json").read_text()) for name in ("slow", "present")}
+    assert own["slow"]["parameters"]["where"] == '(country == "de") and (ms > 300)'
+    assert own["present"]["parameters"]["where"] == 'country == "de"'

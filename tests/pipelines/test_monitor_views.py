@@ -1,0 +1,441 @@
+"""Views of a monitor: how they are read, and what they make of published rows."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.smoothing import LocalLevel
+from privstream.pipelines.cli import main
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.monitor.monitor_file import read_monitor
+from privstream.pipelines.monitor.views import Table, answer_views, read_views, tables_of
+from privstream.transforms.rows import CardinalityEstimate, KeyCount, QuantileEstimate
+
+HOUR = 3600
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+WINDOWS = 6
+HEAD = """\
+data: {input: clicks.csv, user: customer, item: page, time: ts}
+window: 1h
+start: 2026-01-01
+windows: 6
+privacy: {epsilon: 1, delta: 1e-6}
+questions:
+"""
+END = ", end: 2026-01-01T06:00:00Z"
+PAGES = "  pages: {question: counts, max_contributions: 4}\n"
+SITES = "  sites: {question: counts, item: [country, page], max_contributions: 4}\n"
+ERRORS = "  errors: {question: counts, max_contributions: 4}\n"
+SPEED = (
+    f"  speed: {{question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99], max_contributions: 4{END}}}\n"
+)
+PRESENT = f"  present: {{question: cardinality, timeout: 30m, visits_per_person: 8{END}}}\n"
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    """Return transforms of questions by the lines that ask for them; they are made once."""
+    return {}
+
+
+def read(folder: Path, questions: str, views: str) -> tuple[Any, Any]:
+    """Return a monitor, and its views."""
+    path = folder / "monitor.yaml"
+    head = HEAD if "counts" in questions else HEAD.replace("windows: 6\n", "")
+    path.write_text(f"{head}{questions}views:\n{views}")
+    monitor = read_monitor(str(path), str(folder))
+    return monitor, read_views(monitor)
+
+
+def answered(
+    folder: Path, questions: str, views: str, rows: Mapping[str, Sequence[Any]], made: dict[str, Any]
+) -> dict[str, Table]:
+    """Return the tables of views."""
+    monitor, found = read(folder, questions, views)
+    for each in monitor.questions:
+        if (each.name, questions) not in made:
+            made[each.name, questions] = each.transform(0.5, 1e-7)
+    transforms = {each.name: made[each.name, questions] for each in monitor.questions}
+    return answer_views(found, tables_of(monitor, transforms, rows))
+
+
+def window(number: int) -> tuple[Timestamp, Timestamp]:
+    """Return start and end of a window."""
+    return Timestamp(START + number * HOUR), Timestamp(START + (number + 1) * HOUR)
+
+
+def count(number: int, item: str, value: int, *, stddev: float = 10.0, smoothed: float | None = None) -> KeyCount:
+    """Return a row of a count."""
+    reach = math.ceil(1.96 * stddev)
+    ends = (None, None, None) if smoothed is None else (smoothed, max(0.0, smoothed - 9), smoothed + 9)
+    bounds = max(0, value - reach), max(0, value + reach)
+    start, end = window(number)
+    return KeyCount("", start, end, item, value, stddev, 99, *bounds, *ends, end, False)
+
+
+def series(item: str, values: Sequence[int]) -> list[KeyCount]:
+    """Return the rows of an item in windows that follow each other."""
+    return [count(number, item, value) for number, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        (
+            "{of: pags, over: 2h}",
+            "line 9: views.v.of: must be a question or another view, got `pags`; did you mean `pages`?",
+        ),
+        (
+            "{of: pages, ovr: 2h}",
+            "line 9: views.v: must have one of ratio, over, against, above, below, by, whole, lar",
+        ),
+        ("{of: pages, over: 2h, larges: 3}", "views.v.larges: unknown key; did you mean `largest`?"),
+        ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: make it a view of anoth"),
+        ("{of: pages, over: 2x}", "views.v.over: must be a number of seconds, or a number with its unit"),
+        ("{of: v, over: 2h}", "views.v: must not be made of itself: v of v"),
+        ("{over: 2h}", "views.v.of: must be given"),
+        ("{of: pages, largest: 0}", "views.v.largest: must be a whole number, at least 1, got 0"),
+        ("{ratio: [pages]}", "views.v.ratio: must be two names, got 1"),
+        (
+            "{of: pages, item: a, above: 3, clear_below: 4}",
+            "views.v.clear_below: must be <= 3, where an alert begins, ",
+        ),
+        (
+            "{of: pages, item: a, below: 3, clear_above: 2}",
+            "views.v.clear_above: must be >= 3, where an alert begins, ",
+        ),
+        ("{of: pages, item: [], above: 3}", "views.v.item: must be a text, or a list of texts, none of them empty"),
+        ("{of: pages, item: a, rank: 0.5, above: 3}", "views.v.rank: must not be given with item"),
+        ("{of: pages, item: a, above: .nan}", "views.v.above: must be finite, got nan"),
+        ("{of: pages, against: 1h, probability: 1}", "views.v.probability: must be in (0, 1), got 1"),
+        ("3", "views.v: must be given, with keys below it"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path: Path, view: str, message: str) -> None:
+    """Each error names the view, the key, its line and the rule."""
+    with pytest.raises(UsageError, match=r"monitor\.yaml") as raised:
+        read(tmp_path, PAGES, f"  v: {view}\n")
+    assert message in str(raised.value)
+
+
+def test_names_and_circles_are_checked(tmp_path: Path) -> None:
+    """A view has a name of its own, and views of views have an end."""
+    with pytest.raises(UsageError, match=r"views\.pages: must not have the name of a question"):
+        read(tmp_path, PAGES, "  pages: {of: pages, over: 2h}\n")
+    with pytest.raises(UsageError, match=r"must not be made of itself: (a of b of a|b of a of b)"):
+        read(tmp_path, PAGES, "  a: {of: b, largest: 2}\n  b: {of: a, largest: 3}\n")
+    _, views = read(tmp_path, PAGES, "  top: {of: sums, largest: 2}\n  sums: {of: pages, over: 2h}\n")
+    assert [view.name for view in views] == ["sums", "top"]
+
+
+@pytest.mark.parametrize(
+    ("questions", "view", "message"),
+    [
+        (PRESENT, "{of: present, over: 2h}", "v.of: must be a question `counts`"),
+        (PRESENT, "{of: present, item: a, above: 2}", "v.item: must not be given for present"),
+        (PRESENT, "{of: present, largest: 2}", "v.largest: must be of rows with an item and a count"),
+        (
+            PAGES,
+            "{of: pages, over: 90m}",
+            "v.over: must be a multiple of window, got 90 minutes with windows of 1 hour",
+        ),
+        (PAGES, "{of: pages, over: 2days}", "v.over: must be a duration such as 7d, for windows of 1 hour"),
+        (PAGES, "{of: pages, against: 6h}", "v.against: rising must be < 6, the number of windows of the run"),
+        (PAGES, "{of: pages, above: 2}", "v.item: must be given for pages"),
+        (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),
+        (PAGES, "{of: pages, by: page}", "v.of: must be counts of an item of several columns"),
+        (PAGES.replace("4}", "4, top: 3}"), "{of: pages, over: 2h}", "v.of: must be counts of single windows in which"),
+        (PAGES, "{ratio: [pages, pages]}", "v.ratio: must be of different questions"),
+        (PAGES + SITES, "{ratio: [pages, sites]}", "v.ratio: must be of tables with the same item columns"),
+        (
+            PAGES + SPEED.replace(END, ""),
+            "{ratio: [pages, speed]}",
+            "v.ratio: must be of counts or totals, which speed is not",
+        ),
+        (SITES, "{of: sites, by: city}", "v.by: must be columns of sites, and city is none"),
+        (PAGES + SITES, "{of: sites, whole: pages}", "v.whole: must be of questions with the unit event"),
+    ],
+)
+def test_what_a_question_cannot_give_is_refused_before_a_run(
+    tmp_path: Path, made: dict[str, Any], questions: str, view: str, message: str
+) -> None:
+    """From its options alone: `plan` checks it without rows."""
+    with pytest.raises(UsageError) as raised:
+        answered(tmp_path, questions, f"  v: {view}\n", {}, made)
+    assert message in str(raised.value)
+
+
+def test_sums_and_rises_are_those_of_the_question_with_these_options(tmp_path: Path, made: dict[str, Any]) -> None:
+    """The same rows as of `counts --over` and `counts --rising`, which cost nothing either."""
+    values = np.random.default_rng(1).integers(50, 300, (WINDOWS, 2))
+    rows = [row for item, column in zip("ab", values.T, strict=True) for row in series(item, column.tolist())]
+    views = "  sums: {of: pages, over: 3h}\n  top: {of: sums, largest: 1}\n  up: {of: pages, against: 2h}\n"
+    found = answered(tmp_path, PAGES, views, {"pages": rows}, made)
+    counts = {(row.window_start, row.item): row.count for row in found["sums"].rows}
+    for item, column in zip("ab", values.T, strict=True):
+        for number in range(WINDOWS):
+            assert counts[window(number)[0], item] == column[max(0, number - 2) : number + 1].sum()
+    top = {row.window_start: row for row in found["top"].rows}
+    assert len(top) == len(found["top"].rows) == WINDOWS
+    for row in found["sums"].rows:
+        assert row.smoothed <= top[row.window_start].smoothed
+    level = LocalLevel(made["pages", PAGES].mechanism.stddev(1))
+    risen = level.smooth_rises(values.astype(float), 2)[1]
+    sure = np.argwhere((np.nan_to_num(risen.probabilities) >= 0.9) & (np.nan_to_num(risen.differences) > 0))
+    assert sorted((row.window_start, row.item) for row in found["up"].rows) == sorted(
+        (window(number)[0], "ab"[item]) for number, item in sure.tolist()
+    )
+
+
+def test_a_large_rise_is_found_with_its_probability(tmp_path: Path, made: dict[str, Any]) -> None:
+    """And nothing else, the largest first."""
+    rows = [
+        *series("up", [100, 100, 100, 900, 900, 900]),
+        *series("flat", [500] * 6),
+        *series("more", [9] * 5 + [4000]),
+    ]
+    views = "  up: {of: pages, against: 1h}\n  most: {of: pages, against: 1h, largest: 1, probability: 0.5}\n"
+    found = answered(tmp_path, PAGES, views, {"pages": rows}, made)
+    assert [(row.item, row.window_start) for row in found["up"].rows] == [("up", window(3)[0]), ("more", window(5)[0])]
+    assert all(row.rise_probability > 0.9 for row in found["up"].rows)
+    assert [row.item for row in found["most"].rows if row.window_start == window(5)[0]] == ["more"]
+
+
+def test_sums_of_a_list_have_the_errors_of_sums(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Items of a public list have a row in every window, and noise of their own in each."""
+    (tmp_path / "list.txt").write_text("a\nb\n")
+    questions = PAGES.replace("4}", f"4, domain: {tmp_path / 'list.txt'}}}")
+    rows = [*series("a", [10] * 6), *series("b", [20] * 6)]
+    found = answered(tmp_path, questions, "  sums: {of: pages, over: 4h}\n", {"pages": rows}, made)
+    stddev = made["pages", questions].mechanism.stddev(1)
+    last = {row.item: row for row in found["sums"].rows if row.window_start == window(5)[0]}
+    assert (last["a"].count, last["b"].count) == (40, 80)
+    assert last["a"].count_stddev == pytest.approx(2 * stddev)
+    assert last["a"].upper - last["a"].count == pytest.approx(1.96 * 2 * stddev, rel=0.05)
+
+
+def test_alerts_have_a_state_in_every_window(tmp_path: Path, made: dict[str, Any]) -> None:
+    """By the smoothed number; between the two thresholds an alert goes on, and without data nothing is said."""
+    levels = [310.0, 250.0, 190.0, 310.0, None, 250.0]
+    rows = [count(number, "a", 0, smoothed=level) for number, level in enumerate(levels) if level is not None]
+    views = (
+        "  high: {of: pages, item: a, above: 300, clear_below: 200}\n"
+        "  plain: {of: pages, item: a, above: 300}\n"
+        "  twice: {of: pages, item: a, above: 200, for: 2}\n"
+        "  low: {of: pages, item: a, below: 200}\n"
+        "  none: {of: pages, item: b, above: 1}\n"
+    )
+    found = answered(tmp_path, PAGES, views, {"pages": rows}, made)
+    states = {name: [row.state for row in table.rows] for name, table in found.items()}
+    assert states["high"] == ["alert", "alert", "clear", "alert", "no data", "alert"]
+    assert states["plain"] == ["alert", "clear", "clear", "alert", "no data", "clear"]
+    assert states["twice"] == ["clear", "alert", "clear", "clear", "no data", "clear"]
+    assert states["low"] == ["clear", "clear", "alert", "clear", "no data", "clear"]
+    assert states["none"] == ["no data"] * WINDOWS
+    high = found["high"].rows
+    assert [row.since for row in high] == [window(number)[0] for number in (0, 0, 2, 3, 4, 5)]
+    assert (high[0].value, high[0].lower, high[0].upper, high[0].threshold) == (310.0, 301.0, 319.0, 300.0)
+    assert high[4].value is high[4].lower is None
+
+
+def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: dict[str, Any]) -> None:
+    """With the interval that these have; a set that is followed no longer has no data."""
+    views = "  slow: {of: speed, rank: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
+    quantiles = [
+        QuantileEstimate("", *window(number), rank, value, value - 5, value + 5)
+        for number, values in enumerate([(20.0, 400.0), (30.0, 600.0)])
+        for rank, value in zip((0.5, 0.99), values, strict=True)
+    ]
+    sizes = [CardinalityEstimate("", *window(0), 3, 4), CardinalityEstimate("", *window(1), 9, -1)]
+    found = answered(tmp_path, SPEED + PRESENT, views, {"speed": quantiles, "present": sizes}, made)
+    slow, empty = found["slow"].rows, found["empty"].rows
+    assert [(row.item, row.value, row.state) for row in slow[:2]] == [
+        ("0.99", 400.0, "clear"),
+        ("0.99", 600.0, "alert"),
+    ]
+    assert [(row.value, row.lower, row.upper, row.state) for row in empty[:2]] == [
+        (3.0, 0.0, 7.0, "alert"),
+        (None, None, None, "no data"),
+    ]
+
+
+def test_ratios_have_intervals_of_both_noises(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Those of Fieller; none where the divisor may be 0, and no row where one of both has none."""
+    errors = [count(0, "a", 50), count(0, "b", 5), count(1, "a", 10, smoothed=12.0)]
+    requests = [count(0, "a", 1000), count(0, "b", 8), count(1, "a", 400, smoothed=300.0), count(1, "c", 9)]
+    rows = {"errors": errors, "pages": requests}
+    found = answered(tmp_path, ERRORS + PAGES, "  rate: {ratio: [errors, pages]}\n", rows, made)["rate"].rows
+    at = {(row.window_start, row.item): row for row in found}
+    assert len(found) == 3
+    first, unknown, later = at[window(0)[0], "a"], at[window(0)[0], "b"], at[window(1)[0], "a"]
+    assert first.ratio == 0.05 and first.smoothed is None
+    reach = 20 * math.hypot(1, 0.05) / 1000
+    assert first.lower == pytest.approx(0.05 - reach, abs=3e-4) and first.upper == pytest.approx(0.05 + reach, abs=3e-4)
+    assert (unknown.ratio, unknown.lower, unknown.upper) == (None, None, None)
+    assert later.smoothed == 0.04 and later.smoothed_lower < 0.04 < later.smoothed_upper < 0.08
+
+
+def test_totals_add_up_what_is_published(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Over the columns that are left out; noises add up by squares."""
+    rows = [count(0, "de, /a", 100), count(0, "de, /b", 60), count(0, '"x,y", /a', 7), count(1, "de, /a", 90)]
+    views = "  lands: {of: sites, by: country}\n  most: {of: lands, largest: 1}\n"
+    found = answered(tmp_path, SITES, views, {"sites": rows}, made)
+    lands = {(row.window_start, row.item): row for row in found["lands"].rows}
+    total = lands[window(0)[0], "de"]
+    assert (total.parts, total.estimate, total.stddev) == (2, 160.0, pytest.approx(10 * math.sqrt(2)))
+    assert total.upper - total.estimate == pytest.approx(20 * math.sqrt(2), abs=0.01)
+    assert lands[window(0)[0], "x,y"].estimate == 7.0 and lands[window(1)[0], "de"].parts == 1
+    assert found["lands"].columns == ("country",)
+    assert [row.item for row in found["most"].rows] == ["de", "de"]
+
+
+def test_parts_and_wholes_that_are_published_agree(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Sums of parts equal the whole, by weighted least squares, which have less noise than either."""
+    (tmp_path / "sites.txt").write_text("de,/a\nde,/b\nfr,/a\n")
+    (tmp_path / "lands.txt").write_text("de\nfr\n")
+    questions = (
+        f"  sites: {{question: counts, item: [country, page], unit: event, domain: {tmp_path / 'sites.txt'}}}\n"
+        f"  lands: {{question: counts, item: country, unit: event, domain: {tmp_path / 'lands.txt'}}}\n"
+    )
+    parts = [count(0, "de, /a", 100), count(0, "de, /b", 60), count(0, "fr, /a", 30)]
+    wholes = [count(0, "de", 190, stddev=5.0), count(0, "fr", 20, stddev=20.0)]
+    views = "  total: {of: sites, by: country, whole: lands}\n  part: {of: sites, whole: lands}\n"
+    found = answered(tmp_path, questions, views, {"sites": parts, "lands": wholes}, made)
+    total = {row.item: row for row in found["total"].rows}
+    part = {row.item: row for row in found["part"].rows}
+    assert total["de"].estimate == pytest.approx((190 / 25 + 160 / 200) / (1 / 25 + 1 / 200), abs=1e-5)
+    assert total["de"].stddev == pytest.approx(math.sqrt(1 / (1 / 25 + 1 / 200)), abs=1e-5) and total["de"].stddev < 5
+    assert part["de, /a"].estimate + part["de, /b"].estimate == pytest.approx(total["de"].estimate, abs=1e-5)
+    assert part["fr, /a"].estimate == total["fr"].estimate and part["de, /a"].stddev < 10
+    assert found["part"].columns == ("country", "page")
+
+
+def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A view that a question cannot give is refused before a run, and one that it can give is not."""
+    path = tmp_path / "monitor.yaml"
+    path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 2h}}}}\n")
+    assert main(["plan", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["views"] == ["sums"]
+    path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 90m}}}}\n")
+    assert main(["plan", str(path)]) == 2
+    assert "line 8: views.sums.over: must be a multiple of window" in capsys.readouterr().err
+
+
+RUN = """\
+data: {input: clicks.csv, user: customer, item: [country, page], time: ts}
+window: 1h
+start: 2026-01-01
+windows: 6
+max_contributions: 12
+privacy: {epsilon: 8, delta: 1e-6}
+questions:
+  pages: {question: counts}
+views:
+  sums: {of: pages, over: 3h}
+  outage: {of: pages, item: [de, /a], above: 20}
+  lands: {of: pages, by: country}
+noise_key_file: noise.key
+output: {folder: out}
+"""
+
+
+def shop(folder: Path) -> None:
+    """Write events of sixty people, each with two pages in every window, and a key."""
+    lines = ["customer,country,page,ts"]
+    for number in range(60 * WINDOWS * 2):
+        person, rest = divmod(number, WINDOWS * 2)
+        at = datetime.fromtimestamp(START + rest // 2 * HOUR + person, UTC).isoformat()
+        lines.append(f"c{person},{'de' if person % 3 else 'fr'},/{'ab'[rest % 2]},{at}")
+    (folder / "clicks.csv").write_text("\n".join(lines) + "\n")
+    (folder / "noise.key").write_bytes(bytes(range(32)))
+    (folder / "noise.key").chmod(0o600)
+
+
+def ran(folder: Path, text: str, *words: str) -> int:
+    """Write a monitor, and run it."""
+    (folder / "monitor.yaml").write_text(text)
+    return main(["run", "monitor.yaml", *words])
+
+
+@pytest.mark.slow
+def test_a_run_writes_views_beside_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the columns of items; a further view is no further cost; sums are those of `over`."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    assert ran(tmp_path, RUN) == 0
+    outage = (tmp_path / "out" / "outage.csv").read_text().splitlines()
+    assert outage[0] == "stream,window_start,window_end,country,page,value,lower,upper,threshold,state,since"
+    assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])
+    lands = (tmp_path / "out" / "lands.csv").read_text().splitlines()
+    assert lands[0] == "stream,window_start,window_end,item,parts,estimate,stddev,lower,upper"
+    assert len(lands) == 1 + 2 * WINDOWS and all(",2," in line for line in lands[1:])
+    whole = json.loads((tmp_path / "out" / "_guarantee.json").read_text())
+    assert whole["views"] == {name: {"output": f"{name}.csv"} for name in ("sums", "outage", "lands")}
+    capsys.readouterr()
+    sums = (tmp_path / "out" / "sums.csv").read_bytes()
+    assert (
+        ran(
+            tmp_path,
+            RUN.replace("{question: counts}", "{question: counts, over: 3h}").replace(
+                "sums: {of: pages, over: 3h}", "top: {of: pages, largest: 1}"
+            ),
+            "--overwrite",
+        )
+        == 0
+    )
+    assert (tmp_path / "out" / "pages.csv").read_bytes() == sums
+    assert "costs nothing more" in capsys.readouterr().err
+    assert len((tmp_path / "out" / "top.csv").read_text().splitlines()) == 1 + WINDOWS
+
+
+def test_a_run_refuses_views_before_it_spends_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A view that the question cannot give, and one whose file is there."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    (tmp_path / "out").mkdir()
+    assert ran(tmp_path, RUN.replace("over: 3h", "over: 90m")) == 2
+    assert "line 10: views.sums.over: must be a multiple of window" in capsys.readouterr().err
+    (tmp_path / "out" / "lands.csv").write_text("mine")
+    assert ran(tmp_path, RUN) == 2
+    assert "the rows of lands must be a new file, but out/lands.csv exists" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.ledger.jsonl")) and (tmp_path / "out" / "lands.csv").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_views_are_made_of_what_was_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same as those of a run; of a folder with a file for each window, too; not with other options."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    assert ran(tmp_path, RUN) == 0
+    out = tmp_path / "out"
+    written = {name: (out / f"{name}.csv").read_bytes() for name in ("sums", "outage", "lands")}
+    assert main(["views", "monitor.yaml"]) == 2
+    assert "must be a new file" in capsys.readouterr().err
+    for name in written:
+        (out / f"{name}.csv").unlink()
+    assert main(["views", "monitor.yaml"]) == 0
+    assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("max_contributions: 12", "max_contributions: 11"))
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 2
+    assert "line 8: questions.pages: must be as in the run that has published" in capsys.readouterr().err
+    lines = (out / "pages.csv").read_text().splitlines(keepends=True)
+    (out / "pages").mkdir()
+    for number, some in enumerate((lines[1:9], lines[9:])):
+        (out / "pages" / f"{number}.csv").write_text(lines[0] + "".join(some))
+    (out / "pages.csv.guarantee.json").rename(out / "pages" / "_guarantee.json")
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("input: clicks.csv", "input: folder, watch: 1"))
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 0
+    assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
+    assert "sums: 24 rows, out/sums.csv" in capsys.readouterr().err

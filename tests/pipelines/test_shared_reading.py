@@ -1,0 +1,77 @@
+"""Records that are read once for several questions: each gets what it would have read by itself."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.pipelines.sources.event_files import RawEvents
+from privstream.pipelines.sources.fields import FieldMapping, SharedFields
+from privstream.pipelines.sources.normalise import Normaliser
+from privstream.pipelines.sources.shared_reading import SharedNormaliser, TakeReading
+
+FORMS: dict[str, Any] = {"user": "who", "time": "at", "time_unit": "s", "null": ("NA",), "trim": True}
+READINGS = {
+    "pages": FieldMapping(item="page", **FORMS),
+    "places": FieldMapping(item="land,page", **FORMS),
+    "sums": FieldMapping(item="page", value="ms", whole=True, optional_value=True, value_unit=0.5, **FORMS),
+    "latency": FieldMapping(item="", value="ms", where='ms > 1 and land == "de"', **FORMS),
+    "events": FieldMapping(item="page", **(FORMS | {"user": ""})),
+    "again": FieldMapping(item="page", **FORMS),
+}
+SHARED = SharedFields(tuple(READINGS.items()))
+TEXTS = st.sampled_from(["a", " b ", "", "NA", None, "de", "\ud800"])
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "who": TEXTS | st.integers(-5, 5),
+            "page": TEXTS,
+            "land": TEXTS,
+            "at": st.sampled_from([1, 2.5, None, "2024-01-01T00:00:00Z", "soon", 1e300]),
+            "ms": st.sampled_from([1, 2.2, None, "3", "x", float("inf"), ""]),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def raw(rows: list[dict[str, Any]]) -> RawEvents:
+    """Return rows as a reader gives them."""
+    return RawEvents({name: [row[name] for row in rows] for name in SHARED.names()}, "row {}".format, str)
+
+
+@settings(max_examples=40)
+@given(ROWS)
+def test_each_question_reads_what_it_would_by_itself(rows: list[dict[str, Any]]) -> None:
+    """Rows and values are the same, and records are refused for the same reasons."""
+    wide, refusals = SharedNormaliser(SHARED)(raw(rows))
+    for name, fields in READINGS.items():
+        alone, refused = Normaliser(fields)(raw(rows))
+        taken = list(TakeReading(SHARED, name).process(wide))
+        assert (taken or [alone.slice(0, 0)])[0].select(alone.schema.names).equals(alone)
+        own = [each for each in refusals if any(name in by.split(",") for by in each.by)]
+        assert [(each.row, each.code) for each in own] == [(each.row, each.code) for each in refused]
+        assert all(each.reason.startswith(one.reason) for each, one in zip(own, refused, strict=True))
+
+
+def test_a_reason_says_for_which_questions_it_is_one() -> None:
+    """One dead letter for all that refuse a record alike."""
+    row = {"who": "a", "page": "p", "land": "de", "at": 1, "ms": None}
+    _, refusals = SharedNormaliser(SHARED)(raw([row, row | {"page": None}, row | {"at": None, "ms": 5}]))
+    assert [(each.row, each.reason, each.by) for each in refusals] == [
+        (1, "item `page` must be present and not empty (for places)", ("places",)),
+        (1, "item must be present and not empty (for pages, again, sums, events)", ("pages,again", "sums", "events")),
+        (2, "time must be present and not empty", ("pages,again", "places", "sums", "latency", "events")),
+    ]
+
+
+def test_what_is_read_once_is_written_in_one_way() -> None:
+    """Forms of times and texts are those of all questions."""
+    other = FieldMapping(item="page", **(FORMS | {"time": "then"}))
+    with pytest.raises(ValueError, match=r"^late: time_field must be as in pages, for the records are read once"):
+        SharedFields((("pages", READINGS["pages"]), ("late", other)))
+    schema = pa.schema([(name, pa.string()) for name in ("who", "page", "land", "at")])
+    with pytest.raises(ValueError, match=r"^sums: --value_field must name a field of clicks: no `ms` there"):
+        SHARED.check(schema, "clicks")

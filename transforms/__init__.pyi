@@ -1,0 +1,79 @@
+"""Apache Beam transforms around the mechanisms."""
+
+from privstream.transforms.alerts.measurement_alerts import MeasurementAlerts
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
+from privstream.transforms.cardinality.set_cardinality import SetCardinality
+from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.private_transform import Published
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
+from privstream.transforms.histograms.continual_histogram import ContinualHistogram
+from privstream.transforms.histograms.threshold_flags import ThresholdFlags
+from privstream.transforms.points.predecessor_queries import PredecessorQueries
+from privstream.transforms.points.range_counts import RangeCounts
+from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
+from privstream.transforms.queries.private_queries import PrivateQueries
+from privstream.transforms.rows import (
+    Alert,
+    AlertState,
+    CardinalityEstimate,
+    CategoryFlag,
+    HeavyHitter,
+    HistogramEstimate,
+    KeyCount,
+    KeySum,
+    LinearQuery,
+    Measurement,
+    NearestPoints,
+    PredecessorQuery,
+    QuantileEstimate,
+    QueryAnswer,
+    RangeCount,
+    RangeQuery,
+    RankedItem,
+    RatioEstimate,
+    TotalEstimate,
+)
+from privstream.transforms.timing.steps import WindowOptions
+from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
+
+__all__ = [
+    "Alert",
+    "AlertRule",
+    "AlertState",
+    "CardinalityEstimate",
+    "CategoryFlag",
+    "ContinualHistogram",
+    "DeadLetter",
+    "Domain",
+    "HeavyHitter",
+    "HistogramEstimate",
+    "KeyCount",
+    "KeySum",
+    "KeyedCounts",
+    "LinearQuery",
+    "Measurement",
+    "MeasurementAlerts",
+    "NearestPoints",
+    "NumericQuantiles",
+    "PredecessorQueries",
+    "PredecessorQuery",
+    "PrivateQueries",
+    "Published",
+    "QuantileEstimate",
+    "QueryAnswer",
+    "RangeCount",
+    "RangeCounts",
+    "RangeQuery",
+    "RankedItem",
+    "RatioEstimate",
+    "SetCardinality",
+    "ShiftingHeavyHitters",
+    "SparseVectorAlerts",
+    "ThresholdFlags",
+    "TopKWithGap",
+    "TotalEstimate",
+    "WindowOptions",
+]
