@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
+from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -179,19 +180,30 @@ class FreshNoise(CardinalityAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class CountedChanges(CardinalityAlgorithm):
-    """A continual counter of changes, for a unit that adds 1 at `moves` steps at most and takes 1 away at as many."""
+    """A continual counter of changes, for a unit that adds 1 at `moves` steps at most and takes 1 away at as many.
+
+    It is the comings and goings of so many `people`, 1 or 2, each of whom takes 1 away before the next is added.
+    """
 
     epsilon: float
     delta: float
     beta: float
     horizon: int | None
     moves: int
+    people: int = 1
 
     @cached_property
     def counter(self) -> ContinualCounter:
         """The counter; to it, a move is a row that is replaced by another one at another step."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
         budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves}
+        if (
+            self.delta > 0
+            and self.horizon is not None
+            and self.horizon <= BUFFERED_HORIZON
+            and self.moves > self.people
+        ):
+            budget["alternating"] = self.people
         return best_counter(self.horizon, **budget)
 
     @override

@@ -64,6 +64,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
+        contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
+            no noise of counts smaller, but that of the totals that `full_share` pays for.
         contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
             in each step. Changes nothing for "window".
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
@@ -72,7 +74,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         signed: whether values are in [-max_value, max_value], and not in [0, max_value].
         value_share: part of the budget for sums, in (0, 1).
         full_share: part of the budget, a squared shift, for what limits leave out, in [0, 0.5]; 0 for none. Above 0 it
-            needs a `horizon`, delta > 0, "window", and the unit "person".
+            needs a `horizon`, delta > 0, noise of one window, and the unit "person".
         unit: "person" or "event"; with "event", `contributions` is 1.
         neighbouring: "add_remove" or "replace_one".
         beta: probability that not all published error bounds hold.
@@ -100,6 +102,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     over: str | int = "window"
     horizon: int | None = None
     contributions: int = 1
+    contributions_per_window: int | None = None
     contributions_per_key: int | None = None
     public_keys: bool = False
     min_people: int = 1
@@ -138,7 +141,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             return
         if checks.probability("full_share", self.full_share) > LARGEST_FULL_SHARE:
             raise ValueError(f"full_share must be <= {LARGEST_FULL_SHARE}, got {self.full_share}")
-        if self.delta == 0 or self.horizon is None or self.over != "window" or self.unit != "person":
+        if self.delta == 0 or self.horizon is None or self.bounds.span != 1 or self.unit != "person":
             raise ValueError(
                 "full_share must be 0 without delta and a horizon, over more than a window, or for the unit of an "
                 f"event, got {self.full_share}"
@@ -162,6 +165,11 @@ class KeyedCounts(Mechanism[KeyedState]):
                 raise ValueError(f"{name} must be <= {largest:,}, got {value}")
         if self.unit == "event" and self.contributions != 1:
             raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
+        if (most := self.contributions_per_window) is not None:
+            if self.unit == "event":
+                raise ValueError(f"contributions_per_window must be None for the unit of an event, got {most}")
+            if checks.integer("contributions_per_window", most, minimum=1) > self.contributions:
+                raise ValueError(f"contributions_per_window must be <= {self.contributions}, contributions, got {most}")
         if self.contributions_per_key is not None:
             checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
@@ -182,6 +190,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             value_share=self.value_share,
             min_people=None if self.public_keys else self.min_people,
             full_share=float(self.full_share),
+            per_window=self.contributions_per_window,
         )
 
     @property
@@ -340,6 +349,8 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _described(self) -> Any:
         kind, values = super()._described()
+        if self.contributions_per_window is None:  # as in runs of earlier versions
+            del values["contributions_per_window"]
         if not self.full_share:
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
         totals: list[str] = []
@@ -632,8 +643,12 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         found = ["An event counts for one item in one window."]
     else:
         times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
+        window = ""
+        if bounds.per_window is not None:
+            window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
         found = [
-            f"A person counts at most {times} in the whole run, and at most once for an item in a window of a stream."
+            f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window of a "
+            "stream."
         ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")

@@ -110,8 +110,8 @@ COUNTS = QuestionSpec(
         Excess(
             "contributions_over_limit",
             "contributions_before_limit",
-            "times an item of a person was left out, who has contributed --max_contributions times",
-            ("max_contributions",),
+            "times an item of a person was left out, who has contributed as often as limits allow",
+            ("max_contributions", "max_contributions_per_window"),
             lasting=True,
         ),
     ),

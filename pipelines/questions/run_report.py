@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.sinks.left_out import MUCH
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.events.bounding import PARTS
@@ -70,6 +71,11 @@ AFTER_READING = "point_type"
 
 MALFORMED = "events_malformed_"
 
+
+TOLD = (
+    "how much limits leave out is told in the rows, with noise (kept, left_out, used_up); exact numbers are not "
+    "printed beside it, and limits may be chosen by it"
+)
 
 CHOOSE = ("start", "end", "windows", "streams", "domain")
 """Options that say which events are asked for."""
@@ -157,7 +163,8 @@ class RunReport:
         self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
-        self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
+        told = bool(coverage.published)  # with noise: exact numbers are not printed beside it
+        self._limits = [] if told else [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
         whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
         beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
@@ -253,6 +260,7 @@ class RunReport:
             why = f": {_listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
+        lines += [TOLD] if self._coverage.published else []
         return lines + [
             f"{number:,} {what}"
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond

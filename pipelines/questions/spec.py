@@ -16,9 +16,6 @@ ROWS = f"{PACKAGE}.rows"
 METHOD, AUTO = "method", "auto"
 STREAMS_PER_PERSON = "streams_per_person"
 
-MUCH = 0.05
-"""A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
-
 NOT_ASKED = "of the records are not asked for"
 """What the note says of a run that leaves most records out by its options."""
 

@@ -447,6 +447,14 @@ class TestAccuracy:
         alone = SetCardinality(**base | {"epsilon": 1 / changed, "delta": 1e-6 / changed}).algorithm
         assert together.law.sigma < 1.1 * alone.law.sigma / math.sqrt(changed)
 
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    def test_visits_cost_their_root_with_gaussian_noise(self, neighbouring):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 100, "mode": "counter", "neighbouring": neighbouring}
+        one, many = (SetCardinality(**base, visits_per_person=visits).error(100) for visits in (1, 16))
+        assert 3.8 < many / one < 4.2
+        pure = [SetCardinality(**base | {"delta": 0.0}, visits_per_person=visits).error(100) for visits in (1, 16)]
+        assert pure[1] > 12 * pure[0]  # each visit counts in full
+
     def test_noise_for_several_streams_has_a_label_of_its_own(self):
         together = SetCardinality(epsilon=1.0, delta=1e-6, horizon=50, mode="direct", streams_per_person=2).algorithm
         source, sizes, state = SeededNoise(1), np.full(50, 10**6), SetCardinality(epsilon=1.0).initial_state()
