@@ -21,6 +21,9 @@ class Purchases:
         weeks: from `START` on; every fourth week sells a quarter more.
         mean: purchases of a customer on average; their number has a gamma law of shape 0.55, so that a tenth of all
             customers make half of the purchases.
+        largest: None, or the most that a customer buys: then the number has a Pareto law of shape 1.6 in place of the
+            gamma law, and a few customers buy so much.
+        heavy_alone: None, or from how many purchases on a customer prefers other products: the other half of the list.
         seed: of the draw.
     """
 
@@ -28,18 +31,26 @@ class Purchases:
     products: int = 200
     weeks: int = 13
     mean: float = 10.0
+    largest: int | None = None
+    heavy_alone: int | None = None
     seed: int = 7
 
     @cached_property
     def table(self) -> pa.Table:
         """The events: user, item, time, and the price as value, in the order of time."""
         rng = np.random.default_rng(self.seed)
-        each = np.maximum(1, rng.poisson(rng.gamma(0.55, self.mean / 0.55, self.customers)))
+        if self.largest is None:
+            each = np.maximum(1, rng.poisson(rng.gamma(0.55, self.mean / 0.55, self.customers)))
+        else:
+            each = np.clip(rng.poisson(1 + 0.6 * (self.mean - 1) * rng.pareto(1.6, self.customers)), 1, self.largest)
         users = np.repeat(np.arange(self.customers), each)
         season = np.where(np.arange(self.weeks) % 4 == 3, 1.25, 1.0)
         weeks = rng.choice(self.weeks, len(users), p=season / season.sum())
         popular = 1 / np.arange(1, self.products + 1)
         items = rng.choice(self.products, len(users), p=popular / popular.sum())
+        if self.heavy_alone is not None:
+            others = each[users] > self.heavy_alone
+            items[others] = (items[others] + self.products // 2) % self.products
         times = START + weeks * WEEK + rng.integers(0, WEEK, len(users))
         prices = np.round(rng.lognormal(3.0, 0.8, len(users)), 2)
         order = np.argsort(times, kind="stable")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
+from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -134,7 +135,7 @@ _TYPICAL_STEPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FreshNoise(CardinalityAlgorithm):
-    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1.
+    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1, in so many `streams`.
 
     With delta > 0 Gaussian noise, or Laplace noise where its error is the smaller one, as for few sizes: what is
     epsilon-DP is (epsilon, delta)-DP. Both are bound to the sizes, and have labels of their own.
@@ -144,12 +145,15 @@ class FreshNoise(CardinalityAlgorithm):
     delta: float
     beta: float
     horizon: int
+    streams: int = 1
 
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        laws = [node_law(self.epsilon, delta, self.horizon) for delta in sorted({self.delta, 0.0}, reverse=True)]
-        return min(laws, key=self._error)
+        laplace = node_law(self.epsilon / self.streams, 0.0, self.horizon)
+        if self.delta == 0:
+            return laplace
+        return min(node_law(self.epsilon, self.delta, self.horizon * self.streams), laplace, key=self._error)
 
     @override
     def run(
@@ -158,6 +162,8 @@ class FreshNoise(CardinalityAlgorithm):
         steps = state.step + 1 + np.arange(len(sizes))
         if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
             noise = noise.derive("laplace")
+        elif self.delta > 0 and self.streams > 1:
+            noise = noise.derive("streams together", self.streams)
         estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
         bounds = np.full(len(sizes), self.error(1, None))
         after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
@@ -174,19 +180,30 @@ class FreshNoise(CardinalityAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class CountedChanges(CardinalityAlgorithm):
-    """A continual counter of changes, for a unit that adds 1 at `moves` steps at most and takes 1 away at as many."""
+    """A continual counter of changes, for a unit that adds 1 at `moves` steps at most and takes 1 away at as many.
+
+    It is the comings and goings of so many `people`, 1 or 2, each of whom takes 1 away before the next is added.
+    """
 
     epsilon: float
     delta: float
     beta: float
     horizon: int | None
     moves: int
+    people: int = 1
 
     @cached_property
     def counter(self) -> ContinualCounter:
         """The counter; to it, a move is a row that is replaced by another one at another step."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
         budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves}
+        if (
+            self.delta > 0
+            and self.horizon is not None
+            and self.horizon <= BUFFERED_HORIZON
+            and self.moves > self.people
+        ):
+            budget["alternating"] = self.people
         return best_counter(self.horizon, **budget)
 
     @override

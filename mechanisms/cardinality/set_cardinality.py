@@ -229,17 +229,17 @@ class SetCardinality(Mechanism[CardinalityState]):
         shared: dict[str, Any] = {"beta": self.beta, "horizon": self.horizon}
         replaced = 1 if self.neighbouring == "add_remove" else 2
         if self.unit == "event":
-            return CountedChanges(epsilon=self.epsilon, delta=self.delta, moves=replaced, **shared)
+            return CountedChanges(epsilon=self.epsilon, delta=self.delta, moves=replaced, people=replaced, **shared)
         epsilon, delta = self.epsilon / self.streams_per_person, self.delta / self.streams_per_person
         if mode == "counter":
             moves = replaced * (self.visits_per_person or 1)
-            return CountedChanges(epsilon=epsilon, delta=delta, moves=moves, **shared)
+            return CountedChanges(epsilon=epsilon, delta=delta, moves=moves, people=replaced, **shared)
         if mode == "sparse":
             return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
         # Here whoever is added or removed costs as much as whoever is replaced: docs/proofs/cardinality.md, section 1.
-        epsilon, delta = self.epsilon / self._streams_changed, self.delta / self._streams_changed
         if mode == "direct":
-            return FreshNoise(epsilon=epsilon, delta=delta, **shared)
+            return FreshNoise(epsilon=self.epsilon, delta=self.delta, streams=self._streams_changed, **shared)
+        epsilon = self.epsilon / self._streams_changed
         return HenzingerSricharanSteinerChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
 
     @property

@@ -133,6 +133,9 @@ class ContinualCounter(RowMechanism[CounterState]):
             row that is replaced keeps its step.
         rows_per_step: rows of one person at one step at most; None for no limit. It makes noise smaller where a counter
             says so, and must be None without `rows_per_unit`.
+        alternating: 0, or how many people's comings and goings one unit is, 1 or 2, with "replace_one": each of them
+            adds 1 at one step and takes it away at a later one, before the next 1 is added, `rows_per_unit` times in
+            all. It makes noise smaller where a counter says so.
     """
 
     epsilon: float
@@ -143,6 +146,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
     rows_per_step: int | None = None
+    alternating: int = 0
     proved: ClassVar[str]
     noise_label = "continual counter"
     state_type = CounterState
@@ -158,10 +162,15 @@ class ContinualCounter(RowMechanism[CounterState]):
         if self.rows_per_unit is not None:
             checks.integer("rows_per_unit", self.rows_per_unit, minimum=1)
         _check_rows_per_step(self.rows_per_step, self.rows_per_unit)
+        if checks.integer("alternating", self.alternating, minimum=0, maximum=2) and (
+            self.rows_per_unit is None or self.neighbouring != "replace_one" or self.columns > 1
+        ):
+            raise ValueError("alternating must be 0 but for rows of a person in one column that are replaced")
 
     @override
     def _described(self) -> Any:
-        return without_rows_per_step(super()._described())
+        kind, values = without_rows_per_step(super()._described())
+        return [kind, {name: value for name, value in values.items() if name != "alternating" or value}]
 
     def _check_noise(self, make_law: Callable[[], Any]) -> None:
         """Refuse a budget so small that noise cannot be drawn: now, not in mid-stream."""

@@ -165,8 +165,10 @@ class BufferedToeplitzCounter(ToeplitzCounter):
     def _spread(self) -> float:
         """How far all rows of a person move z at most, as a part of what they do when all are at one step.
 
-        docs/proofs/counters.md, Theorem 6.
+        docs/proofs/counters.md, Theorem 6 and Theorem 7.
         """
+        if self.alternating:
+            return min(1.0, math.sqrt(self.alternating / (self.rows_per_unit or 1)))
         rows, most = self.rows_per_unit or 1, self.rows_per_step
         if most is None or most >= rows or self.horizon > _LONGEST_SPREAD:
             return 1.0

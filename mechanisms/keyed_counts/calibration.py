@@ -60,6 +60,7 @@ class Bounds:
         min_people: that a key must have; None if the list of keys is public.
         listed: keys of a person on a list of different people; 0 without one.
         full_share: of the budget, a squared shift, for what limits leave out; 0 where nothing is told of that.
+        per_window: contributions of one person in one window, or None where there is no limit of its own.
     """
 
     span: int | None
@@ -73,6 +74,7 @@ class Bounds:
     min_people: int | None
     listed: int = 0
     full_share: float = 0.0
+    per_window: int | None = None
 
     @property
     def steps(self) -> int:

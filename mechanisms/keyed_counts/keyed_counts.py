@@ -64,6 +64,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
+        contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
+            no noise of counts smaller, but that of the totals that `full_share` pays for.
         contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
             in each step. Changes nothing for "window".
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
@@ -72,7 +74,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         signed: whether values are in [-max_value, max_value], and not in [0, max_value].
         value_share: part of the budget for sums, in (0, 1).
         full_share: part of the budget, a squared shift, for what limits leave out, in [0, 0.5]; 0 for none. Above 0 it
-            needs a `horizon`, delta > 0, "window", and the unit "person".
+            needs a `horizon`, delta > 0, noise of one window, and the unit "person".
         unit: "person" or "event"; with "event", `contributions` is 1.
         neighbouring: "add_remove" or "replace_one".
         beta: probability that not all published error bounds hold.
@@ -100,6 +102,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     over: str | int = "window"
     horizon: int | None = None
     contributions: int = 1
+    contributions_per_window: int | None = None
     contributions_per_key: int | None = None
     public_keys: bool = False
     min_people: int = 1
@@ -138,7 +141,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             return
         if checks.probability("full_share", self.full_share) > LARGEST_FULL_SHARE:
             raise ValueError(f"full_share must be <= {LARGEST_FULL_SHARE}, got {self.full_share}")
-        if self.delta == 0 or self.horizon is None or self.over != "window" or self.unit != "person":
+        if self.delta == 0 or self.horizon is None or self.bounds.span != 1 or self.unit != "person":
             raise ValueError(
                 "full_share must be 0 without delta and a horizon, over more than a window, or for the unit of an "
                 f"event, got {self.full_share}"
@@ -162,6 +165,11 @@ class KeyedCounts(Mechanism[KeyedState]):
                 raise ValueError(f"{name} must be <= {largest:,}, got {value}")
         if self.unit == "event" and self.contributions != 1:
             raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
+        if (most := self.contributions_per_window) is not None:
+            if self.unit == "event":
+                raise ValueError(f"contributions_per_window must be None for the unit of an event, got {most}")
+            if checks.integer("contributions_per_window", most, minimum=1) > self.contributions:
+                raise ValueError(f"contributions_per_window must be <= {self.contributions}, contributions, got {most}")
         if self.contributions_per_key is not None:
             checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
@@ -182,6 +190,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             value_share=self.value_share,
             min_people=None if self.public_keys else self.min_people,
             full_share=float(self.full_share),
+            per_window=self.contributions_per_window,
         )
 
     @property
@@ -273,14 +282,20 @@ class KeyedCounts(Mechanism[KeyedState]):
             steady=self.bounds.span == 1,
             windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
         )
+        if self.max_value is not None:
+            low = -self.max_value if self.signed else 0
+            claim += (
+                f" Sums and means are of values clipped to {low:,} and {self.max_value:,}: what lies beyond is in none "
+                "of them, and no interval holds it."
+            )
         if self.left_out is not None:
             kept, left_out = self.left_out.stddevs
             used_up = math.sqrt(self.left_out.counter.variance(last))
             numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{kept:.3g}, those that limits leave out with one of {left_out:.3g}, and the number of people who "
-                f"have used up their limit with one of {used_up:.3g} in the last window."
+                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}, and the number of "
+                f"people who have used up their limit with one of {_written(used_up)} in the last window."
             )
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
@@ -334,6 +349,8 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _described(self) -> Any:
         kind, values = super()._described()
+        if self.contributions_per_window is None:  # as in runs of earlier versions
+            del values["contributions_per_window"]
         if not self.full_share:
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
         totals: list[str] = []
@@ -626,8 +643,12 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         found = ["An event counts for one item in one window."]
     else:
         times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
+        window = ""
+        if bounds.per_window is not None:
+            window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
         found = [
-            f"A person counts at most {times} in the whole run, and at most once for an item in a window of a stream."
+            f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window of a "
+            "stream."
         ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
@@ -660,9 +681,9 @@ def accuracy_told(
     """
     last, there = ("", " in a window") if steady else (" in the last window",) * 2
     several = "" if windows is None else f" over {windows:,} windows"
-    text = f"Counts{several} have a standard deviation of {numbers['stddev']:.3g}{last}"
+    text = f"Counts{several} have a standard deviation of {_written(numbers['stddev'])}{last}"
     if "sum_stddev" in numbers:
-        text += f", and sums one of {numbers['sum_stddev']:.4g}"
+        text += f", and sums one of {_written(numbers['sum_stddev'])}"
     together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"
     text += (
         f". With probability {1 - beta:g}, all error bounds of {items:,} items {together} hold; those of counts are at "
@@ -672,6 +693,12 @@ def accuracy_told(
         text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
         text += f"{_plural(unit)} have{there}"
     return f"{text}."
+
+
+def _written(stddev: float | None) -> str:
+    """Write a standard deviation, which is there, without an exponent where it is large."""
+    assert stddev is not None
+    return f"{stddev:.3g}" if stddev < 1000 else f"{stddev:,.0f}"
 
 
 def _plural(unit: str) -> str:

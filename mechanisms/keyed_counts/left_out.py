@@ -70,10 +70,25 @@ class Shares(NamedTuple):
     Attributes:
         estimates: float64 (windows,), in [0, 1].
         stddevs: float64 (windows,).
+        came: about how many contributions came in each, float64 (windows,), at least 0.
     """
 
     estimates: Floats
     stddevs: Floats
+    came: Floats
+
+    def of_sums(self, windows: int) -> Shares:
+        """Return the same of each window and those before it together, so many in all, or all that there are.
+
+        Their errors are taken to be the same, not independent: where shares are smoothed, most of an error is.
+        """
+        if windows == 1:
+            return self
+        weights = np.cumsum([self.came, self.came * self.estimates, self.came * self.stddevs], axis=1)
+        weights[:, windows:] -= weights[:, :-windows].copy()
+        came = weights[0]
+        estimates, stddevs = np.round(weights[1:] / np.maximum(came, 1e-9), _DIGITS)
+        return Shares(estimates, stddevs, came)
 
 
 @dataclass(frozen=True)
@@ -164,7 +179,7 @@ class LeftOutLaw:
 def limits_of_totals(bounds: Bounds) -> tuple[int, int]:
     """Return how much of a person is told at most: in a window, and in all of what is left out."""
     in_all = _TIMES * bounds.contributions
-    return min(bounds.contributions, -(-in_all // (bounds.horizon or 1))), in_all
+    return min(bounds.contributions, bounds.per_window or -(-in_all // (bounds.horizon or 1))), in_all
 
 
 def _noise(shift: float, square: int, bounds: Bounds) -> ToeplitzNoise:
@@ -180,7 +195,7 @@ def _smoothed(kept: Sequence[float], left_out: Sequence[float], of_kept: float, 
     nothing = np.full(windows, np.nan)
     unsure = math.hypot(of_kept, of_left_out)
     if not windows or sum(came) <= _NORMAL * unsure * math.sqrt(windows):
-        return Shares(nothing, nothing)
+        return Shares(nothing, nothing, np.zeros(windows))
     mean = min(1.0, max(0.0, sum(left_out) / sum(came)))
     activity = _shrunk(came, unsure)
     off = [b - mean * a for a, b in zip(came, left_out, strict=True)]
@@ -196,7 +211,7 @@ def _smoothed(kept: Sequence[float], left_out: Sequence[float], of_kept: float, 
         variance = sum(weight * (v + (e - level) ** 2) for weight, e, v in parts)
         estimates.append(round(min(1.0, max(0.0, 1 - mean - level)), _DIGITS))
         stddevs.append(round(math.sqrt(variance), _DIGITS))
-    return Shares(np.array(estimates), np.array(stddevs))
+    return Shares(np.array(estimates), np.array(stddevs), np.array(activity))
 
 
 def _shrunk(came: Sequence[float], unsure: float) -> list[float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.entries import Contents, Entry
+from privstream.pipelines.accounts.entries import MINUTES, Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
 from privstream.pipelines.accounts.periods import fullest
 from privstream.pipelines.accounts.spending import Limit, Total, distinct, total, totals, units
@@ -33,7 +33,6 @@ this unit is counted below the table: the total does not cover what that release
 OF_RUN = ("time", "command", "name")
 PROMISED = ("neighbouring", "epsilon", "delta")
 OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
-MINUTES = len("2030-01-31T12:00")
 RUN_ID_LETTERS = 20
 OF_QUESTION = ("question", "unit", "epsilon", "delta", "releases")
 UNCHAINED = (

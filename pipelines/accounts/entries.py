@@ -32,6 +32,9 @@ WATCHED = "watched: "
 
 TEXTS = ("time", "run_id", "name", "dataset", "command", "version", "data", "key", "output")
 SPAN = ("begin", "end")
+MINUTES = len("2030-01-31T12:00")
+"""Letters of a time that people read; the others are seconds, and that it is in UTC."""
+
 CHAIN = ("salt", "previous")
 RUN, LIMIT = "run", "limit"
 LIMIT_FIELDS = ("time", "dataset", "epsilon", "delta", "period")

@@ -126,20 +126,22 @@ def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry], word: str 
 def _check(limit: Limit, entry: Entry, own: Sequence[Entry], rule: str) -> None:
     """Refuse a run that releases do not leave enough for."""
     guarantees = [one.guarantee for one in own]
-    for unit, neighbouring in units([entry.guarantee, *guarantees]):
+    asked = units([entry.guarantee, *guarantees])
+    for unit, neighbouring in asked:
+        who = f"{unit}, neighbours by {neighbouring}" if len({name for _, name in asked}) > 1 else str(unit)
         cost = entry.guarantee.about(unit, neighbouring)
         before = [charge for one in guarantees if (charge := one.about(unit, neighbouring)) is not None]
         if cost is None or _keeps(limit, together := spent([*before, cost], limit.delta)):
             continue
         if limit.delta is not None and together == math.inf:  # no epsilon is enough at the limit's delta
             raise ValueError(
-                f"{rule} delta {_deltas(before):g} for {unit}, this run costs delta {cost.delta:g}, all together delta "
+                f"{rule} delta {_deltas(before):g} for {who}, this run costs delta {cost.delta:g}, all together delta "
                 f"{_deltas([*before, cost]):g}; left: delta {max(0.0, limit.delta - _deltas(before)):g}"
             )
         already = spent(before, limit.delta)
         at_delta = "" if limit.delta is None else f", by composition at delta {limit.delta:g}"
         raise ValueError(
-            f"{rule} epsilon {already:g} for {unit}, this run costs epsilon {spent([cost], limit.delta):g}, all "
+            f"{rule} epsilon {already:g} for {who}, this run costs epsilon {spent([cost], limit.delta):g}, all "
             f"together epsilon {together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - already):g}"
         )
 

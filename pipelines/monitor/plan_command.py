@@ -119,7 +119,8 @@ def _print(answer: dict[str, Any], improve: str | None) -> None:
     guarantee = answer["guarantee"]
     together = (
         f"All together are (epsilon = {guarantee['epsilon']:g}, delta = {guarantee['delta']:g})-differentially private "
-        f"for {guarantee['unit']}. Give each command the --epsilon and the --delta of its row, with as many digits."
+        f"for {guarantee['unit']}. privstream run answers them. A command alone takes the --epsilon and the --delta of "
+        "its row, with as many digits."
     )
     sentences = [f"{name}: {each['sentence']}" for name, each in answer["questions"].items()]
     show(f"{answer['monitor']}: one budget, {len(answer['questions'])} questions", table, [*sentences, together])

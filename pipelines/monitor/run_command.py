@@ -273,6 +273,8 @@ class MonitorRun:
         lines.append(self.promised["guarantee"]["paragraph"])
         if self.views and self.run.unbounded:
             lines.append(f"views: privstream views {self.monitor.path} makes them of what has been published by then")
+        elif self.views and not dry:
+            lines.append(f"views, at no cost: {', '.join(view.name for view in self.views)}")
         if not dry:
             lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
         say("\n".join([*lines, *warnings]))

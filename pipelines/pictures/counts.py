@@ -13,6 +13,7 @@ from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
 from privstream.transforms.rows import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
@@ -28,9 +29,12 @@ def prepare(given: Given) -> Drawing:
     last = newest_rises(given) if given.rows and given.options.get("rising") else None
     risen = None if last is None else risers(last, given.top)
     names = None if risen is None else [row.item for row in risen]
-    found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
+    full = limits_bind(given.rows) and not given.options.get("rising")
+    found = bands(given.rows, given.truth or [], each=given.of_windows, names=names, full=full)
     means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
+    means = BY_SHARES if full else means
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
+    text += f" {told}" if (told := limits_in_words(given.rows)) else ""
     text += judged(given)
     if last is not None and risen is not None:
         text = f"{rises_in_words(last, risen, given.promise)} {text}"
@@ -41,9 +45,11 @@ def prepare(given: Given) -> Drawing:
         text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
     of_people = over in (None, "window", "start")  # else a person has a contribution in each of several windows
-    title = given.title("People with each item" if of_people else "Contributions of people to each item")
+    title = given.title("People with each item" if of_people else "Contributions of people to each item", full=full)
     title = title if risen is None else f"{title}: what rose most"
     values = given.counted("people") if of_people else given.counted("contributions", "that count")
+    if full:
+        values = "people, estimated without limits" if of_people else "contributions, estimated without limits"
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
 
 
@@ -99,6 +105,14 @@ def by_model(promise: Promise | None) -> str:
     )
 
 
+BY_SHARES = (
+    "Lines: full numbers, which are counts divided by the share of contributions that counts in the window. Thin: the "
+    "numbers that count within limits. Hatched between both: what is assumed, that what limits leave out is like what "
+    "counts. In colour, bands: where full numbers are, with probability 95%, each by itself, if that is so."
+)
+"""What is seen where full numbers are drawn."""
+
+
 def _gaps(promise: Promise | None) -> str:
     """Say why lines have gaps."""
     if promise is not None and (top := promise.maybe("parameters", "top")) is not None:
@@ -112,7 +126,12 @@ def _gaps(promise: Promise | None) -> str:
 
 
 def bands(
-    rows: Sequence[Counted], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
+    rows: Sequence[Counted],
+    truth: Iterable[ItemHolders],
+    *,
+    each: bool,
+    names: Sequence[str] | None = None,
+    full: bool = False,
 ) -> list[Band]:
     """Return one band for each of the items with the largest counts, or smoothed ones, with gaps where it is missing.
 
@@ -121,6 +140,7 @@ def bands(
         truth: what is true.
         each: whether counts are those of each window by itself.
         names: the items to draw, if not the largest.
+        full: whether lines are full numbers, above those that count.
     """
     published: dict[str, dict[int, Counted]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
@@ -148,9 +168,13 @@ def bands(
         if smoothed:
             counts, dots = column("smoothed"), counts
         bounds = column("smoothed_upper") - counts if smoothed else column("error_bound")
+        counted = None
+        if full:
+            counted, dots, counts = counts, None, column("full")
+            bounds = np.fmax(column("full_upper") - counts, counts - column("full_lower"))
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         true_counts = holders if np.isfinite(holders).any() else None
-        return Band(item, moments, counts, bounds, true_counts, dots, window=window if each else 0)
+        return Band(item, moments, counts, bounds, true_counts, dots, counted, window=window if each else 0)
 
     return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
 
@@ -172,11 +196,13 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
     if not judged:
         return text
     outside = sum(bool(abs(estimate - true) > bound) for estimate, true, bound in judged)
-    told = "their band" if is_smoothed(rows) else "their error bound"
+    full = any(band.counted is not None for band in found)
+    told = "their band" if full or is_smoothed(rows) else "their error bound"
+    kind = "full numbers" if full else f"{'smoothed ' * is_smoothed(rows)}counts"
     together = share_of_truth((estimate, true) for estimate, true, _ in judged)
     return (
         f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "
-        f"{len(judged):,} {'smoothed ' * is_smoothed(rows)}counts are further from the truth than {told}{together}."
+        f"{len(judged):,} {kind} are further from the truth than {told}{together}."
     )
 
 

@@ -44,6 +44,8 @@ class Band:
         truth: the true values, NaN where they are not known; float64, shape (n,), or None.
         points: what the estimates were made of, drawn as dots, NaN where there is none; float64, shape (n,), or None.
             With these a line in grey has neither dots nor a band.
+        counted: the part of the estimates that is counted and not assumed, drawn as a thin line with a hatched area up
+            to the estimates; NaN where there is none; float64, shape (n,), or None.
         window: length of the windows that values are about, in microseconds: points stand in their middle. 0 for values
             of the moment when a window ends, as of all that was counted until then.
     """
@@ -54,6 +56,7 @@ class Band:
     error_bounds: np.ndarray
     truth: np.ndarray | None = None
     points: np.ndarray | None = None
+    counted: np.ndarray | None = None
     window: int = 0
 
     @property
@@ -98,7 +101,8 @@ def draw_bands(
         for rank, band in reversed(list(enumerate(ranked))):
             colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
             marker = MARKERS[rank] if colour != GREY else "."
-            plain = colour == GREY and band.points is not None  # dots and bands of many items would hide all lines
+            several = band.points is not None or band.counted is not None
+            plain = colour == GREY and several  # dots and bands of many items would hide all lines
             _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not (plain or too_wide(bands)))
             if colour != GREY and np.isfinite(band.estimates).any():
                 labels.append(_label(band, colour))
@@ -140,14 +144,18 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
     """Draw a line with a few markers, its band, and the truth, dashed."""
     days = band.days
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
-    if band.points is not None:
-        low = np.maximum(low, 0.0)  # as the smoothed interval of the row
+    if band.points is not None or band.counted is not None:
+        low = np.maximum(low, 0.0)  # as the interval of the row
     if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
         draw_alone(axes, days, low, high, colour, layer=layer - 1)
     if band.points is not None and colour != GREY:
         dots: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 3, "alpha": 0.5}
         axes.plot(days, band.points, color=colour, zorder=layer - 0.5, clip_on=False, **dots)
+    if band.counted is not None and colour != GREY:
+        axes.plot(days, band.counted, color=colour, linewidth=0.7, alpha=0.8, zorder=layer - 0.5)
+        hatch: dict[str, Any] = {"facecolor": "none", "edgecolor": colour, "hatch": "////", "alpha": 0.35}
+        axes.fill_between(days, band.counted, band.estimates, linewidth=0, zorder=layer - 0.8, **hatch)
     step = 1 if np.isnan(band.estimates).any() else max(1, len(days) // MARKS)
     style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4, "clip_on": False}
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)

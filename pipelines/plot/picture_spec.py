@@ -120,9 +120,10 @@ class Given:
         """Number of items in colour."""
         return int(self.options["top"])
 
-    def title(self, words: str) -> str:
-        """Return the title, with the name of the stream."""
+    def title(self, words: str, *, full: bool = False) -> str:
+        """Return the title, with the name of the stream; `full`: of numbers that estimate what limits leave out."""
         limited = f"{words}, within limits" if left_out(self.promise) else words
+        limited = f"{words}, estimated without limits" if full else limited
         return f"{limited}, {short(self.stream)}" if self.stream else limited
 
     @property

@@ -110,8 +110,8 @@ COUNTS = QuestionSpec(
         Excess(
             "contributions_over_limit",
             "contributions_before_limit",
-            "times an item of a person was left out, who has contributed --max_contributions times",
-            ("max_contributions",),
+            "times an item of a person was left out, who has contributed as often as limits allow",
+            ("max_contributions", "max_contributions_per_window"),
             lasting=True,
         ),
     ),
@@ -128,6 +128,13 @@ COUNTS = QuestionSpec(
             "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
             "which counts as the nearest limit",
             instead=SUMS_CLIPPED,
+        ),
+        Excess(
+            "sums_over_limit",
+            "sums_before_limit",
+            "of the sum of all values is beyond the limits of --max_value, and in no sum",
+            instead=SUMS_CLIPPED,
+            amounts=True,
         ),
     ),
     prepare="questions.settling.check_span",

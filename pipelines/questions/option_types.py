@@ -71,10 +71,12 @@ def comma_separated(text: str) -> list[str]:
     """Return the texts of a list, or, of `@FILE`, the lines of a file.
 
     Raises:
-        ValueError: one of them is empty, or the file cannot be read.
+        ValueError: one of them is empty, or the file cannot be read; or a file is named like a text, without `@`.
     """
     if text.startswith("@"):
         return _lines(text[1:])
+    if Path(text).suffix and Path(text).is_file():
+        raise ValueError(f"must be texts with commas between them, or @{text} for the lines of this file")
     parts = text.split(",")
     if "" in parts:
         raise ValueError("must be texts with commas between them, none of them empty")

@@ -30,9 +30,9 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "participation_cap", "items_per_step", "selection"), LIMITS),
     **dict.fromkeys(
-        ("max_contributions", "spread", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS
+        ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
     ),
-    **dict.fromkeys((STREAMS_PER_PERSON, "separator"), LIMITS),
+    **dict.fromkeys((STREAMS_PER_PERSON, "visits_per_person", "separator"), LIMITS),
     **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }

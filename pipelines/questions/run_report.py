@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.sinks.left_out import MUCH
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.events.bounding import PARTS
@@ -32,7 +33,8 @@ FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, 
 FAULTS |= {
     "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
-    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
+    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (give its form with "
+    "--time_format)",
     "time_zone": "with a time that does not say how far it is from UTC (give --time_zone, such as Europe/Berlin)",
     "time_skipped": "with a time in an hour that the clocks of --time_zone leave out",
     "time_unit": "with a time that is a plain number (give its unit with --time_unit)",
@@ -69,6 +71,11 @@ AFTER_READING = "point_type"
 
 MALFORMED = "events_malformed_"
 
+
+TOLD = (
+    "how much limits leave out is told in the rows, with noise (kept, left_out, used_up); exact numbers are not "
+    "printed beside it, and limits may be chosen by it"
+)
 
 CHOOSE = ("start", "end", "windows", "streams", "domain")
 """Options that say which events are asked for."""
@@ -156,9 +163,11 @@ class RunReport:
         self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
-        self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
+        told = bool(coverage.published)  # with noise: exact numbers are not printed beside it
+        self._limits = [] if told else [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
-        beyond = {limit.left_out: limit.text for limit in (*self._limits, *self._clipped)} | dict(spec.beyond)
+        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
+        beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
         self._beyond = self._counted(beyond)
 
     @property
@@ -239,7 +248,8 @@ class RunReport:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
             if number >= MUCH * came:
                 share = _percent(number / max(number, came))
-                yield f"{share} ({number:,} of {came:,}): {limit.text}. {limit.instead}"
+                of = " " if limit.amounts else f" ({number:,} of {came:,}): "
+                yield f"{share}{of}{limit.text}. {limit.instead}"
 
     def left_out(self, dead_letter: str | None) -> list[str]:
         """Return lines on what could not be used, and why."""
@@ -250,6 +260,7 @@ class RunReport:
             why = f": {_listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
+        lines += [TOLD] if self._coverage.published else []
         return lines + [
             f"{number:,} {what}"
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond

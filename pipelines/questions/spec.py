@@ -16,9 +16,6 @@ ROWS = f"{PACKAGE}.rows"
 METHOD, AUTO = "method", "auto"
 STREAMS_PER_PERSON = "streams_per_person"
 
-MUCH = 0.05
-"""A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
-
 NOT_ASKED = "of the records are not asked for"
 """What the note says of a run that leaves most records out by its options."""
 
@@ -65,6 +62,7 @@ class Excess(NamedTuple):
         instead: what can be changed where no option sets the limit; of a limit of values, what the change does.
         of: what came, in the plural.
         repeats: whether what is left out may come again, and is then counted again.
+        amounts: whether both counters are amounts, of which only the share is told.
     """
 
     left_out: str
@@ -75,6 +73,7 @@ class Excess(NamedTuple):
     instead: str = ""
     of: str = "contributions"
     repeats: bool = False
+    amounts: bool = False
 
 
 ITEMS = Excess(

@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
-from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.plot.chart import PAGE, in_both, moment
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE
@@ -22,6 +22,7 @@ from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
+from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 
@@ -185,13 +186,16 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "kind": result.spec.title,
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
-        "left_out": left_out(
-            result.guarantee,
-            result.spec,
-            result.parameters,
-            result.promise.maybe("accuracy", "intervals", "limits"),
-            method,
-        ),
+        "left_out": [
+            *filter(None, [limits_in_words(result.rows)]),
+            *left_out(
+                result.guarantee,
+                result.spec,
+                result.parameters,
+                result.promise.maybe("accuracy", "intervals", "limits"),
+                method,
+            ),
+        ],
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
@@ -201,7 +205,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
-        "date": "not known without a ledger" if entry is None else entry.time,
+        "date": "not known without a ledger" if entry is None else f"{entry.time[:MINUTES].replace('T', ' ')} UTC",
         "dataset": None if entry is None else entry.dataset,
     }
 

@@ -31,6 +31,10 @@ DEVIATIONS = 2
 """Width of a band to either side where only a standard deviation is known."""
 
 TWO_DEVIATIONS = "After ±: two standard deviations of the noise."
+OF_SUMS = (
+    " After ± of a sum: two standard deviations of its noise. After ± of a mean: how far it may be off where counts "
+    "and sums are within their error bounds."
+)
 
 SPREADS = {"count": ("error_bound", "count_stddev"), "sum": ("sum_stddev",), "mean": ("mean_error_bound",)}
 SPREADS |= {"estimate": ("error_bound", "gap_stddev"), "gap": ("gap_stddev",)}
@@ -169,7 +173,7 @@ def _meaning(result: Result) -> str:
     bounded = _count_error(result) is not None or not names.isdisjoint(stated)
     if not bounded or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
-    of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
+    of_sums = OF_SUMS if "sum_stddev" in names else ""
     if any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
         return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
     if {"estimate", "error_bound", *LIMITS} <= names:

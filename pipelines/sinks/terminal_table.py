@@ -10,6 +10,7 @@ from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import in_words
+from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601
 from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD
@@ -81,7 +82,8 @@ class View:
         if any(getattr(row, RISE, None) is not None for row in rows):
             names += [RISE, RISE_BETWEEN]
         if any(getattr(row, "kept", None) is not None for row in rows):
-            names += [FULL, FULL_BETWEEN]
+            place = names.index("item") + 1 if limits_bind(rows) else len(names)
+            names[place:place] = [FULL, FULL_BETWEEN]
         moments = [time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)]
         return cls(tuple(names), view.number, view.ends, bool(moments) and not any(time % DAY for time in moments))
 
@@ -161,7 +163,8 @@ def print_rows(
     console.width = usual
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
-    if told := note(tuple(columns)) if callable(note) else note:
+    words = [note(tuple(columns)) if callable(note) else note, limits_in_words(rows)]
+    if told := " ".join(filter(None, [*words, FULL_IN_WORDS if FULL in columns else ""])):
         console.print(Text(printable(told)))
 
 

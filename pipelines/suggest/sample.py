@@ -88,7 +88,7 @@ def _read(plan: PlanCommand, arguments: argparse.Namespace) -> Sample:
     for name in ("epsilon", "window", "start"):
         if getattr(arguments, name) is None:
             raise ValueError(f"{name} must be given with like")
-    for name in ("error", "items", "max_value", "full_share"):
+    for name in ("error", "items", "max_value", "full_share", "max_contributions_per_window"):
         if getattr(arguments, name):
             raise ValueError(f"{name} must not be given with like")
     if str(arguments.like).startswith("kafka://"):

@@ -591,3 +591,12 @@ def test_mean_bounds_cover_all_that_sums_and_counts_allow():
         sums, counts = true_sums + rng.integers(-40, 41, 20_000), true_counts + rng.integers(-15, 16, 20_000)
         means, bounds = means_with_bounds(sums, counts, sum_bound=40, count_bound=15, low=low, high=high)
         assert np.all(abs(means - true_sums / true_counts) <= bounds + 1e-12)
+
+
+def test_the_accuracy_of_sums_says_what_they_leave_out_in_numbers_that_people_read() -> None:
+    told = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, max_value=10_000, horizon=13).accuracy
+    assert f"and sums one of {told.numbers['sum_stddev']:,.0f}." in told.claim and "e+" not in told.claim
+    assert "Sums and means are of values clipped to 0 and 10,000: what lies beyond is in none of them" in told.claim
+    signed = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, max_value=10_000, signed=True).accuracy
+    assert "clipped to -10,000 and 10,000" in signed.claim
+    assert "clipped" not in KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, horizon=13).accuracy.claim

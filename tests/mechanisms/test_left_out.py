@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, full_counts
+from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, Shares, full_counts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
@@ -18,7 +18,9 @@ from privstream.transforms.events.bounding import Used
 GIVEN = {"epsilon": 1.0, "delta": 1e-6, "contributions": 15, "horizon": 13, "full_share": 0.05}
 
 
-def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, float, float]:
+def moved(
+    came: tuple[int, ...], *, limit: int, totals: Totals, in_window: int | None = None
+) -> tuple[float, float, float]:
     """How far one person with so many contributions in each window moves both totals, and how many people use up their
     limit in each, in L2 norm: as the stage does.
     """
@@ -26,7 +28,7 @@ def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, 
     stage.contributions = limit
     used, times, sums = Used({"left_out": UserCounters(), "times": UserCounters()}), 0, []
     for number in came:
-        kept = min(number, limit - times)
+        kept = min(number, limit - times, in_window or number)
         times += kept
         person = np.full(number, 7, np.uint64)
         added, charged = stage._added_up(totals, person, person[:kept], used)
@@ -36,17 +38,20 @@ def moved(came: tuple[int, ...], *, limit: int, totals: Totals) -> tuple[float, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit):
+@pytest.mark.parametrize(("limit", "in_window"), [(1, None), (2, None), (3, None), (3, 1), (4, 2)])
+def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit, in_window):
     windows = 4
-    found = KeyedCounts(**GIVEN | {"contributions": limit, "horizon": windows, "public_keys": True}).left_out
+    limits = {"contributions": limit, "contributions_per_window": in_window, "horizon": windows}
+    found = KeyedCounts(**GIVEN | limits, public_keys=True).left_out
+    assert found.per_window <= (in_window or limit)
     totals = Totals(found.per_window, found.in_all, ("0",))
     every = list(itertools.product(range(6), repeat=windows))
-    norms = np.array([moved(came, limit=limit, totals=totals) for came in every])
+    norms = np.array([moved(came, limit=limit, totals=totals, in_window=in_window) for came in every])
     most = math.sqrt(found.per_window * limit), math.sqrt(found.per_window * found.in_all), 1.0
     assert np.all(norms.max(axis=0) <= np.array(most) + 1e-9)
     assert norms[:, 0].max() > 0 and norms[:, 1].max() > 0.5 * most[1]
-    assert norms[:, 2].tolist() == [float(sum(came) >= limit) for came in every]
+    used_up = [float(sum(min(number, in_window or number) for number in came) >= limit) for came in every]
+    assert norms[:, 2].tolist() == used_up
     # a stage that does not clip must break the bound
     unclipped = Totals(6, 6 * windows, ("0",))
     assert max(moved(came, limit=limit, totals=unclipped)[1] for came in every) > most[1]
@@ -136,6 +141,9 @@ def test_without_a_share_nothing_changes():
     [
         ({"full_share": 0.6}, "full_share must be <= 0.5, got 0.6"),
         ({"full_share": -0.1}, r"full_share must be in \(0, 1\), got -0.1"),
+        ({"contributions_per_window": 16}, "contributions_per_window must be <= 15, contributions, got 16"),
+        ({"contributions_per_window": 0}, "contributions_per_window must be >= 1, got 0"),
+        ({"over": 2}, "full_share must be 0 without delta and a horizon"),
         ({"horizon": None}, "full_share must be 0 without delta and a horizon"),
         ({"unit": "event", "contributions": 1}, "full_share must be 0 without delta and a horizon"),
     ],
@@ -156,11 +164,30 @@ def test_intervals_of_shares_and_of_full_numbers_hold(last):
         )
         shares = made.left_out.shares(np.rint(told).astype(np.int64))
         counts = np.rint(400 * true + made.stddev(1) * chance.standard_normal(13)).astype(np.int64)
-        full = full_counts(counts, np.full(13, made.stddev(1)), *shares)
+        full = full_counts(counts, np.full(13, made.stddev(1)), shares.estimates, shares.stddevs)
         held.append((full.lower <= 400) & (full.upper >= 400))
         off.append(full.estimates / 400 - 1)
     assert np.mean(held) > 0.93
     assert abs(np.mean(off)) < 0.03
+
+
+def test_a_limit_for_each_window_makes_totals_more_exact_and_counts_no_noisier():
+    free, limited = (
+        FoundKeys(**GIVEN | {"contributions": 120, "contributions_per_window": each}) for each in (None, 9)
+    )
+    assert limited.left_out.stddevs[0] < 0.6 * free.left_out.stddevs[0]
+    assert limited.stddev(1) == free.stddev(1)
+    assert "at most 9 times in a window" in limited.guarantee.limits[0]
+    assert free.parameters != limited.parameters
+    assert b"per_window" not in free.parameters  # runs of earlier versions have the same noise
+
+
+def test_shares_of_several_windows_are_weighted_by_what_came():
+    shares = Shares(np.array([1.0, 0.5, 0.2]), np.array([0.1, 0.2, 0.4]), np.array([100.0, 100.0, 300.0]))
+    assert shares.of_sums(1) is shares
+    found = shares.of_sums(2)
+    assert found.estimates.tolist() == [1.0, 0.75, 0.275]
+    assert found.stddevs.tolist() == [0.1, 0.15, 0.35]
 
 
 def test_there_is_no_full_number_where_the_share_may_be_small():

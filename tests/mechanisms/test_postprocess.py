@@ -8,7 +8,14 @@ from privstream.mechanisms.noise.continuous import Exponential, Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.gaps import difference_tail, excess_quantile, mean
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance, gap_lower_bound, gap_p_value
+from privstream.mechanisms.postprocess import (
+    blue_from_gaps,
+    combine_by_variance,
+    consistent_totals,
+    gap_lower_bound,
+    gap_p_value,
+    ratio_bounds,
+)
 from scipy import integrate, stats
 
 LAWS = [Exponential, Laplace, Geometric, DiscreteLaplace]
@@ -188,3 +195,60 @@ def test_errors(call, error, message):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == message
+
+
+def ratios_held(scale, runs=20_000):
+    """Return the share of intervals that hold a ratio of 0.3, of those that are bounded, if noise is so much larger."""
+    rng = np.random.default_rng(3)
+    above, below = 30 + 5 * scale * rng.standard_normal(runs), 100 + 20 * scale * rng.standard_normal(runs)
+    found = ratio_bounds(above, np.full(runs, 5.0), below, np.full(runs, 20.0))
+    known = ~np.isnan(found.values)
+    assert known.mean() > 0.98
+    return np.mean((found.lower <= 0.3) & (found.upper >= 0.3) & known) / known.mean()
+
+
+def test_ratios_are_in_their_intervals():
+    """In 95% of cases; not with noise that is larger by 30%."""
+    assert abs(ratios_held(1.0) - 0.95) < 6 * math.sqrt(0.95 * 0.05 / 20_000)
+    assert ratios_held(1.3) < 0.95 - 6 * math.sqrt(0.95 * 0.05 / 20_000)
+
+
+def test_ratios_of_what_may_be_nothing_are_not_given():
+    found = ratio_bounds([5.0, 5.0, -1.0], [1.0] * 3, [1.9, 2.1, 50.0], [1.0] * 3)
+    assert np.isnan(found.values).tolist() == [True, False, False]
+    assert found.values[2] == found.lower[2] == 0.0 < found.upper[2] < 0.1
+    exact = ratio_bounds([1.0], [0.0], [4.0], [0.0])
+    assert (exact.values, exact.lower, exact.upper) == (0.25, 0.25, 0.25)
+    with pytest.raises(ValueError, match="denominator_stddevs must be >= 0"):
+        ratio_bounds([1.0], [1.0], [1.0], [-1.0])
+
+
+@given(
+    groups=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    published=st.lists(st.booleans(), min_size=4, max_size=4),
+    seed=st.integers(0, 1000),
+)
+def test_consistent_totals_are_generalised_least_squares(groups, published, seed):
+    """With explicit matrices, where some groups have a total of their own."""
+    _, group = np.unique(groups, return_inverse=True)
+    number, rng = int(group.max()) + 1, np.random.default_rng(seed)
+    parts, variances = rng.normal(50, 20, len(group)), rng.uniform(1, 30, len(group))
+    totals, of_totals = rng.normal(100, 20, number), rng.uniform(1, 90, number)
+    known = np.array(published[:number])
+    found = consistent_totals(parts, variances, group, np.where(known, totals, np.nan), of_totals)
+    adding = (group == np.arange(number)[:, None]).astype(float)
+    design = np.vstack([np.eye(len(group)), adding[known]])
+    weights = np.concatenate([1 / variances, 1 / of_totals[known]])
+    spread = np.linalg.inv(design.T @ (weights[:, None] * design))
+    best = spread @ design.T @ (weights * np.concatenate([parts, totals[known]]))
+    np.testing.assert_allclose(found.parts, best, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(found.part_variances, np.diag(spread), rtol=1e-7)
+    np.testing.assert_allclose(found.totals, adding @ best, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(found.total_variances, np.diag(adding @ spread @ adding.T), rtol=1e-6)
+
+
+def test_consistent_totals_refuse_variances_that_are_none():
+    with pytest.raises(ValueError, match="part_variances must be > 0"):
+        consistent_totals([1.0], [0.0], [0], [1.0], [1.0])
+    with pytest.raises(ValueError, match="total_variances must be > 0"):
+        consistent_totals([1.0], [1.0], [0], [1.0], [0.0])

@@ -24,6 +24,7 @@ from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.noise.tails import series_share
+from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.mechanisms.privacy.units import EVENT
 from scipy import stats
 
@@ -432,6 +433,35 @@ class TestAccuracy:
         one_stream = cost(SetCardinality(**base, streams=streams, streams_per_person=each).algorithm)
         assert changed * one_stream <= 1 + 1e-9
         assert changed * one_stream > (0.5 if mode == "sparse" else 1) - 1e-9  # where both were, sparse costs twice
+
+    @pytest.mark.parametrize(("neighbouring", "changed"), [("add_remove", 3), ("replace_one", 6)])
+    def test_direct_gaussian_noise_is_for_all_streams_of_a_person_together_and_for_no_stream_fewer(
+        self, neighbouring, changed
+    ):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 100, "mode": "direct", "neighbouring": neighbouring}
+        together = SetCardinality(**base, streams_per_person=3, streams=9).algorithm
+        shift = largest_shift(1.0, 1e-6)
+        assert (
+            math.sqrt(100 * changed) / together.law.sigma <= shift < math.sqrt(100 * (changed + 1)) / together.law.sigma
+        )
+        alone = SetCardinality(**base | {"epsilon": 1 / changed, "delta": 1e-6 / changed}).algorithm
+        assert together.law.sigma < 1.1 * alone.law.sigma / math.sqrt(changed)
+
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    def test_visits_cost_their_root_with_gaussian_noise(self, neighbouring):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 100, "mode": "counter", "neighbouring": neighbouring}
+        one, many = (SetCardinality(**base, visits_per_person=visits).error(100) for visits in (1, 16))
+        assert 3.8 < many / one < 4.2
+        pure = [SetCardinality(**base | {"delta": 0.0}, visits_per_person=visits).error(100) for visits in (1, 16)]
+        assert pure[1] > 12 * pure[0]  # each visit counts in full
+
+    def test_noise_for_several_streams_has_a_label_of_its_own(self):
+        together = SetCardinality(epsilon=1.0, delta=1e-6, horizon=50, mode="direct", streams_per_person=2).algorithm
+        source, sizes, state = SeededNoise(1), np.full(50, 10**6), SetCardinality(epsilon=1.0).initial_state()
+        drawn = source.derive("streams together", 2)
+        labels = drawn.bind(np.arange(1, 51, dtype=np.uint64), sizes)
+        published = together.run(state, sizes, source)[1].estimates - sizes
+        assert published.tolist() == together.law.draw(drawn, labels).tolist()
 
     def test_streams_hold_those_of_a_person(self):
         with pytest.raises(ValueError, match="streams must be >= streams_per_person 3, got 2"):

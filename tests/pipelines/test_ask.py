@@ -325,10 +325,10 @@ def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str,
         pa.timestamp("us", "UTC"),
         pa.bool_(),
         *[pa.float64()] * 4,
-        *[pa.int64()] * 2,
+        *[pa.int64()] * 5,
         *[pa.float64()] * 3,
     ]
-    assert [column.null_count for column in table.columns] == [0] * 9 + [1] * 3 + [0] * 2 + [1] * 4 + [2] * 5
+    assert [column.null_count for column in table.columns] == [0] * 9 + [1] * 3 + [0] * 2 + [1] * 4 + [2] * 8
     assert [list(row.values())[3:12] for row in table.to_pylist()] == [list(row)[3:12] for row in rows]
     assert [list(row.values())[14:] for row in table.to_pylist()] == [list(row)[14:] for row in rows]
     assert table["backfilled"].to_pylist() == [False, True]

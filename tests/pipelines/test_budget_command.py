@@ -214,6 +214,14 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
     check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
 
 
+def test_a_refusal_names_the_neighbours_where_releases_have_several() -> None:
+    """What is spent is then another number for each of them, and the table has both."""
+    replaced = entry(2, replace(pure(0.1), neighbouring="replace_one"))
+    with pytest.raises(ValueError) as caught:
+        check_limit(Limit(1.5), replaced, [entry(1, pure(1.0))])
+    assert "spent epsilon 2 for one person over the whole run, neighbours by replace_one, this run" in str(caught.value)
+
+
 def test_a_limit_is_kept_for_every_unit_that_a_run_is_about() -> None:
     person, event = entry(1, pure(1.0)), entry(2, pure(1.0, EVENT))
     check_limit(Limit(1.0), event, [])

@@ -371,6 +371,7 @@ def test_a_run_writes_views_beside_its_rows(
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
     assert ran(tmp_path, RUN) == 0
+    assert "views, at no cost: " in capsys.readouterr().err
     outage = (tmp_path / "out" / "outage.csv").read_text().splitlines()
     assert outage[0] == "stream,window_start,window_end,country,page,value,lower,upper,threshold,state,since"
     assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])
@@ -439,3 +440,48 @@ def test_views_are_made_of_what_was_published(
     assert main(["views", "monitor.yaml", "--overwrite"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
     assert "sums: 24 rows, out/sums.csv" in capsys.readouterr().err
+
+
+SPECIFIED = """\
+data: {input: kafka://localhost:9092/clicks, user: customer, time: ts}
+window: 1h
+start: 2026-01-01
+renew_every: 30d
+max_contributions: 200
+privacy: {epsilon: 1, delta: 1.0e-6}
+questions:
+  pages:   {question: counts, item: [country, page], share: 3}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}
+  present: {question: cardinality, timeout: 30m, visits_per_person: 8}
+views:
+  weekly:  {of: pages, over: 7d}
+  top:     {of: pages, largest: 10}
+  risers:  {of: pages, against: 1d}
+  outage:  {of: pages, item: [de, /error], above: 300, clear_below: 200}
+output: {folder: out, postgres: postgresql://me@localhost:5432/clicks}
+"""
+
+
+@pytest.mark.slow
+def test_the_example_of_all_keys_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a topic, a renewal and all views: of what such a run publishes they can be made."""
+    (tmp_path / "monitor.yaml").write_text(SPECIFIED)
+    assert main(["plan", str(tmp_path / "monitor.yaml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["views"] == ["weekly", "top", "risers", "outage"]
+
+
+def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Months are added up and compared by their number; days are not."""
+    months = PAGES.replace("4}", "4, window: 1month}")
+    rows = [
+        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 5.0, 99, 0, 20, None, None, None, Timestamp(end), False)
+        for start, end in (
+            (datetime(2026, month, 1, tzinfo=UTC).timestamp(), datetime(2026, month + 1, 1, tzinfo=UTC).timestamp())
+            for month in range(1, 7)
+        )
+    ]
+    found = answered(tmp_path, months, "  sums: {of: pages, over: 3months}\n", {"pages": rows}, made)
+    assert [row.count for row in found["sums"].rows] == [10, 20, 30, 30, 30, 30]
+    for span in ("90d", "3weeks"):
+        with pytest.raises(UsageError, match="over: must be a multiple of window, got"):
+            answered(tmp_path, months, f"  sums: {{of: pages, over: {span}}}\n", {}, made)

@@ -21,7 +21,7 @@ PEOPLE = 150
 GOOD = "2024-01-01T00:05:03Z"
 APACHE = "17/May/2015:10:05:03 +0000"
 SLASHES = "17/05/2015"
-SYNTAX = "records with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z"
+SYNTAX = "records with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (give its form with --time_format)"
 
 
 @pytest.fixture
@@ -226,6 +226,11 @@ def test_values_beyond_their_limits_are_a_warning() -> None:
     (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=5).warnings()
     assert sums.startswith("WARNING: 5% (5 of 100): times the values of a person for an item in a window added up")
     assert sums.endswith("a larger --max_value changes fewer, for more noise.")
+    few = report("counts", **came, values_clipped=1, sums_before_limit=1000, sums_over_limit=150)
+    (of_all,) = few.warnings()
+    assert of_all.startswith("WARNING: 15% of the sum of all values is beyond the limits of --max_value, and in no sum")
+    assert not any("150" in line for line in few.left_out(None)), "amounts are no numbers of anything"
+    assert not report("counts", **came, sums_before_limit=1000, sums_over_limit=49).warnings()
 
 
 def test_reasons_come_by_their_number() -> None:

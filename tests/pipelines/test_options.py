@@ -620,6 +620,20 @@ def test_a_list_is_texts_with_commas_or_the_lines_of_a_file(tmp_path: Path) -> N
     assert comma_separated(f"@{names}") == ["München", "a,b", "@x"]
 
 
+def test_a_file_that_is_named_like_a_text_is_refused_before_anything_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run with such a name as its only stream no event is usable, and its budget is spent."""
+    monkeypatch.chdir(tmp_path)
+    assert comma_separated("shops.txt") == ["shops.txt"], "a stream may have any name"
+    Path("shops.txt").write_text("north\nsouth\n")
+    Path("north").write_text("")
+    with pytest.raises(ValueError, match=r"or @shops\.txt for the lines of this file"):
+        comma_separated("shops.txt")
+    assert comma_separated("north") == ["north"]
+    assert comma_separated("@shops.txt") == ["north", "south"]
+
+
 def test_nothing_but_the_end_of_a_line_parts_names(tmp_path: Path) -> None:
     names = tmp_path / "names"
     kept = ["a\u2028b", "\x0cc", "d\x85", "e\rf", "\0"]

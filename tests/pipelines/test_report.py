@@ -143,7 +143,7 @@ def test_several_results_are_sections_with_one_total(folder: Path) -> None:
     assert "2 releases are recorded" in text and text.count("Data set shop") == 1
     assert "not shown: a digest of the data" in text
     table = page.partition("<main>")[0]
-    cells = ("2030-01-31T12:00:00+00:00", "one person over the whole run", "1", "1e-06")
+    cells = ("2030-01-31 12:00 UTC", "one person over the whole run", "1", "1e-06")
     assert table.count("".join(f"<td>{text}</td>" for text in cells)) == 2
     assert [one["href"] for one in Tags(page).attributes("a")] == ["#result-1", "#result-2", "#cost"]
     assert plain(page_of(folder, *paths).partition("<main>")[0]).count("not known without a ledger") == 2

@@ -24,6 +24,8 @@ from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.page import newest
 from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.transforms import rows as row_types
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOLD, SCOPE = "the numbers of people <who> count", "every third by itself"
@@ -120,6 +122,14 @@ def test_reports_and_live_pages_say_it_too(tmp_path: Path) -> None:
         assert shown["bands"].startswith("After ±: two standard deviations of the noise." if deviations else "After ±")
         if word == "heavy-hitters":
             assert any(f"± {error or 10}" in cell for cell in shown["windows"][0]["rows"][0])
+
+
+def test_a_live_page_says_what_stands_after_the_sign_of_sums_and_means(tmp_path: Path) -> None:
+    path = write(tmp_path, "counts")
+    write_row_file(str(path), row_types.KeySum, [row_types.KeySum(*row_of("counts", 0, "tea"), 500, 7.0, 5.0, 0.5)])
+    shown = newest(read_result(str(path)))
+    assert {"500 ± 14", "5 ± 0.5"} <= {*shown["windows"][0]["rows"][0]}
+    assert "After ± of a sum: two standard deviations of its noise. After ± of a mean: how far" in shown["bands"]
 
 
 @pytest.mark.parametrize("word", ["heavy-hitters", "counts"])

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from test_watch_command import MARKS, PRIVSTREAM, options, windows
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines.sources import kafka_events
 
@@ -219,3 +220,70 @@ def test_errors_name_the_option(broker, tmp_path):
     assert "--input must be of the form kafka://host:port/topic" in said("kafka://host")
     assert "kafka_setting must be one that librdkafka knows" in said(f"kafka://{broker}/t", "--kafka_setting=a.b=c")
     assert "kafka_setting must not set group.id" in said(f"kafka://{broker}/t", "--kafka_setting=group.id=c")
+
+
+MONITOR = """\
+data: {{input: {source}, time_unit: s, watch: 0.3}}
+window: {window}s
+allowed_lateness: {lateness}s
+start: {start}
+renew_every: 1h
+privacy: {{epsilon: 8, delta: 1e-6}}
+questions:
+  pages:   {{question: counts, domain: [a, b], max_contributions: 4}}
+  present: {{question: cardinality, timeout: 30s}}
+noise_key_file: noise.key
+run_id: clicks
+ledger: none
+output: {{folder: out, format: jsonl, kafka: "kafka://{broker}"}}
+"""
+
+
+@pytest.mark.parametrize("runner", [pytest.param("prism", marks=MARKS["prism"])])
+@on_broker
+def test_a_monitor_goes_from_a_topic_to_a_topic_for_each_question(broker, tmp_path, monkeypatch, runner):
+    monkeypatch.chdir(tmp_path)
+    source = topic(broker, "clicks")
+    for name in ("pages", "present"):
+        topic(broker, name)
+    Path("noise.key").write_bytes(bytes(range(32)))
+    Path("noise.key").chmod(0o600)
+    begin = int(time.time()) // WINDOW * WINDOW
+    start = datetime.fromtimestamp(begin, UTC).isoformat()
+    text = MONITOR.format(source=source, broker=broker, window=WINDOW, lateness=LATENESS, start=start)
+    Path("monitor.yaml").write_text(text)
+    process = subprocess.Popen([*PRIVSTREAM, "run", "monitor.yaml", *options(runner)], start_new_session=True)
+    producer, found = Producer({"bootstrap.servers": broker}), set()
+    try:
+        deadline = time.monotonic() + SECONDS
+        while len(found) < 2 and time.monotonic() < deadline:
+            for user in range(100):
+                event = {"user": f"u{user}", "item": "ab"[user % 2], "time": time.time()}
+                producer.produce("clicks", json.dumps(event).encode(), partition=user % 2)
+            producer.flush()
+            assert process.poll() is None
+            found = windows(Path("out/pages")) & windows(Path("out/present")) if Path("out").exists() else set()
+            time.sleep(0.5)
+        rows = {name: _first(broker, name) for name in ("pages", "present")}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert len(found) >= 2
+    assert rows["pages"]["item"] in ("a", "b") and "count" in rows["pages"] and "estimate" in rows["present"]
+    assert Path("out/_guarantee.json").exists()
+
+
+def _first(broker: str, name: str) -> dict:
+    """Return the first row in a topic."""
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": name, "auto.offset.reset": "earliest"})
+    consumer.subscribe([name])
+    deadline = time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                return json.loads(message.value())
+    finally:
+        consumer.close()
+    raise AssertionError(f"no row in {name}")

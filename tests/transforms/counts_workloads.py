@@ -41,6 +41,15 @@ CONFIGURATIONS = {
     "found, list, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0, "min_people": 2},
     "found, full": {"epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
     "found, full, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 8.0, "full_share": 0.2},
+    "found, window limit": {"max_contributions": 6, "max_contributions_per_window": 2, "epsilon": 6.0},
+    "found, window limit, full, streams": {
+        "streams": STREAMS,
+        "max_contributions": 6,
+        "max_contributions_per_window": 2,
+        "epsilon": 8.0,
+        "full_share": 0.3,
+    },
+    "found, several windows, full": {"over": 30, "epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
     "window, public, full": {"domain": LISTED, "full_share": 0.5, "max_contributions": 2, "epsilon": 8.0},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
@@ -94,7 +103,7 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
 def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict[int, list[int]]]:
     """Return what counts of the events, in order of steps, and clipped totals of that and of the rest by step."""
     steps, limit = made.steps, made.mechanism.contributions
-    code = coder(made)
+    code, at_once = coder(made), made.mechanism.contributions_per_window
     found = defaultdict(lambda: defaultdict(set))
     for user, item, time, stream in events:
         step = time // steps.size
@@ -116,7 +125,7 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
             if made.mechanism.over == "start":
                 possible = [pair for pair in possible if pair not in known[user]]
             possible.sort(key=lambda pair: lot(made.noise.derive("contribution", pair[0]), person, pair[1]))
-            counted = possible[: limit - times[user]]
+            counted = possible[: limit - times[user]][:at_once]
             if left_out is not None:
                 rest = min(len(possible) - len(counted), left_out.per_window, left_out.in_all - told[user])
                 told[user] += rest
@@ -211,7 +220,7 @@ def full_numbers(made: KeyedCounts, step: int, back: int, found: KeyedRows, told
         return [[None] * len(found.keys)] * 8
     known = told[:, : step + 1 - made.steps.first]
     at = known.shape[1] - 1 - back
-    shares = made.mechanism.left_out.shares(known)
+    shares = made.mechanism.left_out.shares(known).of_sums(getattr(made.mechanism, "windows", 1))
     stddevs = np.full(len(found.keys), found.count_stddev)
     full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
     kept, left_out, people = known[:, at].tolist()

@@ -234,5 +234,5 @@ def test_guarantee_and_error():
     assert made.error(100, 50) == made.mechanism.error(100, 50)
     shared = transform("streams")
     assert "at most 2 streams" in shared.guarantee.paragraph()
-    assert shared.mechanism.algorithm.epsilon == 30.0
+    assert shared.mechanism.algorithm.law.scale == pytest.approx(shared.mechanism.horizon / 30)  # half of the budget
     assert transform("events in streams").guarantee.unit == EVENT

@@ -178,6 +178,7 @@ def test_rules_that_are_met_for_good_say_so():
 )
 def test_words_are_those_of_what_is_counted(name, changes, words):
     found = example(name, **changes).coverage
+    assert "±" not in found.note, "tables and pages say what they write after it, and pages write another width"
     assert words in f"{found.holds} {found.leaves_out} {found.note}"
 
 
@@ -280,6 +281,17 @@ def test_histograms_say_how_much_was_left_out():
     told = counted(example("histogram of people", max_per_window=4, max_contributions=5), singles)
     assert (told["items_before_limit"], told["items_over_limit"]) == (20, 12)
     assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (8, 3)
+
+
+def test_sums_say_how_much_of_them_was_left_out():
+    """A person's 400 counts as 100; of two who have 80 twice for an item, 160 counts as 100: 420 of 820 are lost."""
+    paid = [("p", 400, 0), ("q", 80, 1), ("q", 80, 2), ("r", 80, 3), ("r", 80, 4), ("s", 100, 5), ("p", 900, -9)]
+    rows = [beam.Row(user=u, item="1", value=v, time=Timestamp(START + t), stream="") for u, v, t in paid]
+    for name, lost in (("counts", 300 + 2 * 60), ("counts of events", 300)):
+        results = run_bounded("fn_api", rows, example(name, max_value=100))
+        told = {name.partition(":")[2]: number for name, number in results.counters.items()}
+        assert (told["sums_before_limit"], told["sums_over_limit"]) == (8_200, 10 * lost)
+        assert told["values_clipped"] == 1
 
 
 def test_quantiles_say_how_much_was_left_out():

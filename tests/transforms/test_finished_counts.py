@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.transforms.counts.finished import SECOND, SmoothFinished
+from privstream.transforms.counts.keyed_counts import KeyedCounts
 from privstream.transforms.rows import KeyCount
 
 HOUR, DAY = 3600, 86_400
@@ -209,3 +211,17 @@ def test_sums_and_rises_know_that_a_window_is_cut_short():
     added = SmoothFinished(60 * SECOND, NOISE, windows=sums.windows, sums=sums)(rows_of(values, 60))[-15:]
     totals = exact[-3:].sum(axis=0)
     assert np.mean([r.smoothed_lower <= t <= r.smoothed_upper for r, t in zip(added, totals, strict=True)]) > 0.8
+
+
+def test_full_numbers_of_sums_rest_on_the_share_of_all_their_windows():
+    given = {"epsilon": 8.0, "delta": 1e-2, "max_contributions": 3, "full_share": 0.3, "noise": SeededNoise(1)}
+    made = KeyedCounts(**given, window=HOUR, start=0, windows=8, over=3 * HOUR)
+    share = [0.9] * 4 + [0.5] * 4
+    rows = [
+        one._replace(kept=round(100_000 * part), left_out=round(100_000 * (1 - part)), used_up=0)
+        for one, part in zip(rows_of(np.array([[1000 * part] for part in share]), HOUR), share, strict=True)
+    ]
+    found = made.finish(rows)
+    assert [row.count for row in found] == [900, 1800, 2700, 2700, 2300, 1900, 1500, 1500]
+    assert [row.full for row in found] == pytest.approx([1000, 2000] + [3000] * 6, rel=0.02)
+    assert all(row.full_lower <= row.full <= row.full_upper for row in found)

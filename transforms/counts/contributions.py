@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -35,6 +34,7 @@ from privstream.transforms.events.bounding import (
     within_limit,
 )
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.split import ClippedCounter
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -71,6 +71,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
 
     Args:
         contributions: of one person in the whole run, at most; None where others have limited them.
+        per_window: of one person in a step of all streams together, at most; None for all that is left.
         spread: whether a person has used at most a part of them by each step, as large as the part of the run until its
             end, rounded up; what is not used is carried over. Steps must have an end.
         distinct: whether a person counts only once for each key of a stream in the whole run.
@@ -92,6 +93,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         noise: NoiseSource,
         timer_offset: int,
         contributions: int | None,
+        per_window: int | None = None,
         spread: bool = False,
         distinct: bool = False,
         newcomers: bool = False,
@@ -113,6 +115,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.totals = totals
         self.noise = noise
         self.contributions = contributions
+        self.per_window = per_window
         self.spread = spread
         self.distinct = distinct
         self.newcomers = newcomers
@@ -121,7 +124,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.key_shards = key_shards
         self._sources = SourcesByName(partial(noise.derive, "contribution"))
         self.limited = LimitCounter("contributions", steps)
-        self.clipped = Metrics.counter("privstream", "contributions_clipped")
+        self.clipped = ClippedCounter("contributions", again=True)
 
     @override
     def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
@@ -136,7 +139,8 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         admitted = rows
         if self.contributions is not None:
             draws = partial(self._pairs_of_some, held, rows)
-            admitted = rows[within_limit(users[rows], self.allowed(step), used["times"], draws)]
+            within = within_limit(users[rows], self.allowed(step), used["times"], draws, at_once=self.per_window)
+            admitted = rows[within]
             self.limited.add(step, len(rows), len(rows) - len(admitted))
             charged["times"] = Charges.of(users[admitted])
         if self.lists is not None:
@@ -242,7 +246,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     def _clip(self, values: np.ndarray) -> np.ndarray:
         """Return values within the limits, and count those that were outside."""
         within: np.ndarray = np.clip(values, *self.limits)
-        self.clipped.inc(int((within != values).sum()))
+        self.clipped.add(values, within, self.limits)
         return within
 
 

@@ -107,9 +107,8 @@ class SmoothFinished:
         found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
         if self.left_out is not None and self.steps is not None:
-            columns |= _full(
-                self.left_out, rows, self.steps.renewals((starts - self.steps.origin) // self.steps.period)
-            )
+            periods = self.steps.renewals((starts - self.steps.origin) // self.steps.period)
+            columns |= _full(self.left_out, rows, columns, periods, self.windows)
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
@@ -242,7 +241,7 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
             strict=True,
         )
     )
-    if any(row.full is not None for row in rows):  # limits leave out nothing
+    if any(row.full is not None and row.kept is None for row in rows):  # limits leave out nothing
         ends = (np.maximum(found.counts + side * found.count_spread, 0.0) for side in (0, -1, 1))
         columns |= dict(zip(("full", "full_lower", "full_upper"), (end.tolist() for end in ends), strict=True))
     if found.sums is not None:
@@ -251,16 +250,30 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
     return columns
 
 
-def _full(left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray) -> dict[str, list[Any]]:
-    """Return the columns of full numbers, each share that counts from all windows of its period that have rows."""
+def _full(
+    left_out: LeftOutLaw, rows: Sequence[Any], columns: dict[str, list[Any]], periods: np.ndarray, several: int
+) -> dict[str, list[Any]]:
+    """Return the columns of full numbers, each share that counts from all windows of its period that have rows.
+
+    Args:
+        left_out: what knows the errors of totals.
+        rows: as they were published.
+        columns: what is new in them: their counts, where these have become sums over `several` windows.
+        periods: that of each row.
+        several: windows of a sum, with that of the row itself.
+    """
     starts = np.array([row.window_start.micros for row in rows])
-    counts, stddevs = (np.array([getattr(row, name) for row in rows]) for name in ("count", "count_stddev"))
+    counts, stddevs = (
+        np.array(columns.get(name) or [getattr(row, name) for row in rows]) for name in ("count", "count_stddev")
+    )
     told = np.array([[row.kept, row.left_out] for row in rows], np.int64).T
     shares = np.empty((2, len(rows)))
     for period in np.unique(periods * np.ones(len(rows), np.int64)):
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
-        found = left_out.shares(told[:, here[first]])
+        found = left_out.shares(told[:, here[first]]).of_sums(several)
+        if period > periods.min():
+            found.estimates[: several - 1] = np.nan  # sums have windows of the period before, of which nothing is told
         shares[:, here] = found.estimates[window], found.stddevs[window]
     ends = full_counts(counts, stddevs, *shares)
     return dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, ends), strict=True))

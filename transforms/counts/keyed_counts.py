@@ -72,6 +72,10 @@ class KeyedCounts(PrivateTransform):
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
             person.
+        max_contributions_per_window: number of times that one person counts in one window, in all streams together, at
+            most: random ones. Without it a person may use up `max_contributions` in one window. Limits then leave out
+            more of early windows and less of late ones, and what `full_share` pays for is more exact. Noise of counts
+            stays the same, unless so many in each window are fewer than `max_contributions`.
         spread: whether a person's contributions are spread over the run: up to the end of each window at most such a
             part of `max_contributions` counts as the part of the run until then, rounded up; what is not used is
             carried over. Then limits leave out about as much early as late, where they would make a decline. It needs
@@ -111,7 +115,8 @@ class KeyedCounts(PrivateTransform):
         value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
         full_share: share of the budget that pays for what limits leave out, in (0, 0.5], as a part of a squared shift;
             0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the count as it would be
-            without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of one window.
+            without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of one window or,
+            without `renew_every`, their sums over several.
         streams: public names of the streams to count; they must be given if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, where counts are not since the
             start and items are not on a list, an item stays found: it has a row in every window from then on, and also
@@ -140,6 +145,7 @@ class KeyedCounts(PrivateTransform):
         epsilon: float,
         noise: NoiseSource,
         max_contributions: int | None = None,
+        max_contributions_per_window: int | None = None,
         spread: bool = False,
         delta: float = 0.0,
         unit: Literal["person", "event"] = "person",
@@ -196,19 +202,22 @@ class KeyedCounts(PrivateTransform):
                 f"over must be at most {MOST_SUMMED:,} windows where items stay found, got {span:,}: give a longer "
                 "window, or forget"
             )
-        lasts = span == "window" and unit == "person" and delta > 0 and self.steps.count is not None
+        summed = self.remembers and self.steps.renewal is None
+        lasts = (span == "window" or summed) and unit == "person" and delta > 0 and self.steps.count is not None
         if full_share is not None and (forget or not lasts):
             raise ValueError(
-                "full_share must not be given without delta, or start and end or renew_every, where counts span "
-                "windows or windows forget, or with the unit event"
+                "full_share must not be given without delta, or start and end or renew_every, where counts of a list "
+                "or of periods span windows or windows forget, or with the unit event"
             )
+        most, in_window = _contributions(max_contributions, max_contributions_per_window, unit, self.steps.count)
         mechanism = FoundKeys if self.remembers else Mechanism
         self.mechanism: Mechanism = mechanism(
             epsilon=epsilon,
             delta=delta,
             over=span,
             horizon=self.steps.count,
-            contributions=_contributions(max_contributions, unit),
+            contributions=most,
+            contributions_per_window=in_window,
             contributions_per_key=1 if span == "start" else None,
             public_keys=domain is not None,
             min_people=min_people,
@@ -340,12 +349,16 @@ class KeyedCounts(PrivateTransform):
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
             kept = f"{SPREAD if self.spread else FIRST_WINDOWS}, and random ones in a window"
-            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=not self.spread))
+            if self._run_may_leave_out:
+                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=not self.spread))
+            if (in_window := self.mechanism.contributions_per_window) is not None:
+                where = "in a window of all streams together" if self.streams else "in a window"
+                limits.append(Limit.at_most("max_contributions_per_window", in_window, thing, where, "random"))
         if self.mechanism.max_value is not None:
             whose = "what each person adds for an item in a window" if self._by_person else "the values of events"
             if self._distinct:
                 whose = "what each person adds for an item in the first window with it"
-            note = f"Sums and means are of {whose}, clipped to max_value; after ± of sums is a standard deviation."
+            note = f"Sums and means are of {whose}, clipped to max_value."
         if self.domain is None:
             note = " ".join([note, JUST_FOUND]).strip()
         some = "" if self.domain is not None else f"up to {MANY:,} items"
@@ -365,10 +378,23 @@ class KeyedCounts(PrivateTransform):
     @property
     def _may_leave_out(self) -> bool:
         """Whether a person can have more contributions than count."""
-        windows = 1 if self._distinct else self.steps.count
-        if self.domain is None or windows is None or len(self.domain) > MOST_IN_WINDOW:
-            return True
-        return self.mechanism.contributions < windows * len(self.domain) * len(self.streams or ("",))
+        in_window = self.mechanism.contributions_per_window
+        return self._run_may_leave_out or (in_window is not None and in_window < self._most_in_window)
+
+    @property
+    def _run_may_leave_out(self) -> bool:
+        """Whether a person can have more contributions in the whole run than count, within the limit of a window."""
+        windows, in_window = 1 if self._distinct else self.steps.count, self._most_in_window
+        if (limit := self.mechanism.contributions_per_window) is not None:
+            windows, in_window = self.steps.count, min(limit, in_window)
+        return windows is None or self.mechanism.contributions < windows * in_window
+
+    @property
+    def _most_in_window(self) -> float:
+        """How many contributions a person can have in a window."""
+        if self.domain is None or len(self.domain) > MOST_IN_WINDOW:
+            return math.inf
+        return len(self.domain) * len(self.streams or ("",))
 
     @property
     def event_fields(self) -> EventFields:
@@ -451,6 +477,7 @@ class KeyedCounts(PrivateTransform):
             **common,
             timer_offset=2,
             contributions=self.mechanism.contributions,
+            per_window=self.mechanism.contributions_per_window,
             spread=self.spread,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
@@ -495,15 +522,22 @@ class KeyedCounts(PrivateTransform):
         return found.derive("spread") if self.spread else found
 
 
-def _contributions(limit: int | None, unit: str) -> int:
-    """Return how often one unit counts."""
+def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:
+    """Return how often one unit counts in the whole run, and in a window; None where that is no limit of its own."""
+    given = {"max_contributions": limit, "max_contributions_per_window": per_window}
     if unit == "event":
-        if limit is not None:
-            raise ValueError("max_contributions must not be given when the unit is an event")
-        return 1
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name} must not be given when the unit is an event")
+        return 1, None
     if limit is None:
         raise ValueError("max_contributions must be given when the unit is a person")
-    return checks.integer("max_contributions", limit, minimum=1)
+    checks.integer("max_contributions", limit, minimum=1)
+    if per_window is None:
+        return limit, None
+    if checks.integer("max_contributions_per_window", per_window, minimum=1) >= limit:
+        raise ValueError(f"max_contributions_per_window must be < {limit}, max_contributions, got {per_window}")
+    return (limit if windows is None else min(limit, windows * per_window)), per_window
 
 
 def _checked_spread(spread: bool, unit: str, windows: int | None) -> bool:

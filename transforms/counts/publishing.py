@@ -206,8 +206,9 @@ class KeyPublisher:
         law, windows = self.mechanism.left_out, told.numbers.shape[1]
         if law is None or back >= windows:
             return [untold, nothing, nothing, nothing]
-        recent = told.numbers if back else told.numbers[:, -TOGETHER:]
-        shares = law.shares(recent)
+        several = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
+        recent = told.numbers if back else told.numbers[:, -max(TOGETHER, several) :]
+        shares = law.shares(recent).of_sums(several)
         stddevs = np.broadcast_to(found.count_stddev, len(found.keys))
         at = recent.shape[1] - 1 - back
         full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])

@@ -226,7 +226,12 @@ def draw_in_streams(
 
 
 def within_limit(
-    people: np.ndarray, limit: int, used: UserCounters, draws: Callable[[np.ndarray], np.ndarray]
+    people: np.ndarray,
+    limit: int,
+    used: UserCounters,
+    draws: Callable[[np.ndarray], np.ndarray],
+    *,
+    at_once: int | None = None,
 ) -> np.ndarray:
     """Mark the rows that people have something left for: of each person those that come first in a random order.
 
@@ -235,9 +240,12 @@ def within_limit(
         limit: how much one person may use until now.
         used: what people have used before.
         draws: random words for some rows, uint64, that depend on nothing but what the row says of its person.
+        at_once: how much one person may use of these rows; None for all that is left.
     """
     distinct, person, wanted = np.unique(people, return_inverse=True, return_counts=True)
     left = limit - used.charged(distinct)
+    if at_once is not None:
+        left = np.minimum(left, at_once)
     kept = np.ones(len(people), bool)
     over = np.flatnonzero((wanted > left)[person])  # few: nobody else's rows need an order
     place = place_in_run(people[over], np.lexsort((draws(over), people[over])))

@@ -40,6 +40,9 @@ def check_texts(name: str, values: Any, what: str = "texts") -> None:
 
 ALL_STREAMS = ""
 
+THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
+"""Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
+
 MOST_SHARDS = 32_768
 """As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 
@@ -130,6 +133,33 @@ class SplitCodes(ReadEvents):
             yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
 
 
+class ClippedCounter:
+    """Counts the values that limits change, and how much of the sum of all values this takes away.
+
+    Amounts are in thousandths of the largest limit, each rounded by itself: how values lie in batches changes nothing.
+    The counters are exact, and not for publication.
+
+    Args:
+        name: of the values: the first counter is `<name>_clipped`, the others are `sums_before_limit`, of values as
+            they were read, and `sums_over_limit`.
+        again: whether other limits have counted what was read.
+    """
+
+    def __init__(self, name: str, *, again: bool = False) -> None:
+        self._again = again
+        self._clipped = Metrics.counter("privstream", f"{name}_clipped")
+        self._came, self._lost = (Metrics.counter("privstream", f"sums_{part}_limit") for part in ("before", "over"))
+
+    def add(self, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
+        """Count values, and what they are within limits, of which one is not 0."""
+        self._clipped.inc(int((within != values).sum()))
+        unit = max(map(abs, limits)) / THOUSANDTHS
+        amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
+        came, lost = (int(amount.sum()) for amount in amounts)
+        self._came.inc(0 if self._again else came)
+        self._lost.inc(lost)
+
+
 class SplitEvents(ReadEvents):
     """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
 
@@ -159,7 +189,7 @@ class SplitEvents(ReadEvents):
         self.limits = limits
         self.together = together
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
-        self.clipped = Metrics.counter("privstream", "values_clipped")
+        self.clipped = ClippedCounter("values")
 
     @override
     def setup(self) -> None:
@@ -221,7 +251,8 @@ class SplitEvents(ReadEvents):
         if self.limits is None:
             return np.asarray(values[rows])
         within: np.ndarray = np.clip(values, *self.limits)
-        self.clipped.inc(int((within != values)[np.unique(rows)].sum()))
+        once = np.unique(rows)
+        self.clipped.add(values[once], within[once], self.limits)
         return np.asarray(within[rows])
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:

@@ -1,0 +1,99 @@
+"""Where limits leave out much, full numbers are seen first, and nothing exact is printed beside what is told of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines import cli
+from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words, share_left_out
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms.rows import KeyCount
+
+HOURS, PEOPLE = 4, 600
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everybody has tea in every hour, and a third of them has four other things too."""
+    folder = tmp_path_factory.mktemp("shop")
+    events = [
+        {"user": f"u{person}", "item": item, "time": f"2024-01-01T{hour:02}:{person % 60:02}:00Z"}
+        for hour in range(HOURS)
+        for person in range(PEOPLE)
+        for item in ("tea", *(("cake", "milk", "bread", "jam") if person % 3 == 0 else ()))
+    ]
+    (folder / "sales.jsonl").write_text("\n".join(map(json.dumps, events)))
+    (folder / "key").write_bytes(bytes(range(32)))
+    (folder / "key").chmod(0o600)
+    return folder
+
+
+def count(shop: Path, output: str, limit: int, *options: str) -> None:
+    line = ["counts", "--input", str(shop / "sales.jsonl"), "--output", output, "--window", "1h", "--overwrite"]
+    line += ["--start", "2024-01-01", "--windows", str(HOURS), "--epsilon", "30", "--delta", "1e-3", "--ledger", "none"]
+    line += ["--max_contributions", str(limit), "--noise_key_file", str(shop / "key"), "--run_id", "same"]
+    assert cli.main([*line, *options]) == 0
+
+
+def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.avro"
+    count(shop, str(rows), 8, "--full_share", "0.3")
+    printed = capsys.readouterr()
+    assert "\nhow much limits leave out is told in the rows, with noise" in printed.err
+    assert "WARNING" not in printed.err and "left out, who" not in printed.err
+    found = read_row_file(str(rows), KeyCount)
+    last = max(found, key=lambda row: row.window_start)
+    assert last.used_up_lower <= 200 <= last.used_up_upper and abs(last.used_up - 200) < 60
+    assert cli.main(["plot", "counts", "--input", str(rows), "--output", str(tmp_path / "picture.svg")]) == 0
+    picture = (tmp_path / "picture.svg").read_text()
+    assert "estimated without limits" in picture and "used up theirs" in " ".join(picture.split())
+    capsys.readouterr()
+    count(shop, "-", 8, "--full_share", "0.3")
+    table = capsys.readouterr().out
+    heading = next(line for line in table.splitlines() if "smoothed" in line)
+    assert heading.index("full") < heading.index("smoothed")
+    assert "have used up theirs" in " ".join(table.split())
+
+
+def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    count(shop, str(rows), 8)
+    printed = capsys.readouterr()
+    assert "WARNING: limits have left out 43% of all contributions" in printed.err  # 200 people, 12 of 20 each
+    assert "43%" not in printed.out
+    exact = str(200 * 12)
+    for file in tmp_path.iterdir():
+        assert "left out 43%" not in file.read_text() and f'"{exact}"' not in file.read_text()
+
+
+def test_a_limit_for_each_window_counts_and_is_told(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.avro"
+    count(shop, str(rows), 8, "--max_contributions_per_window", "2")
+    assert "at most 2 times in a window" in capsys.readouterr().err
+    found = read_row_file(str(rows), KeyCount)
+    tea = [row.count for row in found if row.item == "tea"]
+    assert len(tea) == HOURS and all(abs(number - 400 - 80) < 60 for number in tea)  # two of five, by chance
+
+
+def in_window(hour: int, kept: int | None, left_out: int | None, full: float | None = 1.0) -> KeyCount:
+    start, end = Timestamp(3600 * hour), Timestamp(3600 * hour + 3600)
+    row = KeyCount("", start, end, "tea", 9, 1.0, 5, 7, 11, None, None, None, end, False)
+    return row._replace(kept=kept, left_out=left_out, used_up=hour, used_up_lower=0, used_up_upper=9, full=full)
+
+
+def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
+    rows = [in_window(1, 90, 10), in_window(1, 90, 10), in_window(2, 110, -10), in_window(3, 90, 20)]
+    assert share_left_out(rows) == pytest.approx(20 / 310)
+    assert limits_bind(rows) and not limits_bind(rows[:3]) and not limits_bind([in_window(1, 50, 50, None)])
+    assert "about 6% of all contributions, and by the last window about 3 people (between 0 and 9)" in limits_in_words(
+        rows
+    )
+    assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([]) == ""
+    assert share_left_out([in_window(1, 5, -90)]) is None and share_left_out([in_window(1, 50, -9)]) == 0
