@@ -162,8 +162,9 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
         defaults = inspect.signature(type(self)).parameters
-        given = {name: value for name, value in self._given.items() if value != defaults[name].default}
-        return hashlib.blake2b(json.dumps(_plain(given), sort_keys=True).encode(), digest_size=8).digest()
+        given = {name: _plain(value) for name, value in self._given.items()}
+        given = {name: value for name, value in given.items() if value != _plain(defaults[name].default)}
+        return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
     @property
     def event_fields(self) -> EventFields:
