@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
@@ -179,6 +179,16 @@ def restart_cause(trace: str) -> str:
 
 LOCAL_MASTERS = ("[local]", "[auto]")
 ANSWER_SECONDS = 5
+
+
+FLINK = "1.19"
+"""The release of Flink that is taken if none is named: the one that deployments and tests have."""
+
+
+def choose_flink(options: PipelineOptions, arguments: Sequence[str]) -> None:
+    """Name the release of Flink, unless an argument does: Beam takes its newest, on which nothing here is tested."""
+    if _on_flink(options) and not any(each.partition("=")[0] == "--flink_version" for each in arguments):
+        options.view_as(FlinkRunnerOptions).flink_version = FLINK
 
 
 def check_flink(options: PipelineOptions) -> None:

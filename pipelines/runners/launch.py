@@ -25,7 +25,13 @@ from apache_beam.transforms import environments
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
-from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink, prepare_for_checkpoints, restarts_told
+from privstream.pipelines.runners.flink import (
+    FlinkJobOptions,
+    check_flink,
+    choose_flink,
+    prepare_for_checkpoints,
+    restarts_told,
+)
 from privstream.pipelines.runners.local_runner import (
     LOCAL_RUNNER,
     choose_local_runner,
@@ -74,6 +80,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
         raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
     options = PipelineOptions(arguments)
     choose_local_runner(options)
+    choose_flink(options, arguments)
     _check_runner(options)
     prepare_for_checkpoints(options)
     check_flink(options)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import flink_job_server
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 from listening import elsewhere, run_and_look
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.runners import flink as flink_check
@@ -112,6 +112,12 @@ def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_paral
     without = parse_beam_options([]).view_as(FlinkJobOptions)
     assert not without.finish_bundle_before_checkpointing
     assert without.operator_chaining is None
+
+
+@pytest.mark.parametrize("named", [[], ["--flink_version=1.20"], ["--flink_version", "1.20"]])
+def test_a_release_of_flink_that_works_is_taken_unless_one_is_named(named, java):
+    given = parse_beam_options(["--runner=FlinkRunner", "--flink_master=[local]", *named])
+    assert given.view_as(FlinkRunnerOptions).flink_version == ("1.20" if named else flink_job_server.FLINK_LINE)
 
 
 def test_a_command_says_what_is_missing_before_it_reads_anything(java):

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import TimestampedValue
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import run_bounded
 from examples import ASKED, EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_inputs
@@ -158,6 +158,27 @@ def test_a_stream_that_is_added_later_is_refused_when_the_pipeline_runs():
     with pytest.raises(Exception, match="runner must not be BundleBasedDirectRunner"):
         pipeline.run().wait_until_finish()
     assert PUBLISHED == []
+
+
+@every_transform
+@pytest.mark.parametrize("windows", [FixedWindows(60), SlidingWindows(60, 10)], ids=["fixed", "sliding"])
+def test_windows_of_beam_are_refused_in_every_input(name, windows):
+    made = example(name)
+    _, given = with_inputs(made)
+    inputs = given if isinstance(given, dict) else {None: given}
+    for place, each in inputs.items():
+        within = each | f"Within {place}" >> beam.WindowInto(windows)
+        wrong = within if place is None else given | {place: within}
+        with pytest.raises(ValueError, match=rf"^input must be in the global window, got {type(windows).__name__}: "):
+            _ = wrong | f"Refused {place}" >> made
+        again = within | f"Again {place}" >> beam.WindowInto(GlobalWindows())
+        _ = (again if place is None else given | {place: again}) | f"Taken {place}" >> made
+
+
+@pytest.mark.parametrize("name", ["start", "end"])
+def test_times_that_are_texts_are_refused_by_name(name):
+    with pytest.raises(TypeError, match=rf"^{name} must be a number of seconds since 1970, got text"):
+        example("counts", **{name: "2024-12-02"})
 
 
 def test_other_runners_are_taken():

@@ -16,6 +16,7 @@ from privstream.transforms.events import event_columns, gathering
 from privstream.transforms.events.dead_letters import LONGEST_RECORD, set_aside
 from privstream.transforms.events.event_fields import NUMBER, UNREAD, EventFields
 from privstream.transforms.events.gathering import GatherRows
+from privstream.transforms.events.single_events import NO_STAMP
 
 HOUR = datetime.timezone(datetime.timedelta(hours=1))
 WINDOW = GlobalWindow()
@@ -156,7 +157,6 @@ class Mute:
         (Click(SECRET, "b", 1e300), "time_range", PLAUSIBLE),
         (Click(SECRET, "b", Timestamp(2**33)), "time_range", PLAUSIBLE),
         (NoUser(SECRET, 5), "user_missing", "row must have a field user"),
-        (beam.Row(user=SECRET, item="b"), "time_missing", "row must have a field time"),
     ],
 )
 def test_what_is_no_event_is_set_aside(element, code, reason, monkeypatch):
@@ -170,10 +170,18 @@ def test_what_is_no_event_is_set_aside(element, code, reason, monkeypatch):
     assert [row["user"] for row in rows] == ["good"]
 
 
+def test_the_timestamp_of_a_row_without_a_time_is_its_time():
+    rows = [beam.Row(user=SECRET, item="item"), (SECRET, "item")]
+    assert gather(rows) == ([row_of(time=5_000_000)] * 2, [])
+    assert gather([Click(SECRET, "item", 7)]) == ([row_of(time=7_000_000)], [])
+
+
 @pytest.mark.parametrize("at", [MIN_TIMESTAMP, MAX_TIMESTAMP])
 def test_a_pair_without_a_timestamp_says_so(at):
     _, (letter,) = gather([(SECRET, "item")], at)
-    assert letter.reason == "event must have a timestamp: that of a pair (user, item) is its time"
+    assert letter.reason == NO_STAMP
+    _, (letter,) = gather([beam.Row(user=SECRET, item="item")], at)
+    assert letter.reason == NO_STAMP
     assert gather([(SECRET, "item"), Click(SECRET, "item", None)], at, timed=False) == ([row_of(time=0)] * 2, [])
 
 

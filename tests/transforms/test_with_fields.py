@@ -9,10 +9,11 @@ import privstream.transforms
 import pyarrow as pa
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts, PrivateQueries, ShiftingHeavyHitters, TopKWithGap
-from privstream.transforms.events.single_events import ReadRows
+from privstream.transforms.events.single_events import NO_STAMP, ReadRows
 from test_transform_caveats import EXAMPLES
 
 KEY = b"an example, not a secret"
@@ -74,6 +75,21 @@ def test_fields_have_other_names(rows: list[Any]) -> None:
         assert_that(
             published, equal_to([(item, at * 60_000_000, at == 0 and item == "a") for item in "ab" for at in (0, 1)])
         )
+
+
+def test_the_time_may_be_that_of_the_row_itself() -> None:
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        rows = pipeline | beam.Create([{"what": "a", "when": "at noon"}] * 50)
+        stamped = rows | beam.Map(TimestampedValue, 65)
+        without = pipeline | "Without" >> beam.Create([{"what": "b"}])
+        made = counts().with_fields(item_field="what", time_field=None).with_dead_letters()
+        found = (stamped, without) | beam.Flatten() | made
+        published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.count - 50) < 10))
+        assert_that(
+            published, equal_to([(item, at * 60_000_000, at == 1 and item == "a") for item in "ab" for at in (0, 1)])
+        )
+        reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
+        assert_that(reasons, equal_to([NO_STAMP]), label="Reasons")
 
 
 def test_rows_that_cannot_be_read_are_dead_letters() -> None:

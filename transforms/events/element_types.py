@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import PCollection, Row
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type, match_is_named_tuple
 from apache_beam.typehints.row_type import RowTypeConstraint
@@ -51,6 +52,20 @@ def check_events(events: PCollection[Any], fields: EventFields) -> None:
         TypeError: naming the rule, and the fields or the type.
     """
     _refuse("events", events, lambda kind: _why_no_event(kind, fields))
+
+
+def check_windows(given: PCollection[Any]) -> None:
+    """Refuse a collection in windows of Beam: questions have windows of their own, and would pass over these.
+
+    Raises:
+        ValueError: the collection is not in the global window.
+    """
+    windows = given.windowing.windowfn
+    if not isinstance(windows, GlobalWindows):
+        raise ValueError(
+            f"input must be in the global window, got {type(windows).__name__}: the argument window makes windows of "
+            "the times of events; leave WindowInto out, or put beam.WindowInto(GlobalWindows()) behind it"
+        )
 
 
 def check_rows(name: str, rows: PCollection[Any], required: tuple[str, ...]) -> None:
@@ -112,7 +127,7 @@ def _why_no_event(kind: Any, fields: EventFields) -> str | None:
     """Return why elements of a type cannot be events, or None if they may be."""
     found = _fields_of(kind)
     if found is not None:
-        return _missing_field(found, fields.required) or _wrong_field(found, fields)
+        return _missing_field(found, fields.required_of_rows) or _wrong_field(found, fields)
     if isinstance(kind, typehints.TupleConstraint):
         if len(kind.tuple_types) != 2:
             return f"event must be {FORMS}, got {shown(kind)}"

@@ -31,10 +31,15 @@ class EventFields:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The fields that rows and columns must have."""
+        """The fields that columns must have."""
         read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed, "stream": self.streams}
         read["value"] = self.value != UNREAD
         return tuple(name for name, needed in read.items() if needed)
+
+    @property
+    def required_of_rows(self) -> tuple[str, ...]:
+        """The fields that rows must have: the timestamp of one without a time is its time."""
+        return tuple(name for name in self.required if name != "time")
 
     def schema(self, *, lists: bool = False) -> pa.Schema:
         """Return the columns of batches that are checked; with `lists`, of those whose items are lists."""

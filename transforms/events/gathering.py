@@ -41,7 +41,8 @@ class GatherRows(beam.DoFn):
     """Check events, and gather single ones of a bundle into Arrow batches.
 
     An element is a pair (user, item) whose time is the element's timestamp; or a row with `user`, `item`, `time` (a
-    Beam Timestamp, a datetime, or a number of seconds since 1970) and perhaps `stream`; or an Arrow batch with these
+    Beam Timestamp, a datetime, or a number of seconds since 1970; its timestamp, if it has no such field) and perhaps
+    `stream`; or an Arrow batch with these
     columns. Events that break a rule become dead letters, and so does, as a whole, a batch of columns that cannot be
     used. What one element is decides about no other.
 

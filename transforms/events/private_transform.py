@@ -20,7 +20,7 @@ from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, LogSetAside
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.element_types import check_names
+from privstream.transforms.events.element_types import check_names, check_windows
 from privstream.transforms.events.event_fields import UNREAD, EventFields
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import MOST_COLUMNS
@@ -175,7 +175,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         *,
         user_field: str = "user",
         item_field: str | Sequence[str] = "item",
-        time_field: str = "time",
+        time_field: str | None = "time",
         stream_field: str | None = None,
         value_field: str = "value",
         time_unit: str | None = None,
@@ -191,7 +191,8 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             item_field: the field with the item, or a list of fields that are an item together. The items of rows, and
                 of public lists, are then texts such as `de, /error`: a part with a comma or a quote stands in quotes,
                 within which each quote is doubled.
-            time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`.
+            time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`; None: the
+                timestamp of each row is its time.
             stream_field: the field with the stream; None: `stream`, if the transform needs streams, or else none.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
             where: condition on fields of a row that it must meet to count, such as `status >= 500`; see
@@ -205,6 +206,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             time_field=time_field if read.timed else None,
             stream_field="stream" if stream_field is None and read.streams else stream_field or None,
             value_field=None if read.value == UNREAD else value_field,
+            timed=read.timed,
             time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
             where=None if where is None else Filter(where),
         )
@@ -214,6 +216,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     def expand(self, events: Any) -> PCollection[Any] | Published:
         for each in events.values() if isinstance(events, Mapping) else (events,):
             check_runner(each.pipeline)
+            check_windows(each)
         dead: list[PCollection[Any]] = []
 
         def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:

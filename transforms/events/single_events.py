@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from privstream.transforms.events.filters import Filter
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
+NO_STAMP = "event must have a timestamp: that of a pair (user, item), or of a row without a field time, is its time"
 
 
 class Said(NamedTuple):
@@ -50,21 +51,20 @@ class Said(NamedTuple):
 def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
     """Return what an event says, or raise with the rule that it breaks."""
     if is_row(element):
-        for name in fields.required:
+        for name in fields.required_of_rows:
             if not hasattr(element, name):
                 raise no_field(name)
         user, item = getattr(element, "user", None), getattr(element, "item", None)
-        time = getattr(element, "time", None)
-        micros = 0 if time is None and not fields.timed else micros_of(time)
+        if fields.timed and not hasattr(element, "time"):
+            micros = _stamped(timestamp)
+        else:
+            time = getattr(element, "time", None)
+            micros = 0 if time is None and not fields.timed else micros_of(time)
         stream, value = getattr(element, "stream", None), getattr(element, "value", None)
     elif isinstance(element, tuple | list) and len(element) == 2:
         user, item = element
-        stamp = micros_of_stamp(timestamp)
-        if stamp is None and fields.timed:
-            raise BrokenRuleError(
-                "time", MISSING, "event must have a timestamp: that of a pair (user, item) is its time"
-            )
-        micros, stream, value = stamp or 0, None, None
+        micros = _stamped(timestamp) if fields.timed else micros_of_stamp(timestamp) or 0
+        stream, value = None, None
     else:
         raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
     return Said(
@@ -74,6 +74,14 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         read_text("stream", stream) if fields.streams else "",
         value_of(value, whole=fields.value == WHOLE) if fields.value != UNREAD else 0.0,
     )
+
+
+def _stamped(timestamp: Timestamp) -> int:
+    """Return the microseconds since 1970 of an element whose own timestamp is its time, or raise if it has none."""
+    micros = micros_of_stamp(timestamp)
+    if micros is None:
+        raise BrokenRuleError("time", MISSING, NO_STAMP)
+    return micros
 
 
 def is_row(element: Any) -> bool:
@@ -148,7 +156,13 @@ class Event(NamedTuple):
 
 
 class ReadRows(beam.DoFn):
-    """Turn rows into events; those without a usable time become dead letters, other rules are checked further on."""
+    """Turn rows into events; those without a usable time become dead letters, other rules are checked further on.
+
+    Args:
+        time_field: the field with the time, or None for the timestamp of the row itself.
+        timed: whether the time is read at all.
+        user_field, item_field, stream_field, value_field, time_unit, where: as for `with_fields`; None is not read.
+    """
 
     def __init__(
         self,
@@ -159,11 +173,12 @@ class ReadRows(beam.DoFn):
         stream_field: str | None,
         value_field: str | None,
         time_unit: str | None,
+        timed: bool = True,
         where: Filter | None = None,
     ) -> None:
         self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
         self.stream_field, self.value_field = stream_field, value_field
-        self.time_unit = time_unit
+        self.time_unit, self.timed = time_unit, timed
         self.where = where
         self.filtered = Metrics.counter("privstream", "events_filtered")
 
@@ -188,7 +203,7 @@ class ReadRows(beam.DoFn):
         where = self.where
         return where is None or where.accepts({name: _read(row, name, None) for name in where.kinds})
 
-    def process(self, row: Any) -> Iterator[Any]:
+    def process(self, row: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
         """Read one row."""
         fields = (self.user_field, self.time_field, self.stream_field, self.value_field)
         try:
@@ -198,7 +213,11 @@ class ReadRows(beam.DoFn):
                 return
             item = self._item(row)
             user, time, stream, value = (_read(row, field) for field in fields)
-            micros = 0 if self.time_field is None else read_micros("time", time, TimeForm(unit=self.time_unit))
+            micros = 0
+            if self.time_field is not None:
+                micros = read_micros("time", time, TimeForm(unit=self.time_unit))
+            elif self.timed:
+                micros = _stamped(timestamp)
         except Exception as error:
             LOG.read(1)  # the others are counted where they are gathered
             yield set_aside(broken_by(error, "row"), _as_json(row), "row")

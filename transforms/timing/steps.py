@@ -107,6 +107,11 @@ class Steps:
                 raise ValueError(f"{name} must not be given with windows of a calendar, got {window!r}")
             lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
             return CalendarSteps.counted(Calendar.parse(window), start, end, windows, lateness)
+        for name, moment in (("start", start), ("end", end)):
+            if isinstance(moment, str):
+                raise TypeError(
+                    f"{name} must be a number of seconds since 1970, got text: datetime.timestamp() gives it"
+                )
         end = last_end(window, start, end, windows)
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
