@@ -19,7 +19,6 @@ from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import (
     MOST_LISTED,
     DiscoveryLaw,
-    Scale,
     calibrate_discovery,
     scales_of,
 )
@@ -50,7 +49,6 @@ CARRIED = 0
 _SIMULATED = 64  # items, and windows, of which smoothed errors are told
 _STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
 _TOGETHER = 1 << 20  # numbers that are drawn in one call
-_FEW = 16  # a table is not gone through for so many times fewer contributions
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +134,8 @@ class FoundKeys(KeyedCounts):
             is also found when enough different people have had it by some public steps: after a 32nd, an eighth and
             half of the run. Each of these keys costs a fortieth of the budget. `with_list` decides whether it is worth
             that.
+        smooths: whether rows have smoothed counts, rises, and since when they are above 0. Who smooths all rows at the
+            end of a run needs none of them before. What is published stays the same otherwise.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -161,6 +161,7 @@ class FoundKeys(KeyedCounts):
 
     rising: int = 0
     listed: int = 0
+    smooths: bool = True
 
     def __post_init__(self) -> None:
         if checks.integer("listed", self.listed, minimum=0) > MOST_LISTED:
@@ -174,6 +175,10 @@ class FoundKeys(KeyedCounts):
             raise ValueError(f"over must be 'window' or {most} for keys that stay found, got {self.over!r}")
         if self.over != "window" and self.rising:
             raise ValueError(f"rising must be 0 for counts over {self.over} windows, got {self.rising}")
+        if not isinstance(self.smooths, bool):
+            raise TypeError(f"smooths must be true or false, got {type(self.smooths).__name__}")
+        if not self.smooths and (self.over != "window" or self.rising):
+            raise ValueError("smooths must be true for rises and for counts over several windows")
         if self.public_keys is True:
             raise ValueError("public_keys must be false: keys that are public need not be found")
         super().__post_init__()
@@ -215,8 +220,9 @@ class FoundKeys(KeyedCounts):
         deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
         kind, values = super()._described()
-        values["over"] = "window"  # as `rising`, sums are post-processing
-        noisy = {name: value for name, value in values.items() if name != "rising" and (name != "listed" or value)}
+        values["over"] = "window"  # sums are post-processing, as these are
+        views = ("rising", "smooths")
+        noisy = {name: value for name, value in values.items() if name not in views and (name != "listed" or value)}
         described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
@@ -226,7 +232,7 @@ class FoundKeys(KeyedCounts):
     @property
     def _state_kind(self) -> str:
         view = f", rising {self.rising}" if self.rising else f", over {self.windows}" if self.windows > 1 else ""
-        return f"{super()._state_kind}, with since{view}"
+        return f"{super()._state_kind}, with since{view}" if self.smooths else f"{super()._state_kind}, not smoothed"
 
     @property
     def windows(self) -> int:
@@ -410,7 +416,7 @@ class FoundKeys(KeyedCounts):
             self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
         ]
         rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
-        earlier = [*self._earlier(windows, newly, step, source)]
+        earlier = [*self._earlier(windows, newly, step, source, number)]
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
@@ -424,6 +430,8 @@ class FoundKeys(KeyedCounts):
         self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
     ) -> tuple[FoundState, KeyedRows]:
         """Smooth what is published at a step: return the state with what is remembered of that, and all rows."""
+        if not self.smooths:
+            return state, replace(rows, earlier=tuple(earlier))
         if not len(rows.keys):
             return state, replace(rows, since=np.zeros(0, np.int64))
         place = np.searchsorted(rows.keys, state.smoothed.astype(np.uint64))
@@ -501,6 +509,8 @@ class FoundKeys(KeyedCounts):
         have windows of both periods.
         """
         kept = self.lasting(state)
+        if not self.smooths:
+            return self.initial_state(carried=len(kept)), kept
         order = np.argsort(state.smoothed)
         some = order[np.searchsorted(state.smoothed[order], kept)]
         levels, recent, last = state.levels.select(some), state.recent[:, some], state.last[:, :, some]
@@ -543,28 +553,28 @@ class FoundKeys(KeyedCounts):
 
         Noise is drawn once for each key that is tested, for the longest of its blocks.
         """
-        tested: list[tuple[Scale, Integers]] = []
+        due = [scale for scale in self.law.scales if scale.is_due(step)]
         if not windows:
             return np.zeros(0, np.int64)
-        for scale in self.law.scales:
-            if scale.is_due(step):
-                keys, sums = _sums(_since(windows, step - scale.windows + 1), len(found_at))
-                tested.append((scale, keys[sums >= scale.least]))
-        passed, drawn = [], np.zeros(0, np.int64)
-        for longest, keys in reversed(tested):
-            fresh = np.setdiff1d(keys, drawn, assume_unique=True)
-            drawn = np.concatenate([drawn, fresh])
-            size = max(1, _TOGETHER // longest.windows)
-            for start in range(0, len(fresh), size):
-                some = fresh[start : start + size]
-                true = self._brought(windows, some, step - longest.windows + 1, step, len(found_at))[0]
-                noisy = true + self._noise_of_steps(some, true, step - longest.windows + 1, source, 0)
-                for scale, _ in tested:
-                    if scale.windows <= longest.windows:
-                        enough = true[-scale.windows :].sum(axis=0) >= scale.least
-                        passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
-                        passed.append(some[enough & passes])
-        return np.unique(np.concatenate(passed)) if passed else np.zeros(0, np.int64)
+        sums, longest, rest = np.zeros(len(found_at), np.int64), np.zeros(len(found_at), np.int64), windows
+        for scale in due:  # each block holds the shorter ones
+            block = _since(rest, step - scale.windows + 1)
+            rest = rest[: len(rest) - len(block)]
+            for window in block:
+                sums[window.keys] += window.values[0]
+            longest[sums >= scale.least] = scale.windows
+        tested, passed = np.flatnonzero(longest), [np.zeros(0, np.int64)]
+        number = int(longest.max(initial=0))
+        size = max(1, _TOGETHER // max(1, number))
+        for start in range(0, len(tested), size):
+            some, first = tested[start : start + size], step - number + 1
+            true = self._brought(windows, some, first, step, len(found_at))[0]
+            noisy = true + self._noise_of_steps(some, true, first, source, 0, last=longest[some])
+            for scale in due:  # what is not tested at a scale has too few contributions in its block
+                enough = true[-scale.windows :].sum(axis=0) >= scale.least
+                passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
+                passed.append(some[enough & passes])
+        return np.unique(np.concatenate(passed))
 
     def _check_people(self, given: KeyedStep) -> None:
         super()._check_people(given)
@@ -601,16 +611,16 @@ class FoundKeys(KeyedCounts):
         return found
 
     def _earlier(
-        self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource
+        self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource, number: int
     ) -> Iterator[KeyedRows]:
-        """Return the rows of earlier steps of keys that are found at this one."""
+        """Return the rows of earlier steps of keys, out of so many, that are found at this one."""
         if not len(newly):
             return
         first = max(1, step - self.kept + 1)
         size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
-            true = self._brought(windows, newly, start, last, int(newly.max()) + 1)
+            true = self._brought(windows, newly, start, last, number)
             noisy = [true[i] + self._noise_of_steps(newly, true[i], start, source, i) for i in range(len(true))]
             for place in range(last - start + 1):
                 answers = np.stack([answer[place] for answer in noisy])
@@ -619,27 +629,40 @@ class FoundKeys(KeyedCounts):
     def _brought(
         self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int
     ) -> Integers:
-        """Return what windows `first` to `last` brought to some keys, int64 (answers, windows, keys)."""
+        """Return what windows `first` to `last` brought to some keys of so many, int64 (answers, windows, keys)."""
         found = np.zeros((len(self.law.noises), last - first + 1, len(keys)), np.int64)
         place = np.full(number, -1)
         place[keys] = np.arange(len(keys))
         for window in _since(windows, first):
             if window.step <= last:
-                inside = np.flatnonzero(window.keys < number)
-                at = place[window.keys[inside]]
-                found[:, window.step - first, at[at >= 0]] = window.values[:, inside[at >= 0]]
+                at = place[window.keys]
+                some = np.flatnonzero(at >= 0)
+                found[:, window.step - first, at[some]] = window.values[:, some]
         return found
 
-    def _noise_of_steps(self, keys: Integers, true: Integers, first: int, source: NoiseSource, answer: int) -> Integers:
-        """Return the noise of steps from `first` on, int64 of the shape of `true` (steps, keys), bound to it."""
+    def _noise_of_steps(
+        self,
+        keys: Integers,
+        true: Integers,
+        first: int,
+        source: NoiseSource,
+        answer: int,
+        last: Integers | None = None,
+    ) -> Integers:
+        """Return the noise of steps from `first` on, int64 of the shape of `true` (steps, keys), bound to it.
+
+        With `last`, int64 (keys,), only that of so many of the last steps of each key is drawn; the rest is 0.
+        """
         noise = self.law.noises[answer]
         assert isinstance(noise, ToeplitzNoise)
         if not true.size:
             return true
-        labels = np.tile(keys.astype(np.uint64), len(true))
-        steps = np.repeat(np.arange(first, first + len(true), dtype=np.uint64), len(keys))
-        drawn = noise.independent(labels, steps, [true.ravel()], source.derive(ANSWERS[answer]))
-        return drawn.reshape(true.shape)
+        back = np.arange(len(true), 0, -1)[:, None]
+        place, number = np.nonzero(np.broadcast_to(back <= (len(true) if last is None else last), true.shape))
+        labels, steps = keys[number].astype(np.uint64), (first + place).astype(np.uint64)
+        drawn = np.zeros_like(true)
+        drawn[place, number] = noise.independent(labels, steps, [true[place, number]], source.derive(ANSWERS[answer]))
+        return drawn
 
     def _fields(self, state: Any) -> dict[str, Any]:
         answers = len(self.law.noises)
@@ -725,18 +748,3 @@ def _without(window: WindowCounts, found_at: Integers) -> WindowCounts:
     """Return what a window brought to keys that are not found."""
     rest = found_at[window.keys] == NOT_FOUND
     return window if rest.all() else WindowCounts(window.step, window.keys[rest], window.values[:, rest])
-
-
-def _sums(windows: tuple[WindowCounts, ...], number: int) -> tuple[Integers, Integers]:
-    """Return the keys that contributions of some windows are to, increasing, and how many these are."""
-    keys = np.concatenate([np.zeros(0, np.int64), *(window.keys for window in windows)])
-    counts = np.concatenate([np.zeros(0, np.int64), *(window.values[0] for window in windows)])
-    if len(keys) * _FEW < number:
-        keys, place = np.unique(keys, return_inverse=True)
-        sums = np.zeros(len(keys), np.int64)
-        np.add.at(sums, place, counts)
-        return keys, sums
-    sums = np.zeros(number, np.int64)
-    np.add.at(sums, keys, counts)
-    touched = np.flatnonzero(sums)
-    return touched, sums[touched]

@@ -82,7 +82,7 @@ class KeyedRows:
         rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
             None if nobody asks.
         since: int64, shape (n,): the first of the steps without a gap, up to this one, in which the smoothed number of
-            a key is surely above 0, by its interval; 0 where it is not in this one. None where steps forget.
+            a key is surely above 0, by its interval; 0 where it is not in this one. None without smoothing.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 

@@ -146,7 +146,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         if self.lists is not None:
             some, charges = self._listed(step, held, admitted, used)
             charged |= charges
-            counted = None if some is None else np.isin(np.arange(len(users)), some)
+            counted = None if some is None else _mask(len(users), some)
         else:
             if self.remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
@@ -248,6 +248,13 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.add(values, within, self.limits)
         return within
+
+
+def _mask(size: int, rows: np.ndarray) -> np.ndarray:
+    """Return which of so many rows these are, bool."""
+    mask = np.zeros(size, bool)
+    mask[rows] = True
+    return mask
 
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:

@@ -491,10 +491,12 @@ class KeyedCounts(PrivateTransform):
 
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the last stage of each shard of items."""
-        views = self._to_finish and isinstance(self.mechanism, FoundKeys)
+        mechanism = self.mechanism
+        if self._to_finish and isinstance(mechanism, FoundKeys):
+            mechanism = replace(mechanism, over="window", rising=0, smooths=False)
         publisher = KeyPublisher(
             steps=self.steps,
-            mechanism=replace(self.mechanism, over="window") if views else self.mechanism,
+            mechanism=mechanism,
             noise=self._counting_noise,
             domain=self.domain,
             choose=self._choose,

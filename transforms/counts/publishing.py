@@ -727,6 +727,9 @@ class Pairs:
     def _places(self, codes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Return how many pairs come before each of some pairs: a binary search among the keys of its stream."""
         sorted_codes, sorted_keys = self._sorted
+        if len(codes) and codes.min() == codes.max():
+            first, last = np.searchsorted(sorted_codes, [codes[0], codes[0] + 1])
+            return np.asarray(first + np.searchsorted(sorted_keys[first:last], keys))
         low, high = (np.searchsorted(sorted_codes, codes, side) for side in ("left", "right"))
         while np.any(open_ := low < high):
             middle = (low + high) // 2

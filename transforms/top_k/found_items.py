@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -122,7 +122,8 @@ class FoundItems:
 
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
         """Add the last stages: from who has what, by shard of items, to rows."""
-        given: dict[str, Any] = {"steps": self.steps, "mechanism": self.mechanism, "noise": self.noise, "domain": None}
+        mechanism = replace(self.mechanism, smooths=False) if self.to_finish else self.mechanism
+        given: dict[str, Any] = {"steps": self.steps, "mechanism": mechanism, "noise": self.noise, "domain": None}
         publisher = (
             KeyPublisher(**given)
             if self.to_finish
