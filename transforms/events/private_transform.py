@@ -10,6 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
@@ -289,7 +290,7 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [_plain(each) for each in value]
-    if isinstance(value, int | float | Timestamp):
+    if isinstance(value, Real | Timestamp):
         value = float(value)
     return value if isinstance(value, str | float | None) else type(value).__name__
 
