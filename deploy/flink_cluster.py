@@ -9,6 +9,8 @@
     python deploy/flink_cluster.py savepoint JOB      # write one and print its path; `suspend JOB` also ends the job
     python deploy/flink_cluster.py checkpoint [JOB]   # print the path of the newest retained checkpoint
     python deploy/flink_cluster.py options --resume PATH --parallelism 1   # go on from there
+    python deploy/flink_cluster.py upgrade [JOB] -- COMMAND   # a savepoint, then the new version of its command goes on
+    python deploy/flink_cluster.py rollback [JOB] --resume PATH -- COMMAND   # back to the old one, from that savepoint
     python deploy/flink_cluster.py cancel JOB
     python deploy/flink_cluster.py stop
 
@@ -23,6 +25,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 import urllib.error
@@ -266,6 +269,63 @@ def options(
     return chosen
 
 
+def upgrade(run: Path, job: str, command: list[str]) -> None:
+    """Suspend a job, let workers be of this Python, and go on with another version of what submitted it."""
+    savepoint = _with_workers_of_its_own(run, job, command).savepoint(job, suspend=True)
+    print(f"suspended {job}, savepoint: {savepoint}", flush=True)
+    _go_on(run, savepoint, command)
+
+
+def rollback(run: Path, job: str | None, savepoint: str | None, command: list[str]) -> None:
+    """End what runs, if anything does, and go on with the old version from the savepoint before the upgrade.
+
+    The windows since then are published again, with the same rows.
+    """
+    if savepoint is None:
+        raise ClusterError("rollback needs --resume, the savepoint that upgrade has printed")
+    options(run, resume=savepoint)  # checks that it is there
+    if job is not None:
+        _with_workers_of_its_own(run, job, command).cancel(job)
+    _go_on(run, savepoint, command)
+
+
+def _with_workers_of_its_own(run: Path, job: str, command: list[str]) -> Jobs:
+    """Check that a job may get workers of another version."""
+    if not command:
+        raise ClusterError("the command that submits the job must be given, after --")
+    others = [each["jid"] for each in jobs(run).listed() if each["state"] not in ENDED and each["jid"] != job]
+    if others:
+        raise ClusterError(f"all jobs share the workers, whose version changes: suspend {', '.join(others)} first")
+    return jobs(run)
+
+
+def _go_on(run: Path, savepoint: str, command: list[str]) -> None:
+    """Start workers of this Python, and a command that submits a job from a savepoint; see that the job goes on."""
+    deadline = time.monotonic() + START_SECONDS
+    while any(job["state"] not in ENDED for job in jobs(run).listed()):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the job has not ended within {START_SECONDS} s; status shows it")
+        time.sleep(0.2)
+    processes.stop(run / "worker-pool.pid")
+    start_process(run, "worker-pool")
+
+    def submit() -> None:
+        with (run / "launcher.out").open("wb") as output:
+            subprocess.Popen(
+                [*command, *options(run, unbounded=True, resume=savepoint)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    try:
+        job = jobs(run).resume(submit, savepoint)
+    except JobError as error:
+        raise JobError(f"the new job does not go on: {error}. Go back with rollback --resume {savepoint}") from error
+    print(f"goes on: {job}, from {savepoint}")
+
+
 def status(run: Path) -> str:
     """Return processes, slots and jobs as text."""
     shown = {name: f"metrics: http://{HOST}:{port}/metrics" for name, port in about(run)["metrics"].items()}
@@ -337,6 +397,12 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
             print(latest_checkpoint(run / "checkpoints", arguments.job))
         case "savepoint" | "suspend" as command:
             print(jobs(run).savepoint(_one_job(run, arguments.job, command), suspend=command == "suspend"))
+        case "upgrade":
+            upgrade(run, _one_job(run, arguments.job, "upgrade"), arguments.submit)
+        case "rollback":
+            running = [job["jid"] for job in jobs(run).listed() if job["state"] not in ENDED]
+            job = _one_job(run, arguments.job, "rollback") if running else None
+            rollback(run, job, arguments.resume, arguments.submit)
         case "cancel":
             jobs(run).cancel(_one_job(run, arguments.job, "cancel"))
         case "stop":
@@ -346,7 +412,7 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = "start options status watch repair savepoint suspend checkpoint cancel stop"
+    commands = "start options status watch repair savepoint suspend checkpoint upgrade rollback cancel stop"
     parser.add_argument("command", choices=commands.split())
     parser.add_argument("job", nargs="?", help="the job's id; may be left out if only one has not ended")
     parser.add_argument("--run", type=Path, default=CACHE / "cluster", help="run folder (%(default)s)")
@@ -371,8 +437,11 @@ def main() -> None:
     parser.add_argument("--job-server", type=Path, help="for start: Beam's job server (default: the one in the cache)")
     parser.add_argument("--parallelism", type=int, help="for options; all slots by default")
     parser.add_argument("--unbounded", action="store_true", help="for options: input has no end; take checkpoints")
-    parser.add_argument("--resume", help="for options: folder of the savepoint or checkpoint to go on from")
-    arguments = parser.parse_args()
+    parser.add_argument("--resume", help="for options, rollback: folder of the savepoint or checkpoint to go on from")
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    arguments = parser.parse_args(given[:end])
+    arguments.submit = given[end + 1 :]
     run = arguments.run.resolve()
     try:
         run_command(run, arguments)

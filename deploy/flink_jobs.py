@@ -4,10 +4,12 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 SAVEPOINT_SECONDS = 120
+UPGRADE_SECONDS = 180
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 
 
@@ -68,6 +70,53 @@ class Jobs:
                 )
             time.sleep(0.2)
         raise JobError(f"no savepoint after {SAVEPOINT_SECONDS} s; is the job busy? `status` shows it")
+
+    def resume(self, submit: Callable[[], None], savepoint: str) -> str:
+        """Start a job from a savepoint, see that it goes on from there, and return it.
+
+        It goes on when Flink has restored the savepoint, and has then completed a checkpoint without a restart; what
+        does not is cancelled. A step reads its state with its next window, and restarts the job if it cannot use it.
+
+        Args:
+            submit: gives the job to the cluster.
+            savepoint: the folder of the savepoint that it starts from.
+
+        Raises:
+            JobError: it does not go on; says why.
+        """
+        before = {each["jid"] for each in self.listed()}
+        submit()
+        deadline = time.monotonic() + UPGRADE_SECONDS
+        while not (new := {each["jid"] for each in self.listed()} - before):
+            if time.monotonic() > deadline:
+                raise JobError(f"no job has come within {UPGRADE_SECONDS} s; see launcher.out")
+            time.sleep(0.2)
+        (job,) = new
+        try:
+            while not self._goes_on(job, savepoint):
+                if time.monotonic() > deadline:
+                    raise JobError(f"it has completed no checkpoint within {UPGRADE_SECONDS} s")
+                time.sleep(0.2)
+        except JobError:
+            if self.state(job) not in ENDED:
+                self.cancel(job)
+            raise
+        return job
+
+    def _goes_on(self, job: str, savepoint: str) -> bool:
+        """Tell whether a job has completed a checkpoint since it was restored from a savepoint."""
+        try:
+            trouble, state, latest = self.trouble(job), self.state(job), self.checkpoints(job)["latest"]
+        except urllib.error.HTTPError:
+            return False  # the job manager has not made all of it yet
+        if trouble or state in ENDED:
+            raise JobError(trouble or f"it has ended: {state}")
+        restored, completed = latest["restored"], latest["completed"]
+        if restored is None or completed is None:
+            return False
+        if Path(restored["external_path"].removeprefix("file:")).name != Path(savepoint).name:
+            raise JobError("it was not restored from the savepoint: the command must take the options it is given")
+        return completed["trigger_timestamp"] > restored["restore_timestamp"]
 
     def restarts(self, job: str) -> int:
         """Return how often a job was restarted; 0 while Flink has not counted."""

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -85,9 +85,9 @@ class Cluster:
                 self.jobs.cancel(job["jid"])
         wait_until(lambda: all(job["state"] in ENDED for job in self.jobs.listed()), "the end of all jobs")
 
-    def call(self, *arguments: str) -> str:
-        """Run a command of the script."""
-        command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments, f"--run={self.run}"]
+    def call(self, *arguments: str, own: Sequence[str] = ()) -> str:
+        """Run a command of the script; perhaps with a command of one's own at the end."""
+        command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments, f"--run={self.run}", *own]
         paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {"PYTHONPATH": paths}
         answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
+import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
@@ -27,7 +30,7 @@ from privstream.transforms.events.item_columns import MOST_COLUMNS
 from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
-from privstream.transforms.timing.keyed_state import check_runner
+from privstream.transforms.timing.keyed_state import KeyedState, check_runner
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 from typing_extensions import override
 
@@ -156,6 +159,13 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return {}
 
     @property
+    def fingerprint(self) -> bytes:
+        """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
+        defaults = inspect.signature(type(self)).parameters
+        given = {name: value for name, value in self._given.items() if value != defaults[name].default}
+        return hashlib.blake2b(json.dumps(_plain(given), sort_keys=True).encode(), digest_size=8).digest()
+
+    @property
     def event_fields(self) -> EventFields:
         """What is read of an event."""
         return EventFields()
@@ -218,8 +228,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             check_runner(each.pipeline)
             check_windows(each)
         dead: list[PCollection[Any]] = []
+        options = self.fingerprint
 
         def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            if isinstance(keys := getattr(fn, "keys", None), KeyedState):
+                keys.options = options
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
@@ -261,6 +274,23 @@ def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
         return ("",)
     check_texts("streams", streams, "names")
     return tuple(streams)
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as a plain value for JSON, the same in all versions: defaults are left out."""
+    if isinstance(value, Domain):
+        return value.digest
+    if hasattr(value, "describe"):
+        return value.describe()
+    if is_dataclass(value):
+        value = {each.name: own for each in fields(value) if (own := getattr(value, each.name)) != each.default}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    if isinstance(value, int | float | Timestamp):
+        value = float(value)
+    return value if isinstance(value, str | float | None) else type(value).__name__
 
 
 def _shown(value: Any) -> str:

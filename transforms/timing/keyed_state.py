@@ -23,7 +23,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack, stored_version, unpack
 from privstream.transforms.batches import Keyed
 from typing_extensions import override
 
@@ -33,6 +33,8 @@ PARTS = 16  # bags in which records wait; the first has the name that the only o
 PART_BYTES = 4 << 20
 NOTHING = -2  # before the step that is before the first one
 NEVER = 1 << 62
+PROGRESS = 2
+"""The version of `Progress`; the first one had no options."""
 
 NOT_OF_THIS_VERSION = (KeyError, IndexError, TypeError, ValueError, struct.error)
 """What decoding bytes of another layout may end in."""
@@ -56,6 +58,7 @@ class Progress:
         outdated: how many of them belong to steps that have been handled.
         log: bytes in the log, and
         compacted: how many there were after it was last rewritten.
+        options: what stands for the options of the run; empty if a version wrote it that did not say.
     """
 
     version: bytes = b""
@@ -65,10 +68,11 @@ class Progress:
     outdated: int = 0
     log: int = 0
     compacted: int = 0
+    options: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Encode."""
-        return pack("progress", 1, vars(self))
+        return pack("progress", PROGRESS, vars(self))
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Progress:
@@ -76,7 +80,8 @@ class Progress:
         if data is None:
             return cls()
         with readable():
-            return cls(**unpack("progress", 1, data))  # type: ignore[arg-type]
+            version = 1 if stored_version(data) == 1 else PROGRESS
+            return cls(**unpack("progress", version, data))  # type: ignore[arg-type]
 
 
 class Cells(NamedTuple):
@@ -145,16 +150,23 @@ class KeyedState:
     records are rewritten when at least half of them is out of date, so that all writing is amortised over what changed.
     Decoded state is cached in the worker, under a random version that is written to state with every change: a bundle
     that was rolled back, or a key that moved, never meets a stale cache.
+
+    Args:
+        stage: whose state it is.
+        options: what stands for the options of the run, with which state is written: that of other options is refused.
+            State that an earlier version wrote has none, and gets these. Empty: not known.
     """
 
-    def __init__(self, stage: KeyedStage) -> None:
+    def __init__(self, stage: KeyedStage, options: bytes = b"") -> None:
         self.stage = stage
+        self.options = options
         self._cache: OrderedDict[bytes, Decoded] = OrderedDict()
 
     def wait(self, key: bytes, record: bytes, progress: Progress, cells: Cells) -> None:
         """Let a record wait; a state that is not cached need not be decoded for it."""
+        self._check(progress)
         decoded = self._cached(key, progress)
-        progress = replace(_put(record, progress, cells), version=_new_version())
+        progress = replace(_put(record, progress, cells), version=_new_version(), options=self.options)
         cells.progress.write(progress.to_bytes())
         if decoded is not None:
             decoded.add(self.stage.step_of(record), record)
@@ -165,9 +177,11 @@ class KeyedState:
         """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached.
 
         Raises:
-            SnapshotError: some of it is not there, or it cannot be decoded: a key never begins anew for that.
+            SnapshotError: some of it is not there, it cannot be decoded, or is of a run with other options: a key never
+                begins anew for that.
         """
         progress = Progress.from_bytes(cells.progress.read())
+        self._check(progress)
         cached = self._cached(key, progress)
         if cached is not None:
             return cached
@@ -214,7 +228,7 @@ class KeyedState:
             progress = replace(progress, waiting=0, outdated=0)
             for record in chain.from_iterable(decoded.records.values()):
                 progress = _put(record, progress, cells)
-        decoded.progress = replace(progress, version=_new_version())
+        decoded.progress = replace(progress, version=_new_version(), options=self.options)
         cells.progress.write(decoded.progress.to_bytes())
         self.cache(key, decoded)
 
@@ -223,6 +237,11 @@ class KeyedState:
         self._cache[key] = decoded
         if len(self._cache) > CACHED_KEYS:
             self._cache.popitem(last=False)
+
+    def _check(self, progress: Progress) -> None:
+        """Refuse state of a run with other options."""
+        if progress.options and self.options and progress.options != self.options:
+            raise SnapshotError("options must be those of the run that wrote it")
 
     def _cached(self, key: bytes, progress: Progress) -> Decoded | None:
         """Take a decoded state out of the cache if it is the current one."""
