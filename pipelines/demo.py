@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
@@ -20,7 +19,6 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.pictures.truth import found_and_missed
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.risers import cells, risers
-from privstream.pipelines.report.report_command import EXTRA
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
@@ -77,7 +75,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         console.print(told)
     for line in (
         f"\nPicture: {files.picture}",
-        f"Report: {files.report}" if _has_templates() else f"No report: {EXTRA}",
+        f"Report: {files.report}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
         f"Live page: {_typed(['serve', files.folder, '--ledger', f'{files.key}{ENDING}'])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
@@ -142,12 +140,7 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     plot += ["--top", str(SHOWN)]
     report = ["report", files.rows, "--truth", files.truth, "--noise_key_file", files.key, "--output", files.report]
     report += ["--title", TITLE]
-    return [simulate, watch, plot, *[report][: _has_templates()]]
-
-
-def _has_templates() -> bool:
-    """Tell whether reports can be made: their template engine is an extra."""
-    return find_spec("jinja2") is not None
+    return [simulate, watch, plot, report]
 
 
 def _execute(console: Console, command: Sequence[str]) -> None:

@@ -20,10 +20,13 @@ from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import options_of
+from privstream.pipelines.questions.public_lists import moment
+from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run import given_to, settled
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.events.filters import Filter
+from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
@@ -33,8 +36,11 @@ SOURCE = ("input_format", "watch", "watermark", "kafka_setting")
 """Keys of the data that say how they are found, which are options of commands."""
 
 WHERE = "where"
+END, WINDOWS = "end", "windows"
+"""Keys that both name the last window; questions that know only the first one get the end of so many windows."""
+
 SHARED = (
-    *("window", "start", "end", "windows", "renew_every", "allowed_lateness"),
+    *("window", "start", END, WINDOWS, "renew_every", "allowed_lateness"),
     *("max_contributions", "participation_cap", "neighbouring", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
@@ -190,8 +196,10 @@ def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFil
     questions = tuple(_question(document, name, data, folder) for name in asked)
     if not questions:
         raise document.error(("questions",), "must have at least one question")
+    if END in document.content and WINDOWS in document.content:
+        raise document.error((WINDOWS,), f"must not be given with {END}: both name the last window")
     for key in SHARED:
-        able = any(key in each.spec.signature.arguments for each in questions)
+        able = any({key, END if key == WINDOWS else key} & {*each.spec.signature.arguments} for each in questions)
         if key in document.content and not able:
             raise document.error((key,), "is an option of none of the questions")
     return MonitorFile(
@@ -282,7 +290,21 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         )
         place = next((key for key in given if key in message.split()[:1]), None)
         raise document.error(keys if place is None else (*keys, place), message) from None
+    if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
+        read.end = _end(document, read)
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
+
+
+def _end(document: Document, options: argparse.Namespace) -> str:
+    """Return the end of so many windows as the file says, for questions that have no such option."""
+    zone = options.time_zone
+    start = None if options.start is None else moment("start", options.start, zone or "UTC")
+    try:
+        steps = Steps.of(window=by_clocks(options.window, zone), start=start, windows=document.content[WINDOWS])
+    except (ValueError, TypeError) as error:
+        raise document.error((WINDOWS,), str(error).removeprefix(f"{WINDOWS} ")) from None
+    assert steps.end is not None
+    return str(steps.bounds(steps.end - 1)[1].to_rfc3339())
 
 
 def keys_of(spec: QuestionSpec) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from privstream.pipelines.terminal import say
 
 TITLE = "Differentially private results"
 LONGEST_TITLE = 200
-EXTRA = "report needs an extra: pip install 'privstream[report]'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 def _page(arguments: argparse.Namespace) -> str:
     """Return the page."""
-    render = _renderer()
+    render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
         paths = [path for given in arguments.results for path in results_of(given)]
@@ -98,14 +97,6 @@ def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:
         if truth is not None:
             known = read_rows("--truth", truth, result.picture_spec.truth)
         yield replace(result, truth=known)
-
-
-def _renderer() -> Any:
-    """Return what makes pages of sections; the template engine is an extra."""
-    try:
-        return importlib.import_module("privstream.pipelines.report.page").render
-    except ImportError:
-        raise ValueError(EXTRA) from None
 
 
 COMMAND = Command(

@@ -18,7 +18,6 @@ from privstream.pipelines.serve.app import Access, is_loopback, read_token
 from privstream.pipelines.serve.folder import Health, WatchedFolder
 from privstream.pipelines.terminal import say
 
-EXTRA = "serve needs an extra: pip install 'privstream[serve]'"
 PORT, LAST_PORT = 8080, 65_535
 THREADS = 6
 
@@ -80,11 +79,8 @@ def _server(arguments: argparse.Namespace) -> Any:
         Ledger(accounts.path).read()
     elif arguments.budget_limit is not None:
         raise ValueError("budget_limit must be given with --ledger: without it, it is not known what is spent")
-    try:
-        waitress = importlib.import_module("waitress")
-        pages, apps = (importlib.import_module(f"privstream.pipelines.serve.{name}") for name in ("page", "app"))
-    except ImportError:
-        raise ValueError(EXTRA) from None
+    waitress = importlib.import_module("waitress")  # other commands need no server
+    pages, apps = (importlib.import_module(f"privstream.pipelines.serve.{name}") for name in ("page", "app"))
     page = pages.Page(
         WatchedFolder(arguments.folder),
         accounts=accounts,

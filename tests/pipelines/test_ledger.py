@@ -260,7 +260,8 @@ def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFi
 def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def taken(options: object, build: object, end: object, accepted) -> dict[str, int]:
+    def taken(options: object, build, end: object, accepted) -> dict[str, int]:
+        build(beam.Pipeline(runner="FnApiRunner"))
         accepted()
         return {}
 

@@ -88,6 +88,19 @@ def test_questions_take_what_holds_for_all(tmp_path: Path) -> None:
     assert latency.options.quantiles == [0.5, 0.99] and latency.options.value_field == "ms"
 
 
+def test_a_number_of_windows_is_the_end_of_every_question(tmp_path: Path) -> None:
+    """Also of those whose command has only an end, in hours and by a calendar; a number and an end are refused."""
+    present = "  present: {question: cardinality, timeout: 1h, visits_per_person: 8}\n"
+    found = read_monitor(monitor(tmp_path, HEAD + PAGES + LATENCY + present), str(tmp_path))
+    pages, latency, size = (each.transform(1.0, 1e-7).steps for each in found.questions)
+    assert pages.count == latency.count == size.count == 4
+    days = HEAD.replace("1h", "1month").replace("ts}", "ts, time_zone: Europe/Berlin}")
+    (one,) = read_monitor(monitor(tmp_path, days + LATENCY), str(tmp_path)).questions
+    assert one.options.end == "2026-04-30T22:00:00Z"
+    with pytest.raises(UsageError, match="line 4: windows: must not be given with end"):
+        read_monitor(monitor(tmp_path, HEAD.replace("max_", "end: 2026-01-02\nmax_") + LATENCY), str(tmp_path))
+
+
 @pytest.mark.slow
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The parts cost at most the total, nearly all of it, and a larger share has a smaller error."""

@@ -24,8 +24,6 @@ from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import AlertRule
 from privstream.transforms import rows as row_types
 
-pytest.importorskip("jinja2")
-
 
 class Tags(HTMLParser):
     """Collects the elements of a page, and its text."""

@@ -29,7 +29,6 @@ from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import HeavyHitter
 from privstream.transforms import rows as row_types
 
-pytest.importorskip("jinja2")
 pages = pytest.importorskip("privstream.pipelines.serve.page")
 apps = pytest.importorskip("privstream.pipelines.serve.app")
 
@@ -514,14 +513,6 @@ def test_what_would_show_too_much_is_refused(
         assert TOKEN.decode() not in told
     assert cli.main(["serve", str(tmp_path / "none")]) == 2
     assert "FOLDER must be a folder that exists" in capsys.readouterr().err
-
-
-def test_without_its_extra_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "waitress", None)
-    assert cli.main(["serve", str(tmp_path)]) == 2
-    assert "serve needs an extra: pip install 'privstream[serve]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
