@@ -296,8 +296,8 @@ def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
 class NoNoiseWithoutPeople(FoundKeys):
     """Windows in which a key has nobody have no noise."""
 
-    def _noise_of_steps(self, keys, true, first, source, answer):
-        return np.where(true > 0, super()._noise_of_steps(keys, true, first, source, answer), 0)
+    def _noise_of_steps(self, keys, true, first, source, answer, last=None):
+        return np.where(true > 0, super()._noise_of_steps(keys, true, first, source, answer, last), 0)
 
 
 def test_noise_that_windows_without_people_do_not_have_is_missed():
