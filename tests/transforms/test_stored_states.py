@@ -1,8 +1,9 @@
 """Jobs live longer than releases: what every version has stored is restored, and rows go on as they would have."""
 
+import numpy as np
 import pytest
 from privstream.mechanisms.checks import SnapshotError
-from stored_states import EXAMPLES, FOLDER, MORE, Stored, all_stages, names_of, read, rest_of, stage_of
+from stored_states import EXAMPLES, FOLDER, MORE, Stored, all_stages, longer, names_of, read, rest_of, stage_of
 
 FILES = {path.name.removesuffix(".json.gz"): read(path) for path in sorted(FOLDER.glob("*.json.gz"))}
 NEWEST = FILES["0.1.0"]
@@ -35,5 +36,6 @@ def test_options_are_the_same_however_they_are_written() -> None:
     assert len(same) == 8
     for changes in ({"epsilon": 30}, {"window": 10.0}, {"beta": 0.01}, {"streams": None}):
         assert stage_of("counts", "PublishFound", **changes).keys.options == same, changes
+    assert longer("ranges", standing=np.array([(1, 64)])).fingerprint == longer("ranges").fingerprint
     for changes in ({"epsilon": 30.5}, {"beta": 0.02}, {"shards": 3}, {"top": 5}):
         assert stage_of("counts", "PublishFound", **changes).keys.options != same, changes

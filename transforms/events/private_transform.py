@@ -10,6 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
@@ -162,8 +163,9 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
         defaults = inspect.signature(type(self)).parameters
-        given = {name: value for name, value in self._given.items() if value != defaults[name].default}
-        return hashlib.blake2b(json.dumps(_plain(given), sort_keys=True).encode(), digest_size=8).digest()
+        given = {name: _plain(value) for name, value in self._given.items()}
+        given = {name: value for name, value in given.items() if value != _plain(defaults[name].default)}
+        return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
     @property
     def event_fields(self) -> EventFields:
@@ -288,7 +290,7 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [_plain(each) for each in value]
-    if isinstance(value, int | float | Timestamp):
+    if isinstance(value, Real | Timestamp):
         value = float(value)
     return value if isinstance(value, str | float | None) else type(value).__name__
 
