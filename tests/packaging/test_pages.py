@@ -69,7 +69,8 @@ def test_programs_of_deploy_are_called_as_they_can_be() -> None:
     }
     assert len(calls) > 5
     for script, *words in calls:
-        done = subprocess.run([sys.executable, ROOT / script, *words, "--help"], capture_output=True, check=False)
+        own = words[: words.index("--")] if "--" in words else words
+        done = subprocess.run([sys.executable, ROOT / script, *own, "--help"], capture_output=True, check=False)
         assert done.returncode == 0, (script, words, done.stderr)
 
 
@@ -100,6 +101,22 @@ def test_the_first_answer_is_given(tmp_path, monkeypatch, capfd):
     shown, printed = answer.splitlines(), capfd.readouterr().out.splitlines()
     assert [line.split() for line in printed[:2]] == [line.split() for line in shown[:2]]
     assert any("night market" in line for line in printed[3:])
+
+
+@pytest.mark.slow
+def test_the_monitor_of_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_text("0123456789abcdef" * 2)
+    Path("key").chmod(0o600)
+    ((_, text),) = blocks(README, "yaml")
+    Path("monitor.yaml").write_text(text)
+    ((_, block),) = blocks(README, "sh")
+    assert main(shlex.split(block.splitlines()[1])[1:]) == 0
+    assert main(["run", "monitor.yaml"]) == 0
+    names = {path.stem for path in Path("answers").glob("*.csv")}
+    assert names == {"searches", "ranks", "half_day", "risers", "outbreak"}
+    assert ",alert," in Path("answers/outbreak.csv").read_text()
+    assert len(Path("key.ledger.jsonl").read_text().splitlines()) == 1
 
 
 LINES = """Customer No;Page viewed;Visited at;Basket
