@@ -114,7 +114,7 @@ def test_the_monitor_of_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.
     assert main(shlex.split(block.splitlines()[1])[1:]) == 0
     assert main(["run", "monitor.yaml"]) == 0
     names = {path.stem for path in Path("answers").glob("*.csv")}
-    assert names == {"searches", "ranks", "half_day", "risers", "outbreak"}
+    assert names == {"searches", "ranks", "risers", "outbreak"}
     assert ",alert," in Path("answers/outbreak.csv").read_text()
     assert len(Path("key.ledger.jsonl").read_text().splitlines()) == 1
 
