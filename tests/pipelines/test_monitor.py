@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, largest_shift
+from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.cli import main
@@ -163,6 +164,23 @@ def test_parts_that_are_not_gaussian_are_within_the_total() -> None:
     pure = calibrate([Asked("a", 2.0, Pure), Asked("b", 1.0, Pure)], 1.0, 0.0)
     assert [each.epsilon for each in pure.questions] == [0.666666, 0.333333]
     assert pure.guarantee.curve == PureDp(0.666666 + 0.333333)
+
+
+class Slack:
+    """A transform with Gaussian noise, and a slack of half of its delta."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        curve = SlackCurve(curve=GaussianCurve(shift=largest_shift(epsilon, delta / 2)), slack=0.499 * delta)
+        self.guarantee = PrivacyGuarantee(
+            unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=delta, curve=curve
+        )
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0, 100.0])
+def test_the_curve_of_a_monitor_promises_its_total(epsilon: float) -> None:
+    """Where epsilons are large, slack costs more in the composition than in the sum: the ledger must be readable."""
+    found = calibrate([Asked("a", 1.0, Slack), Asked("b", 2.0, Slack)], epsilon, 1e-6).guarantee
+    assert read_guarantee(guarantee_record(found)) == found
 
 
 def test_epsilons_add_up_for_the_unit_of_all_questions() -> None:
