@@ -30,6 +30,11 @@ TRIES = 30
 DIGITS = 6
 FINEST_GRID, GRID_POINTS = 1e-4, 200_000
 
+
+MIXED = (
+    "unit must be the same in questions that share a delta: one that protects persons and one that protects events, or "
+    "other neighbours, would need a larger one"
+)
 TOO_SMALL = "epsilon or delta of privacy must be larger for so many questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
@@ -153,10 +158,10 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
     interval = max(FINEST_GRID, plain / GRID_POINTS)
     curve: PrivacyCurve = joint_curve([each.known_curve for each in turned], interval) if delta else PureDp(plain)
     cost = curve.epsilon(delta) if delta else math.inf
-    if (
-        enough and plain < cost
-    ):  # slack of a large epsilon, or losses that a grid rounds up: the curve must say the same
+    if enough and plain < cost:  # slack of a large epsilon, or losses that a grid rounds up: the curve says the same
         cost, curve = plain, PointCurve(at_epsilon=plain, at_delta=delta) if delta else curve
+    if not math.isfinite(cost):
+        raise ValueError(MIXED)
     whole = replace(
         turned[0],
         epsilon=cost,

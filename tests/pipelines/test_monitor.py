@@ -102,6 +102,15 @@ def test_a_number_of_windows_is_the_end_of_every_question(tmp_path: Path) -> Non
         read_monitor(monitor(tmp_path, HEAD.replace("max_", "end: 2026-01-02\nmax_") + LATENCY), str(tmp_path))
 
 
+def test_units_that_cannot_share_a_delta_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A change by a person that is told as one event more and one less costs more delta than there is."""
+    head = HEAD.replace("max_contributions: 4\n", "")
+    one = PAGES.replace("forget: true", "unit: event")
+    other = "  size: {question: counts, max_contributions: 2}\n"
+    assert main(["plan", monitor(tmp_path, head + one.replace(", share: 3", "") + other)]) == 2
+    assert "unit must be the same in questions that share a delta" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The parts cost at most the total, nearly all of it, and a larger share has a smaller error."""
