@@ -15,7 +15,7 @@ mean. `weekly_noise` is what `weekly` would be if the share that counts were kno
 `used_up_holds`: of the intervals of how many people have used up their limit, how many hold that number. Means over
 keys.
 
-Writes full_counts.csv to benchmarks/results.
+Writes full_counts.csv and full_counts.png to benchmarks/results.
 """
 
 import shlex
@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from _purchases import START, WEEK, Purchases
 from _report import parser, print_table, results_folder, write_csv
+from matplotlib.figure import Figure
 from privstream.pipelines import cli
 
 MANY = 100
@@ -155,6 +156,25 @@ def results(shop: Shop, tastes: str, keys: int) -> Iterator[dict[str, Any]]:
         yield {**common, "window_limit": limited, **means}
 
 
+def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw how many intervals hold the truth: those of counts, and those of full numbers."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    by_week = ["" if str(line["window_limit"]) != "True" else ", limit by week" for line in lines]
+    names = [f"{line['tastes']}, share {line['full_share']}{more}" for line, more in zip(lines, by_week, strict=True)]
+    for shift, name, colour in ((-0.2, "counts_hold", "#d55e00"), (0.2, "full_holds", "#0072b2")):
+        label = "lower to upper" if name == "counts_hold" else "full_lower to full_upper"
+        axes.barh(
+            np.arange(len(lines)) + shift, [100 * float(line[name]) for line in lines], 0.4, color=colour, label=label
+        )
+    axes.set_yticks(range(len(lines)), names)
+    axes.invert_yaxis()
+    axes.axvline(95, color="#555555", linewidth=0.8)
+    axes.set_xlabel("intervals that hold the number of all people, %")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     """Run all."""
     options = parser(__doc__)
@@ -162,13 +182,15 @@ def main() -> None:
     arguments = options.parse_args()
     lines = []
     for tastes, heavy in TASTES.items():
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as scratch:
             customers = 1_500 if arguments.quick else 5_000
-            shop = Shop(Path(folder), Purchases(customers=customers, mean=21.0, largest=300, heavy_alone=heavy))
+            shop = Shop(Path(scratch), Purchases(customers=customers, mean=21.0, largest=300, heavy_alone=heavy))
             shop.prepare()
             lines += list(results(shop, tastes, 1 if arguments.quick else arguments.keys))
     print_table("full numbers at suggested limits", lines)
-    write_csv(results_folder(arguments) / "full_counts.csv", lines)
+    folder = results_folder(arguments)
+    write_csv(folder / "full_counts.csv", lines)
+    draw(lines, folder / "full_counts.png")
 
 
 if __name__ == "__main__":

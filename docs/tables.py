@@ -82,6 +82,9 @@ def option_tables() -> str:
     for spec in SPECS:
         parser = argparse.ArgumentParser(add_help=False)
         run_command(spec).add_arguments(parser)
+        for either in parser._mutually_exclusive_groups:
+            for action in either._group_actions:
+                action.required = either.required
         for group in parser._action_groups:
             for action in group._group_actions:
                 title = (group.title or "").partition(" (")[0]
@@ -108,8 +111,12 @@ def _defaults(actions: dict[str, argparse.Action]) -> str:
     by_default: dict[str, list[str]] = defaultdict(list)
     for word, action in actions.items():
         default = f"{action.default:g}" if isinstance(action.default, float) else action.default
-        none = "required" if action.required else "none"
-        by_default[none if default is None or default is False else f"`{default}`"].append(word)
+        shown = "required" if action.required else "none"
+        if default is argparse.SUPPRESS:  # an option that stands for another one
+            shown = "none"
+        elif default is not None and default is not False:
+            shown = f"`{default}`"
+        by_default[shown].append(word)
     if len(by_default) == 1:
         return next(iter(by_default))
     most = max(by_default, key=lambda default: len(by_default[default]))

@@ -97,6 +97,7 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
 
     Raises:
         TypeError: its curve is of a kind that cannot be written.
+        ValueError: its curve does not promise its epsilon and delta, so that nobody could read it again.
 
     Example:
         >>> one = PrivacyGuarantee(
@@ -108,6 +109,8 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
         PureDp(at_epsilon=0.5, at_delta=0.0)
     """
     curve = None if guarantee.curve is None else _plain(guarantee.curve)
+    if guarantee.curve is not None:
+        _check_promise(guarantee.curve, guarantee.neighbouring, guarantee.epsilon, guarantee.delta)
     return {"version": VERSION} | guarantee.to_dict() | {"curve": curve}
 
 

@@ -106,6 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+NO_DELTA = "; give --delta, or --people N, the most people that there can be, from which it follows"
+
+
 def _names_monitor(given: list[str]) -> bool:
     """Tell whether a command is about a monitor."""
     return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith((".yaml", ".yml"))
@@ -190,5 +193,6 @@ def _fail(known: argparse.Namespace, others: list[str], error: Exception) -> int
     if isinstance(error, UsageError):
         beams = [word.removeprefix("--").partition("=")[0] for word in others if word.startswith("--")]
         text = with_dashes(text, [*vars(known), *beams])
+        text += NO_DELTA if text.startswith("--delta must be > 0") else ""
     say(one_line(f"privstream {' '.join(words)}: error: {what}{text}"))
     return error.status if isinstance(error, CommandError) else CommandError.status

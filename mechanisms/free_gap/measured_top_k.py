@@ -14,7 +14,7 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureDp, largest
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, PureDp, largest
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.query_mechanism import PUBLIC_ORDER
@@ -129,11 +129,16 @@ class MeasuredTopK:
         """All (epsilon, delta) of all releases together."""
         if self.delta == 0:
             return PureDp(self.epsilon)
-        counts: PrivacyCurve = PureDp(self.epsilon * self.measure_share)
-        interval = noisy_counts.grid(self.epsilon, self._charges)
+        selections = self._selections(self.selection.epsilon)
         if isinstance(self.measurement, DiscreteGaussian):
             counts = noisy_counts.count_curve(self.measurement.sigma, self._charges, self.neighbouring)
-        return ComposedCurve(curves=(self._selections(self.selection.epsilon), counts), interval=interval)
+            interval = noisy_counts.grid(self.epsilon, counts.releases)  # that sigma was solved on
+            return ComposedCurve(curves=(selections, counts), interval=interval)
+        interval = noisy_counts.grid(self.epsilon, self._charges)
+        found = ComposedCurve(curves=(selections, PureDp(self.epsilon * self.measure_share)), interval=interval)
+        if found.delta(self.epsilon) <= self.delta:
+            return found
+        return PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)  # the grid rounds pure losses up
 
     @functools.cached_property
     def selection(self) -> NoisyTopK:

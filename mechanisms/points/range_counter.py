@@ -265,6 +265,11 @@ def consistent_counts(
     return np.asarray(counts[len(starts) :] - counts[: len(starts)])
 
 
+def _is_range(value: object) -> bool:
+    """Tell whether a value is two integers."""
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int | np.integer) for end in value)
+
+
 def _prefixes(edges: Integers, universe: int, height: int, noisy: NoisyCounts, is_set: bool) -> Integers:
     """Return the measure of [0, edge) for increasing edges."""
 
@@ -383,6 +388,8 @@ class RangeCounter(PointMechanism[RangeState]):
         checks.probability("delta", self.delta, zero=True)
         self._check_points()
         checks.boolean("consistent", self.consistent)
+        if not isinstance(self.asked, tuple) or not all(_is_range(each) for each in self.asked):
+            raise TypeError(f"asked must be a tuple of ranges, each of two integers, got {self.asked!r}")
         if self.asked and self.consistent:
             raise ValueError("asked must be empty with consistent, whose counts are those of all dyadic intervals")
         _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn

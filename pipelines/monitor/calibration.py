@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, PureDp, SlackCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import (
+    GaussianCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureDp,
+    SlackCurve,
+    largest_shift,
+)
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.joint import joint_curve
 from privstream.mechanisms.privacy.units import PrivacyUnit
@@ -23,6 +30,11 @@ TRIES = 30
 DIGITS = 6
 FINEST_GRID, GRID_POINTS = 1e-4, 200_000
 
+
+MIXED = (
+    "unit must be the same in questions that share a delta: one that protects persons and one that protects events, or "
+    "other neighbours, would need a larger one"
+)
 TOO_SMALL = "epsilon or delta of privacy must be larger for so many questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
@@ -145,10 +157,14 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
         return Calibrated(tuple(paid), turned[0])
     interval = max(FINEST_GRID, plain / GRID_POINTS)
     curve: PrivacyCurve = joint_curve([each.known_curve for each in turned], interval) if delta else PureDp(plain)
-    composed = curve.epsilon(delta) if delta else math.inf
+    cost = curve.epsilon(delta) if delta else math.inf
+    if enough and plain < cost:  # slack of a large epsilon, or losses that a grid rounds up: the curve says the same
+        cost, curve = plain, PointCurve(at_epsilon=plain, at_delta=delta) if delta else curve
+    if not math.isfinite(cost):
+        raise ValueError(MIXED)
     whole = replace(
         turned[0],
-        epsilon=min(composed, plain if enough else math.inf),
+        epsilon=cost,
         delta=delta,
         limits=tuple(dict.fromkeys(f"{one.name}: {limit}" for one in paid for limit in one.transform.guarantee.limits)),
         public=tuple(dict.fromkeys(public for one in turned for public in one.public)),

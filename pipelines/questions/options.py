@@ -18,6 +18,9 @@ from privstream.pipelines.terminal import NOTE, say
 WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
+LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
+"""The deltas of all people together are 1 in so many; and there are no more people than that."""
+
 NOISE, STREAMS, UNIT = "noise", "streams", "unit"
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
@@ -65,7 +68,35 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
     """Add options to a parser, each under its heading."""
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for option in options:
-        add_option(groups[GROUP_OF.get(option.name, ANSWERS)], option)
+        group = groups[GROUP_OF.get(option.name, ANSWERS)]
+        if option.name == "delta":
+            _add_delta(group, option)
+        else:
+            add_option(group, option)
+
+
+def _add_delta(group: argparse._ArgumentGroup, option: Option) -> None:
+    """Add delta, or the number of people in its place."""
+    either = group.add_mutually_exclusive_group(required=option.default is REQUIRED)
+    add_option(either, option._replace(default=None if option.default is REQUIRED else option.default))
+    either.add_argument(
+        "--people",
+        dest=option.name,
+        type=parsed(delta_of_people),
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help=f"in place of --delta: a public number that the people are at most; delta is 1 / ({LEFT_TO_CHANCE} N)",
+    )
+
+
+def delta_of_people(text: str) -> float:
+    """Return the delta that is promised to each of so many people; those of all of them together are 1 in a hundred."""
+    people = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= people <= MOST_PEOPLE:
+        raise ValueError(f"must be a whole number from 1 to {MOST_PEOPLE:,}")
+    delta = 1 / (LEFT_TO_CHANCE * people)
+    say(f"{NOTE}delta is {delta:g}, 1 / ({LEFT_TO_CHANCE} people): those of all {people:,} are 1 / {LEFT_TO_CHANCE}")
+    return delta
 
 
 def unit_of_privacy(text: str) -> str:

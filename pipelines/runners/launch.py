@@ -57,6 +57,12 @@ TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
+OUT_OF_MEMORY = (
+    "the run ran out of memory, and no file is half-written. What is remembered grows with items that are not found "
+    "yet and with people who have used up their limits, until the run or a period of --renew_every ends: shorter ones "
+    "need less, and workers of a cluster share it"
+)
+
 INSTEAD = {"--windows": ": this command takes --end, where its last window ends"}
 """What stands in place of an option that other commands have."""
 
@@ -237,6 +243,8 @@ def _cause(error: BaseException) -> str:
     ours = source.startswith("raise ") and path.startswith(OURS)
     if message and (ours or not WORKER.search(text)):
         return message
+    if _kind(error).endswith("MemoryError"):
+        return OUT_OF_MEMORY
     where = f" at `{source}`" if path else ""
     return f"the run failed with {_kind(error)}{where}; --traceback shows more, and may show records"
 

@@ -238,6 +238,14 @@ def test_another_curve_is_refused():
         guarantee_record(one)
 
 
+def test_what_could_not_be_read_is_not_written():
+    """A ledger with a curve that promises less than its guarantee would be refused ever after."""
+    curve = PureDp(0.6)
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=curve)
+    with pytest.raises(ValueError, match=r"^curve must promise delta 0 at epsilon 0\.5, got 0\.06"):
+        guarantee_record(one)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

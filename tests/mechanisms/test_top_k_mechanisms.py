@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK, gaps_between, leaders
+from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
@@ -228,6 +229,17 @@ def test_with_delta_there_is_less_noise_and_what_dp_accounting_composes_is_withi
         shrunk = replace(mechanism)
         shrunk.__dict__["measurement"] = DiscreteGaussian(mechanism.measurement.sigma * 0.7)
         assert composed_delta(shrunk) > 1e-6  # with 30% less noise the promise would be broken
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "releases", "neighbouring"),
+    [(3.71696, 4, "add_remove"), (1.0, 1, "add_remove"), (2.0, 4, "replace_one")],
+)
+def test_the_curve_promises_what_the_guarantee_says(epsilon, releases, neighbouring):
+    """Rounded losses do not promise less: else the ledger could not be read after such a run."""
+    mechanism = MeasuredTopK(epsilon=epsilon, delta=1.5e-5, releases=releases, neighbouring=neighbouring)
+    assert read_guarantee(guarantee_record(mechanism.guarantee)) == mechanism.guarantee
+    assert mechanism.guarantee.curve.delta(epsilon) <= 1.5e-5 * (1 + 1e-9)
 
 
 def test_a_sigma_that_cannot_be_drawn_is_never_lowered(monkeypatch):

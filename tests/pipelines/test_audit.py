@@ -230,7 +230,7 @@ class TestWholeRuns:
     def test_a_limit_that_is_off_by_one_is_refuted(self, monkeypatch):
         within = contributions.within_limit
         monkeypatch.setattr(
-            contributions, "within_limit", lambda people, limit, used, draws: within(people, limit + 1, used, draws)
+            contributions, "within_limit", lambda people, limit, *rest, **more: within(people, limit + 1, *rest, **more)
         )
         assert fitted("counts", 0, 1600).verdict == REFUTED
 

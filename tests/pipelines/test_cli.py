@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -194,6 +195,18 @@ def test_the_error_of_a_failed_run_quotes_no_record(
     shown = capfd.readouterr()
     for text in (str(raised.value), shown.out, shown.err, caplog.text):
         assert SECRET not in text
+
+
+class TakeMemory(beam.DoFn):
+    """Asks for more memory than any machine has."""
+
+    def process(self, element: str) -> None:
+        np.empty(1 << 58)
+
+
+def test_a_run_that_needs_more_memory_than_there_is_says_what_to_do() -> None:
+    with pytest.raises(RunError, match=r"ran out of memory, and no file is half-written.* shorter ones need less"):
+        launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | beam.ParDo(TakeMemory()))
 
 
 def test_the_error_of_a_check_is_shown_as_it_is() -> None:

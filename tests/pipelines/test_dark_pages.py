@@ -104,7 +104,7 @@ def test_names_of_colours_in_words_stay() -> None:
 def test_a_page_follows_the_scheme_and_paper_is_light(tmp_path: Path) -> None:
     one = section(read_result(str(write(tmp_path, "cardinality"))), None)
     page = tmp_path / "page.html"
-    page.write_text(render(title="", date="", version="", sections=[one], costs=None))
+    page.write_text(render(title="", date="", version="", sections=[one], costs=None, together=[]))
     brightness = {}
     with Chromium(tmp_path / "profile") as browser:
         for media, scheme in (("screen", "light"), ("screen", "dark"), ("print", "dark")):

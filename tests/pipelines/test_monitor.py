@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, largest_shift
+from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.cli import main
@@ -101,6 +102,15 @@ def test_a_number_of_windows_is_the_end_of_every_question(tmp_path: Path) -> Non
         read_monitor(monitor(tmp_path, HEAD.replace("max_", "end: 2026-01-02\nmax_") + LATENCY), str(tmp_path))
 
 
+def test_units_that_cannot_share_a_delta_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A change by a person that is told as one event more and one less costs more delta than there is."""
+    head = HEAD.replace("max_contributions: 4\n", "")
+    one = PAGES.replace("forget: true", "unit: event")
+    other = "  size: {question: counts, max_contributions: 2}\n"
+    assert main(["plan", monitor(tmp_path, head + one.replace(", share: 3", "") + other)]) == 2
+    assert "unit must be the same in questions that share a delta" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The parts cost at most the total, nearly all of it, and a larger share has a smaller error."""
@@ -163,6 +173,23 @@ def test_parts_that_are_not_gaussian_are_within_the_total() -> None:
     pure = calibrate([Asked("a", 2.0, Pure), Asked("b", 1.0, Pure)], 1.0, 0.0)
     assert [each.epsilon for each in pure.questions] == [0.666666, 0.333333]
     assert pure.guarantee.curve == PureDp(0.666666 + 0.333333)
+
+
+class Slack:
+    """A transform with Gaussian noise, and a slack of half of its delta."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        curve = SlackCurve(curve=GaussianCurve(shift=largest_shift(epsilon, delta / 2)), slack=0.499 * delta)
+        self.guarantee = PrivacyGuarantee(
+            unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=delta, curve=curve
+        )
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0, 100.0])
+def test_the_curve_of_a_monitor_promises_its_total(epsilon: float) -> None:
+    """Where epsilons are large, slack costs more in the composition than in the sum: the ledger must be readable."""
+    found = calibrate([Asked("a", 1.0, Slack), Asked("b", 2.0, Slack)], epsilon, 1e-6).guarantee
+    assert read_guarantee(guarantee_record(found)) == found
 
 
 def test_epsilons_add_up_for_the_unit_of_all_questions() -> None:

@@ -83,7 +83,7 @@ def test_a_pipeline_gets_a_table_for_each_question() -> None:
     assert (monitor.guarantee.epsilon, set(monitor.guarantees)) == (8, {"pages", "present"})
 
     def whole(rows: list[Any]) -> None:
-        assert len(rows) == 4 and {row.item for row in rows} == {"de,/a", "fr,/b"}
+        assert len(rows) == 4 and {row.item for row in rows} == {"de, /a", "fr, /b"}
 
     def sizes(rows: list[Any]) -> None:
         assert len(rows) == 2 and all(10 < row.estimate < 200 for row in rows)

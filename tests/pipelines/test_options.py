@@ -422,7 +422,12 @@ def offered_taken(name: str) -> list[argparse.Action]:
     """Return the options of a command that need not be given."""
     parser = Parser(prog=name)
     cli.load(cli.COMMANDS[name][0]).add_arguments(parser)
-    return [each for each in parser._actions if not each.required and each.dest not in ("help", *NEED_A_SERVER)]
+    apart = ("help", *NEED_A_SERVER)
+    return [
+        each
+        for each in parser._actions
+        if not each.required and each.dest not in apart and each.option_strings != ["--people"]  # in place of --delta
+    ]
 
 
 @pytest.fixture
@@ -527,6 +532,31 @@ def test_usage_names_what_must_be_given(words: list[str], capsys: pytest.Capture
         cli.main(words)
     needed = re.findall(r"--\w+", capsys.readouterr().err.split(";")[0])
     assert [option for option in re.findall(r"--\w+", usage) if option != "--help"] == needed
+
+
+def test_delta_follows_from_the_people_that_there_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the same run as with that delta; one of both is asked for, and both together are refused."""
+    monkeypatch.chdir(tmp_path)
+    line = "plan counts --epsilon 1 --max_contributions 4 --windows 4 --json"
+    assert cli.main([*line.split(), "--people", "10000"]) == 0
+    by_people = capsys.readouterr()
+    assert "delta is 1e-06, 1 / (100 people): those of all 10,000 are 1 / 100" in by_people.err
+    assert cli.main([*line.split(), "--delta", "1e-6"]) == 0
+    assert capsys.readouterr().out == by_people.out
+    assert cli.main(line.split()) == 2
+    assert "--delta must be > 0" in (shown := capsys.readouterr().err) and "--people N" in shown
+    for more, message in (
+        ("--people 5 --delta 1e-6", "argument --delta: not allowed with argument --people"),
+        ("--people 0", "argument --people: must be a whole number from 1 to 100,000,000,000, got '0'"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*line.split(), *more.split()])
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["plan", "heavy-hitters", "--epsilon", "1"])
+    assert "one of the arguments --delta --people is required" in capsys.readouterr().err
 
 
 ONE_OF_EACH = (["heavy-hitters"], ["plan"], ["plan", "counts"], ["report"], ["budget"])

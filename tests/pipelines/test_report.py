@@ -420,7 +420,7 @@ def page() -> str:
     section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]}}
     section |= {"columns": [(HARMFUL, HARMFUL)], "rows": [[HARMFUL]], "all_rows": 1, "facts": [(HARMFUL, HARMFUL)]}
     section |= {"parameters": [(HARMFUL, HARMFUL)], "truth": True, "rules": {"names": [HARMFUL], "rows": [[HARMFUL]]}}
-    return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None)
+    return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None, together=[])
 
 
 @pytest.mark.slow

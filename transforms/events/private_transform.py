@@ -162,9 +162,9 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     @property
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
-        defaults = inspect.signature(type(self)).parameters
+        defaults = {name: _plain(one.default) for name, one in inspect.signature(type(self)).parameters.items()}
         given = {name: _plain(value) for name, value in self._given.items()}
-        given = {name: value for name, value in given.items() if value != _plain(defaults[name].default)}
+        given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
     @property
