@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-NO_DELTA = "; give --delta, or --people N, the most people that there can be, from which it follows"
+NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
 
 
 def _names_monitor(given: list[str]) -> bool:

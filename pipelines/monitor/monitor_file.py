@@ -19,7 +19,7 @@ from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_d
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
-from privstream.pipelines.questions.options import options_of
+from privstream.pipelines.questions.options import UNIT, options_of
 from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run import given_to, settled
@@ -44,6 +44,9 @@ SHARED = (
     *("max_contributions", "participation_cap", "neighbouring", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
+
+OF_A_PERSON = ("max_contributions", "participation_cap")
+"""Those of them that are limits of a person, which a question that protects events has not."""
 
 OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
 """Keys of the file that stand for options of a run, which may be given in their place."""
@@ -270,7 +273,10 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     known = keys_of(spec)
     document.check_keys(keys, known)
     own = [option.name for option in options_of(spec)]
-    options = {key: document.content[key] for key in SHARED if key in own and key in document.content}
+    arguments = spec.signature.arguments
+    unit = given.get(UNIT, document.content.get(UNIT, arguments[UNIT].default if UNIT in arguments else None))
+    shared = [key for key in SHARED if key in own and not (unit == "event" and key in OF_A_PERSON)]
+    options = {key: document.content[key] for key in shared if key in document.content}
     options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
     options |= _conditions(document, keys)
     for field in FIELDS:

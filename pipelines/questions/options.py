@@ -19,7 +19,7 @@ WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
 LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
-"""The deltas of all people together are 1 in so many; and there are no more people than that."""
+"""The deltas of all people add up to 1 in so many; and there are no more people than that."""
 
 NOISE, STREAMS, UNIT = "noise", "streams", "unit"
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
@@ -85,17 +85,18 @@ def _add_delta(group: argparse._ArgumentGroup, option: Option) -> None:
         type=parsed(delta_of_people),
         default=argparse.SUPPRESS,
         metavar="N",
-        help=f"in place of --delta: a public number that the people are at most; delta is 1 / ({LEFT_TO_CHANCE} N)",
+        help="in place of --delta: a public upper bound on the number of people, or of events where these are "
+        f"protected; delta is 1 / ({LEFT_TO_CHANCE} N)",
     )
 
 
 def delta_of_people(text: str) -> float:
-    """Return the delta that is promised to each of so many people; those of all of them together are 1 in a hundred."""
+    """Return the delta that is promised to each of so many people: over all of them it adds up to 1 in a hundred."""
     people = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= people <= MOST_PEOPLE:
         raise ValueError(f"must be a whole number from 1 to {MOST_PEOPLE:,}")
     delta = 1 / (LEFT_TO_CHANCE * people)
-    say(f"{NOTE}delta is {delta:g}, 1 / ({LEFT_TO_CHANCE} people): those of all {people:,} are 1 / {LEFT_TO_CHANCE}")
+    say(f"{NOTE}delta is {delta:g}, 1 / ({LEFT_TO_CHANCE} x {people:,}), from --people")
     return delta
 
 

@@ -86,7 +86,7 @@ class TakeReading(beam.DoFn):
 def _place(fields: FieldMapping, content: str) -> str:
     """Return the name of the column with what a question reads, among those of all questions."""
     field = fields.item if content == "item" else fields.contents()[content]
-    return f"{content} {field}{' or none' * (content == 'value' and fields.optional_value)}"
+    return f"{content}{'?' * (content == 'value' and fields.optional_value)} {field}"
 
 
 def _kept(number: int) -> str:

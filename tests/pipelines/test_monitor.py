@@ -102,6 +102,16 @@ def test_a_number_of_windows_is_the_end_of_every_question(tmp_path: Path) -> Non
         read_monitor(monitor(tmp_path, HEAD.replace("max_", "end: 2026-01-02\nmax_") + LATENCY), str(tmp_path))
 
 
+def test_limits_of_a_person_are_not_for_questions_about_events(tmp_path: Path) -> None:
+    """A limit that holds for all is passed over by a question that protects events, as histogram does by default."""
+    events = "  all: {question: histogram, domain: [a, b]}\n  each: {question: counts, unit: event}\n"
+    found = read_monitor(monitor(tmp_path, HEAD + PAGES + events), str(tmp_path)).questions
+    assert [each.options.max_contributions for each in found] == [4, None, None]
+    with pytest.raises(ValueError, match="max_contributions must not be given"):
+        wrong = "  each: {question: counts, unit: event, max_contributions: 2}\n"
+        read_monitor(monitor(tmp_path, HEAD + wrong), str(tmp_path)).questions[0].transform(1.0, 1e-7)
+
+
 def test_units_that_cannot_share_a_delta_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A change by a person that is told as one event more and one less costs more delta than there is."""
     head = HEAD.replace("max_contributions: 4\n", "")
