@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
@@ -36,7 +37,9 @@ from privstream.pipelines.questions.run import (
     row_type_of,
     settled,
     shaping,
+    shared_evenly,
     transform_of,
+    workers_of,
     write_guarantee,
 )
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
@@ -66,7 +69,7 @@ class RunCommand:
         name_job(options, _job_name(arguments))
         try:
             with clock("checking options and input"):
-                run = self._check(arguments)
+                run = self._check(arguments, options)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
         (asked,) = run.questions
@@ -94,11 +97,12 @@ class RunCommand:
             say(send(asked.destination, arguments.output))
         self._report(run, counted)
 
-    def _check(self, arguments: argparse.Namespace) -> Run:
+    def _check(self, arguments: argparse.Namespace, options: PipelineOptions) -> Run:
         """Check the options and the input."""
         output, arguments = arguments.output, settled(self.spec, with_files(arguments))
         unbounded = is_unbounded(arguments)
         read = reader(self.spec, arguments)
+        workers = workers_of(arguments, options, read)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         guarantee_file = guarantee_path(arguments)
@@ -115,7 +119,7 @@ class RunCommand:
         label = run_label(arguments, identity, unbounded=unbounded)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
-        transform = transform_of(self.spec, given, noise, unbounded=unbounded)
+        transform = transform_of(self.spec, shared_evenly(given, workers), noise, unbounded=unbounded)
         promised = promise(self.spec, transform, arguments, self.shown)
         if unbounded and arguments.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
@@ -144,6 +148,7 @@ class RunCommand:
             questions=(asked,),
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
             letters=letters_to(arguments.dead_letter, unbounded=unbounded),
+            workers=workers,
         )
 
     def _report(self, run: Run, counted: launch.Counters) -> None:

@@ -31,7 +31,7 @@ from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform, check_streams
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -46,7 +46,7 @@ MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
 
-class KeyedCounts(PrivateTransform):
+class KeyedCounts(SharedTransform):
     """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
@@ -432,8 +432,13 @@ class KeyedCounts(PrivateTransform):
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
 
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Events by window and shard of people, what counts of them by shard of items, and rows."""
+        return Segment(self._split, KeyedBatch), Segment(self._count, Keyed), Segment(self._publish)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         if not events.is_bounded and self.mechanism.keeps_noise_from_data:
             raise ValueError(
                 "delta must be > 0 when the input is unbounded and counts are since the start: with delta = 0 noise "
@@ -457,10 +462,10 @@ class KeyedCounts(PrivateTransform):
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return self._publish(self._count(apart_in_time(batches, self.steps), apply_dofn), apply_dofn)
+        return apart_in_time(batches, self.steps)
 
     def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to what counts of them, by shard of items."""
+        """Build the stages from batches of events to what counts of them, by shard of items."""
         if not self._by_person:
             return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
