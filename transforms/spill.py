@@ -52,7 +52,7 @@ class SpillFile:
             SpillError: the folder cannot be written to.
         """
         try:
-            return cls(tempfile.TemporaryFile(dir=folder, buffering=0), folder)  # type: ignore[arg-type]
+            return cls(tempfile.TemporaryFile(dir=folder, buffering=0), folder)
         except OSError as error:
             raise _unwritable(folder, error) from None
 
@@ -173,7 +173,7 @@ def spilled_among(paths: Sequence[str], number: int) -> Iterator[None]:
                 file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the stack
             except OSError as error:
                 raise _unwritable(Path(path).parent.parent, error) from None
-            files.append(stack.enter_context(closing(SpillFile(file, Path(path).parent.parent, place))))  # type: ignore[arg-type]
+            files.append(stack.enter_context(closing(SpillFile(file, Path(path).parent.parent, place))))
         with _Shared.lock:
             if _Shared.own is not None:
                 raise RuntimeError("a run with several processes must be the only run of its process")

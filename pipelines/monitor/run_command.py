@@ -45,7 +45,7 @@ from privstream.pipelines.questions.input_output import (
     reader,
     send,
 )
-from privstream.pipelines.questions.options import DEFAULT_DATASET, add_key
+from privstream.pipelines.questions.options import DEFAULT_DATASET, WORKERS, add_key, add_option
 from privstream.pipelines.questions.run import (
     DRY,
     Asked,
@@ -57,7 +57,9 @@ from privstream.pipelines.questions.run import (
     row_type_of,
     settled,
     shaping,
+    shared_evenly,
     transform_of,
+    workers_of,
     write_guarantee,
 )
 from privstream.pipelines.questions.run_command import run_label
@@ -103,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--dry_run", action="store_true", help=f"{text}. The numbers are exact: guard them like the input"
     )
+    add_option(files, WORKERS)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -113,7 +116,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         try:
             with clock("sharing out the budget, checking input"):
                 monitor = read_monitor(arguments.file, folder)
-                made = MonitorRun.of(monitor, arguments)
+                made = MonitorRun.of(monitor, arguments, options)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
@@ -142,7 +145,7 @@ class MonitorRun:
     promised: Mapping[str, Any]
 
     @classmethod
-    def of(cls, monitor: MonitorFile, arguments: argparse.Namespace) -> MonitorRun:
+    def of(cls, monitor: MonitorFile, arguments: argparse.Namespace, options: PipelineOptions) -> MonitorRun:
         """Check a monitor and the options of its run.
 
         Raises:
@@ -159,6 +162,7 @@ class MonitorRun:
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields)
+        workers = workers_of(common, options, read)
         account = Account.of(common)
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
@@ -172,7 +176,10 @@ class MonitorRun:
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
-        made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
+        made = {
+            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers)
+            for each in monitor.questions
+        }
         identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
@@ -196,6 +203,7 @@ class MonitorRun:
                 questions=asked,
                 charge=partial(account.charge, identity, label, charged, noise, planned.guarantee, parts=parts),
                 letters=letters_to(common.dead_letter, unbounded=unbounded),
+                workers=workers,
             ),
             output=output,
             monitor=monitor,
@@ -294,6 +302,7 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
     found = dict.fromkeys(GIVEN) | dict(monitor.of_run) | found
     found["dataset"] = found["dataset"] or DEFAULT_DATASET
     found |= {"overwrite": arguments.overwrite, "dry_run": arguments.dry_run, "copy": None}
+    found["workers"] = getattr(arguments, "workers", 1)  # in Python there is one process
     return argparse.Namespace(**found, dead_letter=arguments.dead_letter or monitor.output.dead_letter)
 
 

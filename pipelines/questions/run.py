@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -76,6 +77,7 @@ NO_COUNTERS = (
     "the runner has reported no counters, as for a job with checkpoints, which is cancelled at its end: it is not "
     "known here how many records could not be used"
 )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -289,14 +291,13 @@ class Run:
             letters=bool(self.letters),
         )
         with Crew(self.processes, perform).working() as crew:
-            return launch.run(
-                options, build, ends, accepted, lambda: share_out(crew, share, self.read.parts(), options)
-            )
+            first = partial(share_out, crew, share, self.read, options)
+            return launch.run(options, build, ends, accepted, first)
 
     def _build(self, pipeline: beam.Pipeline, options: PipelineOptions, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write; or do of that what processes do not share."""
         if self.processes > 1:
-            self._build_all(beam.Pipeline(options=options), [beam.FlatMap(_let_go) for _ in writes])  # to check it
+            launch.check(options, partial(self._build_all, writes=[beam.FlatMap(_let_go) for _ in writes]))
             self._build_last(pipeline, writes)
         else:
             self._build_all(pipeline, writes)

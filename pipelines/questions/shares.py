@@ -1,4 +1,4 @@
-"""What processes share of a run: the segments of transforms before the last, each with its part of files or of people."""
+"""What processes share of a run: all segments of transforms but the last, each for its part of files or people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import marshal
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
@@ -20,7 +21,7 @@ from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FilePart
 from privstream.pipelines.sources.normalise import OF_READING
-from privstream.pipelines.sources.readers import ReadSome
+from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.pipelines.sources.shared_reading import TakeReading
 from privstream.transforms import DeadLetter
 from privstream.transforms.batches import StepKey
@@ -51,15 +52,16 @@ def events_for(name: str, events: PCollection[Any], fields: FieldMapping | Share
     if not isinstance(fields, SharedFields):
         return events
     take = beam.ParDo(TakeReading(fields, name)).with_output_types(pa.RecordBatch)
-    return events | stage_label(name, "Take") >> take
+    taken: PCollection[Any] = events | stage_label(name, "Take") >> take
+    return taken
 
 
 class Post:
     """What this process has sent, and what it has been sent: references to elements with their times."""
 
-    sent: defaultdict[Place, list[bytes]] = defaultdict(list)
-    received: Mapping[str, Sequence[bytes]] = {}
-    _waiting: defaultdict[Place, list[Any]] = defaultdict(list)
+    sent: ClassVar[defaultdict[Place, list[bytes]]] = defaultdict(list)
+    received: ClassVar[Mapping[str, Sequence[bytes]]] = MappingProxyType({})
+    _waiting: ClassVar[defaultdict[Place, list[Any]]] = defaultdict(list)
 
     @classmethod
     def send(cls, place: Place, element: Any) -> None:
@@ -199,7 +201,7 @@ def perform(task: bytes) -> Done:
     return Done(counted, Post.end())
 
 
-def share_out(crew: Crew, share: Share, parts: Sequence[FilePart], options: PipelineOptions) -> launch.Counters:
+def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> launch.Counters:
     """Let the processes of a crew do all segments but the last of each question; return what they have counted.
 
     This process receives what these have given.
@@ -207,13 +209,14 @@ def share_out(crew: Crew, share: Share, parts: Sequence[FilePart], options: Pipe
     Args:
         crew: the processes.
         share: what all do alike.
-        parts: of the input.
+        read: the reader of the input.
         options: of Beam.
 
     Raises:
+        InputFileError: a file has changed since it was found, or cannot be read.
         RunError: one of them failed, or was killed.
     """
-    from_first = {"options": options.get_all_options(drop_default=True)}
+    given, parts = options.get_all_options(drop_default=True), read.parts()
     counted: list[launch.Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
@@ -224,7 +227,7 @@ def share_out(crew: Crew, share: Share, parts: Sequence[FilePart], options: Pipe
                 segment=segment,
                 parts=parts[number :: crew.number] if segment == 0 else (),
                 received=dict(there[number]),
-                **from_first,
+                options=given,
             )
             for number in range(crew.number)
         ]

@@ -153,6 +153,13 @@ def run(
     return added([counters, _counted(result)])
 
 
+def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> None:
+    """Build a pipeline that does not run: what is wrong with it is raised."""
+    pipeline = beam.Pipeline(options=options)
+    with _no_folders_left(pipeline):
+        build(pipeline)
+
+
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
     """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters.
 

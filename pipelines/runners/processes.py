@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection
+from types import ModuleType
 from typing import Any, NoReturn, Self
 
 from privstream.pipelines.command import RunError
@@ -29,6 +31,7 @@ MOST = 256
 BY_ITSELF = "privstream.pipelines.questions.shares"
 """The module that every process needs."""
 
+MAIN = "__main__"
 KAFKA = f"{SCHEME}://"
 
 WITHOUT_ANSWER = (
@@ -106,9 +109,12 @@ def _load_early(modules: Sequence[str]) -> None:
 def _quiet() -> Iterator[None]:
     """Let processes that start meanwhile print nothing, for runners quote records, and take no notice of Ctrl-C.
 
-    It is for the command alone to say what has happened.
+    It is for the command alone to say what has happened. They load no main program either, which may be somebody's own,
+    without a guard: they would run it.
     """
     with ExitStack() as stack:
+        stack.callback(sys.modules.__setitem__, MAIN, sys.modules[MAIN])
+        sys.modules[MAIN] = ModuleType(MAIN)
         sys.stderr.flush()
         kept = os.dup(STANDARD_ERROR)
         stack.callback(os.close, kept)
@@ -145,10 +151,11 @@ class Crew:
         """
         with ExitStack() as stack:
             try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
                 with spill.files_for(self.number + 1) as paths:
                     stack.enter_context(spill.spilled_among(paths, 0))
                     stack.callback(self._end)
-                    self._start(paths)
+                    self._start(paths, folder)
             except spill.SpillError as error:
                 raise RunError(str(error)) from None
             yield self  # the files have no names any more: they go with the last process that has opened them
@@ -164,14 +171,14 @@ class Crew:
                 pipe.send(task)
         return self._answers()
 
-    def _start(self, paths: Sequence[str]) -> None:
-        """Start all, and wait until they have opened the files."""
+    def _start(self, paths: Sequence[str], folder: str) -> None:
+        """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
         context = _context()
         with _quiet():
             for number in range(self.number):
                 here, there = context.Pipe()
                 process = context.Process(
-                    target=_work, args=(there, paths, number + 1, self._perform), daemon=True, name=f"worker {number}"
+                    target=_work, args=(there, paths, number + 1, folder, self._perform), daemon=True
                 )
                 process.start()
                 there.close()
@@ -206,8 +213,11 @@ class Crew:
         self._processes, self._pipes = [], []
 
 
-def _work(pipe: connection.Connection, paths: Sequence[str], number: int, perform: Callable[[Any], Any]) -> None:
+def _work(
+    pipe: connection.Connection, paths: Sequence[str], number: int, folder: str, perform: Callable[[Any], Any]
+) -> None:
     """Do one task after the other, as a process of a crew."""
+    tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with spill.spilled_among(paths, number):
