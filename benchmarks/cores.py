@@ -40,7 +40,8 @@ SECONDS = 0.1
 
 LIMITED = f"""
     WITH contributions AS (
-        SELECT DISTINCT (epoch_us(time) // 1000000 - {START}) // {WINDOW} AS step, user, item FROM read_parquet('{{input}}')
+        SELECT DISTINCT (epoch_us(time) // 1000000 - {START}) // {WINDOW} AS step, user, item
+        FROM read_parquet('{{input}}')
     ), counted AS (
         SELECT step, item FROM contributions
         QUALIFY row_number() OVER (PARTITION BY user ORDER BY step, hash(user, item)) <= {LIMIT}
