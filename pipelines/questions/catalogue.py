@@ -278,8 +278,11 @@ ALERTS = QuestionSpec(
         ),
         CHARGES,
     ),
-    beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
-    only_by={"runs_stopped": "sparse_vector"},
+    beyond={
+        "runs_stopped": "runs of tests have stopped, because their budget is spent",
+        "rules_stopped": "times the rules with at_most have stopped, since people may be used up",
+    },
+    only_by={"runs_stopped": "sparse_vector", "rules_stopped": "status"},
     by_method=ALERTS_BY_METHOD,
     files=("rules",),
     by_name=("sparse_vector",),

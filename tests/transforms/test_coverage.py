@@ -147,9 +147,9 @@ def test_numbers_that_are_published_for_their_noise_say_so(name, words):
     assert words in example(name).coverage.note
 
 
-def test_rules_that_are_met_for_good_say_so():
+def test_rules_that_stop_say_so():
     rules = (AlertRule(name="outage", at_most=20),)
-    assert "met for good" in example("alerts by status", rules=rules, max_hits=1).coverage.note
+    assert "after 1 start or end of an alert" in example("alerts by status", rules=rules, max_hits=1).coverage.note
     assert example("alerts by status", rules=rules, max_hits=2).coverage.note == "", "two windows charge no more"
     assert example("alerts by status", max_hits=1).coverage.note == ""
 
