@@ -347,8 +347,8 @@ class QuantileEstimate(NamedTuple):
         quantile: which part of all values is at most as large; 0.5 for the median.
         estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
         lower, upper: an interval that contains the quantile of the values that count, of each person at most one in a
-            window, with probability 1 - beta for all rows of the stream together. Where it covers (nearly) all values,
-            tables and pictures say "nothing is known here".
+            window, with probability 1 - beta in each row by itself. Where it covers (nearly) all values, tables and
+            pictures say "nothing is known here".
     """
 
     stream: str

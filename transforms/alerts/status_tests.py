@@ -229,5 +229,5 @@ class DecideRules(SingleSteps, state="decide_rules"):
 
 
 def _segment(charges: Charges, state: RuleState) -> bytes:
-    fields = {"charges": charges.to_bytes(), "since": state.since, "changes": state.changes}
+    fields: dict[str, Any] = {"charges": charges.to_bytes(), "since": state.since, "changes": state.changes}
     return pack("rules met", SEGMENTS, fields)
