@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.plot.bands import MOST_PLACES
 from privstream.pipelines.plot.chart import (
     ALARM,
     COLOURS,
@@ -41,8 +40,8 @@ from privstream.pipelines.simulate.alerts import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
 
-MOST_DAYS = 24
-"""Beginnings of alerts that are written into the picture."""
+MOST_DAYS, MOST_POINTS = 24, 200
+"""Beginnings of alerts that are written into the picture, and points that they keep off."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,11 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
     true: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for count in sorted(picture.truth, key=lambda count: count.window_start):
         true[count.rule].append((_day(count), count.people))
+    windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
+    windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
+    windows += [(picture.span[0], picture.span[1])] if picture.span else []
+    span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
+    when = partial(picture.clocks.short, year=span is not None and picture.clocks.several_years(*span))
     with chart(stream, format, picture.clocks) as figure:
         axes = figure.add_subplot()
         labels: list[Label] = []
@@ -118,11 +122,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             alerts = [of_rule[rule] for rule in shown]
             _thresholds(axes, alerts, colour)
             _points(axes, list(chain(*alerts)), colour, marker)
-            labels += [label for rows in alerts for label in _beginnings(rows, colour, picture.clocks)]
-        windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
-        windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
-        windows += [(picture.span[0], picture.span[1])] if picture.span else []
-        span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
+            labels += [label for rows in alerts for label in _beginnings(rows, colour, when)]
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=INK)
         _stop(axes, picture.rows, span)
@@ -133,7 +133,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         key_above(axes, marks, names)
         freeze_layout(figure)
         points = [(_day(row), row.estimate) for row in picture.rows if row.estimate is not None]
-        place(axes, labels[:MOST_DAYS], points[:MOST_PLACES])
+        place(axes, labels[:MOST_DAYS], points if len(points) <= MOST_POINTS else ())
 
 
 def lasting(rows: Sequence[Alert]) -> dict[int, int]:
@@ -141,14 +141,14 @@ def lasting(rows: Sequence[Alert]) -> dict[int, int]:
     return {row.since.micros: row.window_end.micros for row in rows if row.status != ENDED}
 
 
-def _beginnings(rows: Sequence[Alert], colour: str, clocks: Clocks) -> Iterator[Label]:
+def _beginnings(rows: Sequence[Alert], colour: str, when: Callable[[float], str]) -> Iterator[Label]:
     """Yield when each alert of one rule began, in words, at its first number or, without one, at its threshold."""
     begun: set[int] = set()
     for row in rows:
         if row.status != ENDED and row.since.micros not in begun:
             begun.add(row.since.micros)
             height = row.threshold if row.estimate is None else row.estimate
-            yield Label(clocks.short(row.since.micros), [(_day(row), height)], colour)
+            yield Label(when(row.since.micros), [(_day(row), height)], colour)
 
 
 def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> None:

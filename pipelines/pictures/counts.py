@@ -97,8 +97,8 @@ def rises_in_words(last: Sequence[KeyCount], risen: Sequence[KeyCount], promise:
         return none_rose(last, back, clocks)
     told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
     return (
-        f"Rises {window_of(last, clocks)}, against {before(back)}, with intervals of 95% and the probability that more people "
-        f"have the item: {'; '.join(told)}."
+        f"Rises {window_of(last, clocks)}, against {before(back)}, with intervals of 95% and the probability that more "
+        f"people have the item: {'; '.join(told)}."
     )
 
 

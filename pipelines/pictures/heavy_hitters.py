@@ -312,17 +312,12 @@ def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Dra
         text += UNSURE
     if verdict is not None and threshold is not None:
         text = f"{text} {verdict.of_heavy(threshold)}"
-    title, values = given.title("Heavy hitters: items of many people"), f"{given.counted('people')} in a window"
-    return partial(
-        draw_bands,
-        found,
-        values=values,
-        title=title,
-        caption=text,
-        top=given.top,
-        renewals=given.renewals,
-        clocks=given.clocks,
-    )
+    words: dict[str, Any] = {
+        "values": f"{given.counted('people')} in a window",
+        "title": given.title("Heavy hitters: items of many people"),
+        "caption": text,
+    }
+    return partial(draw_bands, found, top=given.top, renewals=given.renewals, clocks=given.clocks, **words)
 
 
 PICTURE = PictureSpec(

@@ -195,6 +195,7 @@ def flag_picture(
 def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
     """Draw a line for each category, thick from when its flag went up."""
     names = list(found.thresholds)[:MOST]
+    years = found.span is not None and found.clocks.several_years(*found.span)
     with chart(stream, format, found.clocks) as figure:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
@@ -203,7 +204,7 @@ def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
                 days = [found.raised[name] / DAY, found.span[1] / DAY]
                 axes.plot(days, [place, place], color=COLOURS[0], linewidth=5, solid_capstyle="butt", zorder=2)
                 note(axes, name, [(days[0], place, found.raised[name], "up from here on")])
-                _beside(axes, place, found.clocks.short(found.raised[name]))
+                _beside(axes, place, found.clocks.short(found.raised[name], year=years))
                 axes.plot(days[:1], [place], "o", color=COLOURS[0], markersize=7, clip_on=False, zorder=3)
             if found.passed and name in found.passed:
                 day = found.passed[name] / DAY

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from privstream.pipelines.pictures.truth import share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands
-from privstream.pipelines.plot.chart import INK, chart, plural, starts_of, style_axes
+from privstream.pipelines.plot.chart import INK, chart, starts_of, style_axes
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, of_each_row
 from privstream.pipelines.simulate.simulation import ItemHolders
@@ -98,12 +98,12 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
     if drowned(rows, bar):
         reach = max(bar(row)[1] - row.estimate for row in rows)
         return (
-            f"By the {what}s, up to {reach:,.0f} people, each of the {plural(most, 'leading item')} of "
-            f"{_each(windows)} may have had nobody. Longer windows, fewer items in the "
+            f"By the {what}s, up to {reach:,.0f} people, {_leading(most)} of {_each(windows)} "
+            "may have had nobody. Longer windows, fewer items in the "
             "ranking or a larger epsilon help: privstream plan top-k says how much."
         )
     text = (
-        f"The {plural(most, 'leading item')} of {_each(windows)}; the largest ones are in colour. "
+        f"{_leading(most).capitalize()} of {_each(windows)}; the largest ones are in colour. "
         f"{meaning} What would be below 0 is cut off. Where a line has a gap, its item was not among them."
     )
     if truth is None:
@@ -119,6 +119,11 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
         f"{text}; {held.count(False):,} of {len(known):,} estimates are further from the truth than their {what}"
         f"{share_of_truth(known)}."
     )
+
+
+def _leading(most: int) -> str:
+    """Name the items of a ranking."""
+    return "the leading item" if most == 1 else f"each of the {most:,} leading items"
 
 
 def _each(windows: int) -> str:

@@ -45,7 +45,7 @@ ABREAST = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3, 9: 3}
 """How many pictures stand beside each other, by their number; four of others."""
 
 PANEL_TICKS = 3
-LONGEST_HEADINGS, LONGEST_ROW_NAME = 96, 40
+LONGEST_HEADINGS, LONGEST_ROW_NAME = 84, 40
 """Letters of the names above pictures beside each other, and of a name beside a row."""
 
 MOST_ROWS = 30
@@ -226,6 +226,7 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
     rows = -(-len(bands) // columns)
     spans = [band.span for band in bands]
     span, starts = (min(start for start, _ in spans), max(end for _, end in spans)), _starts(bands)
+    figure.supylabel(values, fontsize=9, color=INK)
     for number, band in enumerate(bands):
         axes = figure.add_subplot(rows, columns, number + 1)
         _draw(axes, band, COLOURS[number], MARKERS[number], layer=3, bounds=True)
@@ -235,7 +236,6 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
         value_axis(axes, PANEL_TICKS + 2)
         lowest = min(np.nanmin(part, initial=0.0) for part in (band.interval[0], band.points) if part is not None)
         axes.set_ylim(bottom=0.0 if lowest >= 0 else None)
-        axes.set_ylabel(values if number == 0 else "")
         if number != columns * (rows - 1):
             axes.set_xlabel("")
         if number + columns < len(bands):

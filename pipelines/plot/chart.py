@@ -241,6 +241,8 @@ def _window_ticks(clocks: Clocks, first: int, last: int, starts: Sequence[int], 
     if not starts or starts[0] != first or min(lengths) <= 1.5 * DAY:
         return []
     window = int(np.gcd.reduce(lengths))
+    if len(starts) > most and all(clocks.local(start).day == 1 for start in starts):
+        return []
     if window > 1.5 * DAY:  # all have one length, and some may be missing
         starts = range(first, last, window)
     return [*starts][:: -(-len(starts) // most)]
@@ -252,7 +254,8 @@ def _even_ticks(clocks: Clocks, first: int, last: int, most: int) -> list[int]:
     locator = dates.AutoDateLocator(tz=zone, minticks=min(4, most), maxticks=most)  # type: ignore[no-untyped-call]
     ends = [clocks.local(micros) for micros in (first, last)]
     found = [round(day * DAY) for day in locator.tick_values(*ends)]  # type: ignore[no-untyped-call]
-    return [micros for micros in found if first <= micros <= last]
+    inside = [micros for micros in found if first <= micros <= last]
+    return inside[:: -(-len(inside) // most) or 1]
 
 
 def _tick_texts(clocks: Clocks, ticks: Sequence[int]) -> list[str]:
