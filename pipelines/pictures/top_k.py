@@ -123,7 +123,7 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
 
 def _leading(most: int) -> str:
     """Name the items of a ranking."""
-    return "the leading item" if most == 1 else f"each of the {most:,} leading items"
+    return "the leading item" if most == 1 else f"the {most:,} leading items"
 
 
 def _each(windows: int) -> str:
