@@ -207,8 +207,8 @@ def _caption(picture: AlertPicture) -> str:
     """Say what is seen."""
     number = len({(row.rule, row.since) for row in picture.rows})
     parts = [
-        f"Alerts: {number:,}, of {plural(len(picture.rules), 'rule')}; thick lines show how long they last, beside the "
-        "days on which they begin. Points: numbers of people with noise"
+        f"Alerts: {number:,}, of {plural(len(picture.rules), 'rule')}; thick lines show how long they last. Points: "
+        "numbers of people with noise"
     ]
     if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
         parts.append(f" ({'; '.join(means)})")
@@ -218,6 +218,8 @@ def _caption(picture: AlertPicture) -> str:
         parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
     else:
         parts.append(". Dashed: thresholds")
+    if picture.rows:
+        parts.append("; days: when alerts begin")
     if picture.truth:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")

@@ -189,7 +189,7 @@ def test_the_day_of_an_alert_can_be_read(figures: list[Figure]) -> None:
     alerts.PICTURE.prepare(Given(stream="", rows=rows, promise=promise))(io.BytesIO(), "png")
     found = texts(figures[0])
     assert {"13 Mar", "22 Mar"} <= {*found} and "14 Mar" not in found, "the days on which alerts begin"
-    assert "beside the days on which they begin" in caption_of(figures[0])
+    assert "days: when alerts begin" in caption_of(figures[0])
 
 
 def test_the_moment_of_a_flag_can_be_read(figures: list[Figure]) -> None:
