@@ -12,7 +12,8 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.monitor_file import MonitorFile, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.views import answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import answer_views, tables_of
+from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.questions.input_output import is_unbounded
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.run import settled
@@ -36,7 +37,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
                 views, output = read_views(monitor), monitor.output
                 if not views or output is None:
                     raise monitor.document.error((), "views and output must be given")
-                paths = {view.name: os.path.join(output.folder, output.file(view.name)) for view in views}
+                paths = {
+                    view.name: os.path.join(output.folder, output.name(view.name, unbounded=False)) for view in views
+                }
                 for name, path in paths.items():
                     check_destination(path, "output.folder")
                     if not arguments.overwrite:
@@ -58,7 +61,7 @@ def _published(monitor: MonitorFile, question: Question, transform: Any) -> list
         UsageError, ValueError: there are none yet, or a run with other options has published them.
     """
     assert monitor.output is not None
-    name = question.name if is_unbounded(question.options) else monitor.output.file(question.name)
+    name = monitor.output.name(question.name, unbounded=is_unbounded(question.options))
     result = read_result(os.path.join(monitor.output.folder, name))
     if changed := _changed(question, transform, result):
         message = f"must be as in the run that has published {result.path}: {', '.join(changed)} differs"

@@ -14,7 +14,8 @@ from privstream.mechanisms.smoothing import LocalLevel
 from privstream.pipelines.cli import main
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import read_monitor
-from privstream.pipelines.monitor.views import Table, answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import Table, answer_views, tables_of
+from privstream.pipelines.monitor.views_file import read_views
 from privstream.transforms.rows import CardinalityEstimate, KeyCount, QuantileEstimate
 
 HOUR = 3600
