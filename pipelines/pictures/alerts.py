@@ -110,8 +110,15 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
         _stop(axes, picture.rows, span)
-        words = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
-        style_axes(figure, axes, span=span, window=window_of(picture.rows), **words)
+        style_axes(
+            figure,
+            axes,
+            span=span,
+            window=window_of(picture.rows),
+            values=picture.values,
+            title=picture.title,
+            caption=_caption(picture),
+        )
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
         key_above(axes, marks, names)

@@ -79,7 +79,8 @@ def draw_bands(
     title: str,
     caption: str,
     top: int = 10,
-    levels: Sequence[int] = (),
+    levels: Sequence[float] = (),
+    whole: bool = True,
 ) -> None:
     """Draw bands; those with the largest estimates in colour, at most `top` of them, the others grey.
 
@@ -92,6 +93,7 @@ def draw_bands(
         caption: below it.
         top: bands in colour and with a name, at most as many as there are colours.
         levels: values to mark with a line across.
+        whole: whether values are whole numbers on the axis.
     """
     ranked = sorted(bands, key=lambda band: (-float(np.fmax.reduce(band.estimates, initial=0.0)), band.name))
     with chart(stream, format) as (figure, axes):
@@ -114,7 +116,7 @@ def draw_bands(
         window = lengths.pop() if len(lengths) == 1 else 0
         if window and any((np.diff(band.times) % window).any() for band in bands):
             window = 0  # those of a calendar differ in length
-        style_axes(figure, axes, span=span, values=values, title=title, caption=caption, window=window)
+        style_axes(figure, axes, span=span, values=values, title=title, caption=caption, window=window, whole=whole)
         freeze_layout(figure)
         place(axes, labels[::-1], _places(ranked[:top]))
 
@@ -123,7 +125,8 @@ def too_wide(bands: Sequence[Band]) -> bool:
     """Tell whether bands would cover each other and all lines."""
     estimates = np.concatenate([band.estimates for band in bands] or [np.zeros(0)])
     known = estimates[np.isfinite(estimates)]
-    return len(bands) > 1 and len(known) > 0 and widest(bands) > WIDE * np.ptp(known)
+    several = sum(widest([band]) > 0 for band in bands) > 1
+    return several and len(known) > 0 and widest(bands) > WIDE * np.ptp(known)
 
 
 def widest(bands: Sequence[Band]) -> float:
@@ -137,7 +140,9 @@ def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
     if not widest(bands):
         return ""
     hidden = ", and are not drawn, since they would cover all lines" if too_wide(bands) else ""
-    return f" {meaning} The widest reach {widest(bands):,.0f} above and below their line{hidden}."
+    reach = widest(bands)
+    far = f"{reach:,.0f}" if reach >= 1 else f"{reach:.2g}"
+    return f" {meaning} The widest reach {far} above and below their line{hidden}."
 
 
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:

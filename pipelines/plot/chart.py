@@ -171,6 +171,7 @@ def style_axes(
     title: str,
     caption: str,
     window: int = 0,
+    whole: bool = True,
 ) -> None:
     """Draw the axes, title and caption.
 
@@ -181,12 +182,13 @@ def style_axes(
         title: above the picture, on the left.
         caption: below the picture; says what is seen.
         window: length of the windows in microseconds, if all of them have one: those of several days have the ticks.
+        whole: whether ticks of values are whole numbers.
     """
     axes.set_xticks([])
     if span is not None:
         _time_axis(axes, *span, window)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=whole))
+    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number if whole else _number))
     axes.set_ylabel(values)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
@@ -259,6 +261,11 @@ def short(text: str) -> str:
 def _whole_number(value: float, _: int | None) -> str:
     """Write a tick that is a whole number."""
     return f"{value:,.0f}"
+
+
+def _number(value: float, _: int | None) -> str:
+    """Write a tick."""
+    return f"{value:,.6g}"
 
 
 DISTANCES = (5, 16, 30, 46, 64, 84, 108, 136)

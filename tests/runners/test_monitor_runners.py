@@ -176,7 +176,8 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(
     monkeypatch.chdir(tmp_path)
     chosen = test_watch_command.options(runner)
     topics = [admin.NewTopic(name, 1, 1) for name in ("clicks", *NAMES)]
-    for made in admin.AdminClient({"bootstrap.servers": broker}).create_topics(topics).values():
+    client = admin.AdminClient({"bootstrap.servers": broker})
+    for made in client.create_topics(topics).values():
         made.result()
     Path("noise.key").write_bytes(bytes(range(32)))
     os.chmod("noise.key", 0o600)
