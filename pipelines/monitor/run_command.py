@@ -197,7 +197,7 @@ class MonitorRun:
             _asked(each, paid, given[each.name], made[each.name], fields[each.name], noise, common, output)
             for each, paid in zip(monitor.questions, planned.questions, strict=True)
         )
-        described = _described(monitor, views, answers, output, unbounded=unbounded)
+        described = described_views(monitor, views, answers, output, unbounded=unbounded)
         sent = _sent(views, answers, common, next(iter(given.values())), output)
         if unbounded:
             _check_same_views(monitor, described, output)
@@ -305,7 +305,7 @@ def view_path(output: Output, name: str, *, unbounded: bool) -> str:
     return str(FileSystems.join(output.folder, output.name(name, unbounded=unbounded)))
 
 
-def _described(
+def described_views(
     monitor: MonitorFile, views: Sequence[View], answers: Mapping[str, Table], output: Output, *, unbounded: bool
 ) -> dict[str, dict[str, Any]]:
     """Return what the guarantee file of the whole says of views: what they are made of, and what their rows are."""

@@ -13,11 +13,13 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.pipelines.monitor.monitor_file import VIEWS
 from privstream.pipelines.monitor.views import Table, View, Watch
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import REPORTED
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.clocked import ONE_KEY, SingleSteps, WithClock, join_parts, parts_of, stepped
+from privstream.transforms.timing.on_time import digest
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -147,6 +149,8 @@ class _Follow(SingleSteps, state="monitor_view"):
     def __init__(self, followed: Followed) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
         self.chain, self.tables = followed.chain, followed.tables
+        asked = [view.document.mapping((VIEWS, view.name)) for view in self.chain]
+        self.keys.options = digest(json.dumps(asked).encode())
         self.coders = {name: registry.get_coder(table.row_type) for name, table in self.tables.items()}
         self.back = {
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))

@@ -21,6 +21,7 @@ from privstream.pipelines.monitor.monitor_file import read_monitor
 from privstream.pipelines.monitor.views import Table, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import FollowView, followed
+from privstream.pipelines.report.result import read_result, results_of
 from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.pipelines.sinks.writers import WriteRows
@@ -541,6 +542,12 @@ def test_views_are_made_of_what_was_published(
         (out / f"{name}.csv").unlink()
     assert main(["views", "monitor.yaml"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("  sums:", "  more: {of: pages, over: 2h}\n  sums:"))
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 0
+    assert [path.rpartition("/")[2] for path in results_of("out")][1:] == [
+        f"{name}.csv" for name in ("sums", "outage", "lands", "more")
+    ]
+    assert len(read_result("out/more.csv").rows) == 24
     (tmp_path / "monitor.yaml").write_text(RUN.replace("max_contributions: 12", "max_contributions: 11"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 2
     assert "line 8: questions.pages: must be as in the run that has published" in capsys.readouterr().err
