@@ -1,4 +1,4 @@
-"""Stores beyond this machine, such as s3:// and hdfs://, which Beam's filesystems reach: what must be there for them."""
+"""Stores beyond this machine, which Beam's filesystems reach, such as s3:// and hdfs://: what they need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
@@ -49,6 +49,8 @@ def check_store(path: str, option: str) -> None:
     module, extra = CLIENTS.get(scheme, ("", ""))
     if module and not _installed(module):
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
+    if FileSystems._pipeline_options is None:  # a command that takes no options of Beam
+        FileSystems.set_options(PipelineOptions([]))
     try:
         FileSystems.get_filesystem(path)
     except ValueError as error:
@@ -68,8 +70,8 @@ def _put_empty(path: str) -> None:
     """Make an object without bytes: Beam would complete an upload that has no part, which S3 refuses."""
     s3 = importlib.import_module("apache_beam.io.aws.s3io")
     bucket, key = s3.parse_s3_path(path)
-    options = FileSystems.get_filesystem(path)._options
-    s3.S3IO(options=options).client.client.put_object(Bucket=bucket, Key=key, Body=b"")
+    store: Any = FileSystems.get_filesystem(path)
+    s3.S3IO(options=store._options).client.client.put_object(Bucket=bucket, Key=key, Body=b"")
 
 
 def _installed(module: str) -> bool:
