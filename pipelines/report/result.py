@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import WRITTEN
@@ -21,6 +22,7 @@ from privstream.pipelines.questions.risers import newest, risers
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
+from privstream.pipelines.stores import check_store
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
 
@@ -241,7 +243,8 @@ def read_file(file: str, result: Result) -> list[Any]:
 
 def _read_promise(path: str) -> Promise:
     """Return the guarantee file of a result, which must be there."""
-    if not os.path.exists(path):
+    check_store(path, "RESULT")
+    if not FileSystems.exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
     beside = promise_path(path)
     promise = Promise.read(beside)
