@@ -32,7 +32,7 @@ FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
 FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
-SOURCE = ("input_format", "watch", "watermark", "kafka_setting")
+SOURCE = ("query", "input_format", "watch", "watermark", "kafka_setting")
 """Keys of the data that say how they are found, which are options of commands."""
 
 WHERE = "where"

@@ -42,6 +42,7 @@ from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
     check_same_promise,
+    check_workers,
     destination,
     guarantee_path,
     input_fields,
@@ -119,7 +120,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         try:
             with clock("sharing out the budget, checking input"):
                 monitor = read_monitor(arguments.file, folder)
-                made = MonitorRun.of(monitor, arguments)
+                check_workers(monitor.questions[0].options, options)
+                made = MonitorRun.of(monitor, arguments, folder)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
@@ -152,8 +154,8 @@ class MonitorRun:
     promised: Mapping[str, Any]
 
     @classmethod
-    def of(cls, monitor: MonitorFile, arguments: argparse.Namespace) -> MonitorRun:
-        """Check a monitor and the options of its run.
+    def of(cls, monitor: MonitorFile, arguments: argparse.Namespace, folder: str) -> MonitorRun:
+        """Check a monitor and the options of its run, with a folder for temporary files.
 
         Raises:
             UsageError, ValueError, TypeError, OSError: naming the key with its line, the option or the file.
@@ -168,7 +170,7 @@ class MonitorRun:
             raise monitor.document.error((VIEWS,), "must not be given without an output on this machine")
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
-        read = _reader(monitor, given, fields)
+        read = _reader(monitor, given, fields, folder)
         account = Account.of(common)
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
@@ -416,8 +418,10 @@ def _options(question: Question, common: argparse.Namespace, output: Output, *, 
     return settled(question.spec, argparse.Namespace(**(vars(question.options) | vars(common) | own)))
 
 
-def _reader(monitor: MonitorFile, given: Mapping[str, argparse.Namespace], fields: Mapping[str, FieldMapping]) -> Any:
-    """Return what reads for all questions."""
+def _reader(
+    monitor: MonitorFile, given: Mapping[str, argparse.Namespace], fields: Mapping[str, FieldMapping], folder: str
+) -> Any:
+    """Return what reads for all questions, with a folder for temporary files."""
     first = monitor.questions[0]
     unbounded = is_unbounded(given[first.name])
     for each in monitor.questions:
@@ -426,7 +430,7 @@ def _reader(monitor: MonitorFile, given: Mapping[str, argparse.Namespace], field
     distinct = set(fields.values())
     with _errors_with_keys(monitor):
         shared = fields[first.name] if len(distinct) == 1 else SharedFields(tuple(fields.items()))
-        return reader(first.spec, given[first.name], shared)
+        return reader(first.spec, given[first.name], shared, folder=folder)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from privstream.pipelines.pictures import counts
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
-from privstream.pipelines.plot.chart import window_of
+from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.transforms.rows import ALERT, AlertState, KeyCount
@@ -43,16 +43,17 @@ def prepare(given: Given) -> Drawing:
         return counts.prepare(given)
     names = [name for name in NUMBERS if name in rows[0]._fields]
     number = next((name for name in names if any(getattr(row, name) is not None for row in rows)), names[0])
-    found, levels = _bands(rows, number), ()
+    found = _bands(rows, number)
     windows = len({row.window_start for row in rows})
-    text = f"{_number_of(len(found), 'line')} in {_number_of(windows, 'window')}.{tell_bounds(found, MEANING)}"
+    text = f"{plural(len(found), 'line')} in {plural(windows, 'window')}.{tell_bounds(found, MEANING)}"
     if any(np.isnan(band.estimates).any() for band in found):
         text += GAPS
+    alarms: Sequence[tuple[int, int]] = ()
+    levels: Sequence[float] = ()
     if isinstance(rows[0], AlertState):
-        alerts = _number_of(sum(row.state == ALERT for row in rows), "window")
-        found += _bands([row if row.state == ALERT else row._replace(value=None) for row in rows], number, ALERT)
+        alarms = tuple((row.window_start.micros, row.window_end.micros) for row in rows if row.state == ALERT)
         levels = tuple({row.threshold for row in rows})
-        text += f" Dotted: the threshold. There is an alert in {alerts}, with a line of that name."
+        text += f" Dotted: the threshold. Shaded: {plural(len(alarms), 'window')} with an alert."
     return partial(
         draw_bands,
         found,
@@ -61,33 +62,31 @@ def prepare(given: Given) -> Drawing:
         caption=text,
         top=given.top,
         levels=levels,
+        alarms=alarms,
         whole=number in ("rise", "estimate", "count"),
+        clocks=given.clocks,
     )
 
 
-def _bands(rows: Sequence[Any], number: str, name: str = "") -> list[Band]:
-    """Return a line for each item, with a band for its interval; or one of another name, without a band."""
+def _bands(rows: Sequence[Any], number: str) -> list[Band]:
+    """Return a line for each item, with a band for its interval."""
     of_item: dict[str, dict[int, Any]] = defaultdict(dict)
     for row in rows:
-        of_item[name or getattr(row, "item", "") or number][int(row.window_end.micros)] = row
-    moments = np.array(sorted({moment for each in of_item.values() for moment in each}), np.int64)
+        of_item[getattr(row, "item", "") or number][int(row.window_end.micros)] = row
+    begins = {int(row.window_end.micros): int(row.window_start.micros) for row in rows}
+    moments = np.array(sorted(begins), np.int64)
+    starts = np.array([begins[moment] for moment in moments.tolist()], np.int64)
 
     def band(item: str) -> Band:
         points = [of_item[item].get(moment) for moment in moments.tolist()]
-        found, lower, upper = (
+        found, *ends = (
             np.array([np.nan if point is None else getattr(point, field) for point in points], np.float64)
             for field in (number, *NUMBERS[number])
         )
-        reach = np.zeros(len(found)) if name else np.fmax(upper - found, found - lower)
-        return Band(item, moments, found, reach, window=window_of(rows))
+        return Band(item, moments, found, ends[1] - found, starts=starts, ends=np.array(ends))
 
     ranked = sorted(of_item, key=lambda item: -max(abs(getattr(row, number) or 0) for row in of_item[item].values()))
     return [band(item) for item in ranked[: counts.MOST_LINES]]
-
-
-def _number_of(number: int, what: str) -> str:
-    """Return a number of things."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 PICTURE = PictureSpec(

@@ -41,6 +41,7 @@ PLACES = (
     "about",
     "traceback",
     "input",
+    "query",
     "output",
     "copy",
     "dead_letter",

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import WRITTEN
@@ -22,6 +23,7 @@ from privstream.pipelines.questions.risers import newest, risers
 from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
+from privstream.pipelines.stores import check_store
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
 
@@ -46,6 +48,9 @@ VIEW_TITLES = {
     "largest": "largest items",
 }
 """What rows of views are, by the first of these keys that a view has."""
+
+OF_SOURCE = ("run_id", "beta", "low", "high", "time_zone", "start", "renew_every")
+"""Options of a question that hold for views of it."""
 
 VIEW_PICTURE = Part("pictures.views.PICTURE", "a view of a monitor")
 
@@ -282,7 +287,7 @@ def _view(path: str, whole: Promise) -> Result:
     sentences = [f"{one}: {each.accuracy}" for one, each in zip(described["questions"], sources, strict=True)]
     accuracy: dict[str, Any] = dict(first.promise.content["accuracy"]) if len(sources) == 1 else {}
     accuracy["sentence"] = f"It is as accurate as the rows that it is made of. {' '.join(sentences)}"
-    parameters = {key: value for key, value in first.parameters.items() if key in ("run_id", "beta", "low", "high")}
+    parameters = {key: first.parameters[key] for key in OF_SOURCE if key in first.parameters}
     parameters |= {
         key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()
     }
@@ -358,7 +363,8 @@ def read_file(file: str, result: Result) -> list[Any]:
 
 def _read_promise(path: str) -> Promise:
     """Return the guarantee file of a result, which must be there."""
-    if not os.path.exists(path):
+    check_store(path, "RESULT")
+    if not FileSystems.exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
     beside = promise_path(path)
     promise = Promise.read(beside)

@@ -13,7 +13,8 @@ from typing import Any
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.accounts.ledger import is_database
 from privstream.pipelines.accounts.spending import Limit
-from privstream.pipelines.plot.chart import moment
+from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.plot.chart import UTC
 from privstream.pipelines.plot.promise import columns_in_words, in_words, meaning, of_each_row
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.page import templates
@@ -76,13 +77,13 @@ def newest(result: Result) -> dict[str, Any]:
     for row in newest_first(result):
         windows.setdefault(_window(row), []).append(in_words(row, result.parameters))
     shown = list(windows.items())[:MOST_WINDOWS]
-    fields, error = _fields(result), _count_error(result)
+    fields, error, clocks = _fields(result), _count_error(result), result.promise.clocks
     return {
         "fields": [field.replace("_", " ") for field in fields],
         "windows": [
             {
-                "title": _title(window),
-                "rows": [[reading(row, field, error) for field in fields] for row in rows[:MOST_ROWS]],
+                "title": _title(window, clocks),
+                "rows": [[reading(row, field, error, clocks) for field in fields] for row in rows[:MOST_ROWS]],
                 "more": max(0, len(rows) - MOST_ROWS),
             }
             for window, rows in shown
@@ -97,7 +98,7 @@ def newest_first(result: Result) -> list[Any]:
     return sorted(result.rows, key=lambda row: -getattr(row, field).micros)
 
 
-def reading(row: Any, field: str, count_error: int | None = None) -> str:
+def reading(row: Any, field: str, count_error: int | None = None, clocks: Clocks = UTC) -> str:
     """Return a value of a row as a text, with its band if it has one: `count_error` for a count, if it is known."""
     value = getattr(row, field)
     if field == "quantile":
@@ -109,7 +110,7 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
         return _between(value, *(getattr(row, limit) for limit in limits), whole=_is_whole(row, field))
     spread = _spread(row, field)
     if spread is None:
-        return cell(value)
+        return cell(value, clocks)
     deviation = spread.endswith("_stddev")
     half = (getattr(row, spread) or 0) * (DEVIATIONS if deviation else 1)
     if half and field == "count" and count_error is not None:
@@ -170,13 +171,15 @@ def _window(row: Any) -> Any:
     return (row.window_start.micros, row.window_end.micros) if hasattr(row, "window_end") else None
 
 
-def _title(window: tuple[int, int] | None) -> str:
-    """Say which window it is."""
+def _title(window: tuple[int, int] | None, clocks: Clocks) -> str:
+    """Say which window it is: of whole days from the first to the last one."""
     if window is None:
         return "the newest answers"
-    start, end = map(moment, window)
+    if clocks.at_midnight(window):
+        return " to ".join(dict.fromkeys(map(clocks.day, (window[0], window[1] - 1))))
+    start, end = map(clocks.moment, window)
     day, _, time = end.partition(" ")
-    return f"{start.removesuffix(' UTC')} to {time if start.startswith(day) else end}"
+    return f"{start.rpartition(' ')[0]} to {time if start.startswith(day) else end}"
 
 
 def _meaning(result: Result) -> str:

@@ -87,7 +87,7 @@ def test_a_page_has_all_that_is_promised(folder: Path) -> None:
     assert re.search(r"[0-9a-f]{16} \(under the noise key\)", text)
     (figure,) = Tags(page).attributes("figure")
     points = json.loads(figure["data-points"] or "")
-    assert json.loads(figure["data-names"] or "") == ["tea", "coffee"]
+    assert json.loads(figure["data-names"] or "") == ["coffee", "tea"]
     assert len(points) == 6 and "± 9" in points[0][3]
 
 
