@@ -126,7 +126,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=INK)
         _stop(axes, picture.rows, span)
-        words = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
+        words: Any = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
         style_axes(figure, axes, span=span, starts=starts_of(picture.rows), **words)
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]

@@ -10,7 +10,7 @@ from privstream.pipelines.plot.picture_spec import of_stream
 from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.left_out import limits_in_words
-from privstream.transforms.rows import ENDED, Alert, CategoryFlag
+from privstream.transforms.rows import ALERT, ENDED, Alert, AlertState, CategoryFlag
 
 MOST = 10
 """Lines of each kind and stream; the tables have all."""
@@ -27,6 +27,8 @@ def highlights(result: Result) -> list[str]:
         of = f"{stream}: " if stream else ""
         if issubclass(result.row_type, Alert):
             found += [of + text for text in _alerts(rows, clocks)]
+        elif issubclass(result.row_type, AlertState):
+            found += [of + text for text in _states(rows, clocks)]
         elif issubclass(result.row_type, CategoryFlag):
             found += [of + text for text in _flags(rows, clocks)]
         elif result.picture_spec.rising:
@@ -58,6 +60,14 @@ def _alerts(rows: Sequence[Alert], clocks: Clocks) -> Iterator[str]:
         number = "" if row.estimate is None else f", about {row.estimate:,.0f} in its last window"
         begun, last_seen = clocks.moment(row.since.micros), clocks.moment(row.window_end.micros)
         yield f"Alert {row.rule}: from {begun} to {last_seen}{number}."
+
+
+def _states(rows: Sequence[AlertState], clocks: Clocks) -> Iterator[str]:
+    """Yield the last alert of each item of a view, the newest first."""
+    last = {row.item: row for row in rows if row.state == ALERT}
+    for row in sorted(last.values(), key=_end, reverse=True)[:MOST]:
+        item = f" {row.item}" if row.item else ""
+        yield f"Alert{item}: from {clocks.moment(row.since.micros)} to {clocks.moment(row.window_end.micros)}."
 
 
 def _flags(rows: Sequence[CategoryFlag], clocks: Clocks) -> Iterator[str]:

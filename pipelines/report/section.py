@@ -201,6 +201,7 @@ def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[
             method,
         ),
         "proof": linked(result.guarantee.proof or "", docs),
+        "view": result.is_view,
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),

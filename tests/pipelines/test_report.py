@@ -543,7 +543,10 @@ def page() -> str:
     }
     section |= {"highlights": [HARMFUL], "proof": [(HARMFUL, "")]}
     section |= {"pictures": [picture], "other_pictures": 0, "left_out": [], "promise": [], "not_covered": [HARMFUL]}
-    section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]}}
+    section |= {
+        "view": False,
+        "guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]},
+    }
     section |= {"columns": [(HARMFUL, HARMFUL)], "rows": [[HARMFUL]], "all_rows": 1, "facts": [(HARMFUL, HARMFUL)]}
     section |= {"parameters": [(HARMFUL, HARMFUL)], "truth": True, "rules": {"names": [HARMFUL], "rows": [[HARMFUL]]}}
     return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None, together=[])
