@@ -37,7 +37,9 @@ TINY = 1e-9
 ONLY = "the only method"
 
 NEEDED, LIKELY = "needed_in_", "likely_in_"
+NEEDED_BY_OTHERS, LIKELY_BY_OTHERS = "needed_by_others_in_", "likely_by_others_in_"
 HALF = "In at least half of its windows, with an even chance; in brackets, with probability 0.95."
+OTHERS = "If others: no person has the item in two windows. Else the same people have it in all of them."
 SMALLEST = (
     "Of the methods with which no item fades, a run takes the one with the smallest numbers for an even chance, by "
     "their mean logarithm; those without a count in every row are taken times 1.25."
@@ -223,15 +225,25 @@ class PlanCommand:
             return
         table = Table()
         table.add_column("method", no_wrap=True)
-        for windows in sorted(set(map(int, lasting))):
-            table.add_column(f"{windows} window{'s' * (windows > 1)}", justify="right")
+        windows = sorted(set(map(int, lasting)))
+        for number in windows:
+            table.add_column(f"{number} window{'s' * (number > 1)}", justify="right")
+        several = False
         for name, found in methods.items():
-            both = ((found.get(f"{NEEDED}{n}"), found.get(f"{LIKELY}{n}")) for n in sorted(set(map(int, lasting))))
-            cells = ["-" if even is None else f"{shown(even)} ({shown(likely)})" for even, likely in both]
-            table.add_row(name, *cells)
+            for needed, likely, whose in ((NEEDED, LIKELY, ""), (NEEDED_BY_OTHERS, LIKELY_BY_OTHERS, ", if others")):
+                if whose and f"{needed}{windows[0]}" not in found:
+                    continue
+                several = several or bool(whose)
+                both = ((found.get(f"{needed}{number}"), found.get(f"{likely}{number}")) for number in windows)
+                cells = ["-" if even is None else f"{shown(even)} ({shown(much)})" for even, much in both]
+                table.add_row(f"{name}{whose}", *cells)
         able = [found for found in methods.values() if any(name.startswith(NEEDED) for name in found)]
         compared = [SMALLEST] if len(able) > 1 else []
-        show("needed in each window, for an item that lasts so long to be reported", table, [HALF, *compared])
+        show(
+            "needed in each window, for an item that lasts so long to be reported",
+            table,
+            [HALF, *[OTHERS] * several, *compared],
+        )
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
         """Print the epsilon that every method needs."""

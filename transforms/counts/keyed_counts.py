@@ -25,7 +25,14 @@ from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists, Totals
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, in_groups, publish_counts
+from privstream.transforms.counts.publishing import (
+    KeyPublisher,
+    LargestCounts,
+    forgets,
+    in_groups,
+    publish_counts,
+    short_period,
+)
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
@@ -333,8 +340,10 @@ class KeyedCounts(PrivateTransform):
 
     @property
     def advice(self) -> str:
-        """That items could stay found, where windows forget though nobody asked for it."""
-        return "" if self.remembers or self._forget or self._clocked else forgets(UNTIL)
+        """That items could stay found, where windows forget though nobody asked for it; that periods are short."""
+        if self.remembers:
+            return short_period(self.mechanism, self.steps)
+        return "" if self._forget or self._clocked else forgets(UNTIL)
 
     @property
     def coverage(self) -> Coverage:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
@@ -236,6 +237,21 @@ def forgets(missing: str) -> str:
     return (
         f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
         "are too small for one window could be found in several."
+    )
+
+
+def short_period(mechanism: KeyedCounts, steps: Steps) -> str:
+    """Say that a period has fewer windows than the longest blocks in which items are looked for; empty if not so."""
+    if not isinstance(mechanism, FoundKeys) or steps.renewal is None:
+        return ""
+    longest, most = mechanism.law.scales[-1].windows, 1 << (MOST_SCALES - 1)
+    if longest == most:
+        return ""
+    windows = f"{steps.count:,} window{'s' * (steps.count != 1)}"
+    return (
+        f"A period of renew_every has {windows}, so items are looked for in at most "
+        f"{longest:,} of them together, and not in up to {most:,}. With a longer renew_every, up to {most:,} windows, "
+        "smaller items that last would be found."
     )
 
 

@@ -98,7 +98,7 @@ class FoundItems:
     def prediction(self) -> Accuracy:
         """How many people must have an item for it to be found, and how far noisy counts are off."""
         counts, found = self.mechanism, self.mechanism.accuracy.numbers
-        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed")]
+        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed_in_")]
         told = ", or by ".join(
             f"{people:,} people in each of {windows:,} windows" if windows > 1 else f"{people:,} people in one window"
             for windows in durations

@@ -25,6 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.transforms.counts.publishing import short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -232,6 +233,11 @@ class TopKWithGap(PrivateTransform):
             noise=self.noise.derive("top-k windows", self.steps.label, self._limits_label, domain.digest),
             streams=self.streams,
         )
+
+    @property
+    @override
+    def advice(self) -> str:
+        return short_period(self.answer.mechanism, self.steps) if isinstance(self.answer, FoundItems) else ""
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
         """Find what one person can take part in, and what of that has to be limited by counting."""
