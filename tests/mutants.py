@@ -40,11 +40,14 @@ class Mutant(NamedTuple):
 
 
 def mutants(source: str) -> list[Mutant]:
-    """Return all single changes of operators, whole numbers, conditions and some functions, outside of texts."""
+    """Return all single changes of operators, whole numbers, conditions and some functions.
+
+    What says types, decorators, and `strict=True` are left as they are: that changes nothing that tests could see.
+    """
     encoded = [line.encode() for line in source.splitlines(keepends=True)]
     starts = [sum(map(len, encoded[:number])) for number in range(len(encoded))]
     tree = ast.parse(source)
-    annotations = {id(inner) for node in _annotations(tree) for inner in ast.walk(node)}
+    as_they_are = {id(inner) for node in _left_alone(tree) for inner in ast.walk(node)}
 
     def place(node: ast.expr, *, after: bool = False) -> int:
         line, column = (node.end_lineno, node.end_col_offset) if after else (node.lineno, node.col_offset)
@@ -52,7 +55,7 @@ def mutants(source: str) -> list[Mutant]:
 
     found = []
     for node in ast.walk(tree):
-        if id(node) in annotations or not isinstance(node, ast.expr):
+        if id(node) in as_they_are or not isinstance(node, ast.expr):
             continue
         for left, right, text in _between(node):
             found.append(Mutant(place(left, after=True), place(right), text, left.lineno))
@@ -61,12 +64,15 @@ def mutants(source: str) -> list[Mutant]:
     return sorted(found)
 
 
-def _annotations(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield what says types, in which an operator changes nothing."""
+def _left_alone(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the parts that are not changed."""
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             if isinstance(found := getattr(node, name, None), ast.expr):
                 yield found
+        yield from getattr(node, "decorator_list", ())
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            yield node.value
 
 
 def _between(node: ast.expr) -> Iterator[tuple[ast.expr, ast.expr, str]]:
