@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.keyed_counts.found_keys import LASTING
+from privstream.mechanisms.keyed_counts.found_keys import LASTING, OTHERS
 from scipy import special
 
 AUTO = "auto"
@@ -36,8 +36,8 @@ class Reporting(Protocol):
     def may_stop(self) -> bool:
         """Whether it may come to an end, or items may fade while people still have them."""
 
-    def people_needed(self, windows: int, probability: float) -> float:
-        """Return how many people an item needs in each of so many windows.
+    def people_needed(self, windows: int, probability: float, *, others: bool = False) -> float:
+        """Return how many people an item needs in each of so many windows: the same ones, or others in each.
 
         With this probability it is then reported in at least half of them, wherever they lie. math.inf if the same
         people cannot carry it that long.
@@ -52,27 +52,38 @@ def durations(windows: int | None) -> tuple[int, ...]:
 def worth(method: Reporting, windows: int | None) -> tuple[bool, float]:
     """Return what "auto" wants little of: that it may stop, and the people that items need to be reported.
 
-    The number is the mean logarithm over items that last 1, 4, 16, .. windows, of people with whom the chance is even.
+    The number is the mean logarithm over items that last 1, 4, 16, .. windows, of people with whom the chance is even:
+    the same people in all of them, and other ones in each, which count alike.
 
     *Privacy*: a function of public parameters.
 
     Source: docs/decisions/0025-methods-by-what-a-user-sees.md.
     """
     handicap = 1.0 if method.counts_every_row else WITHOUT_COUNTS
-    needed = [max(1.0, method.people_needed(lasting, EVEN)) for lasting in durations(windows)]
+    needed = [
+        max(1.0, method.people_needed(lasting, EVEN, others=others))
+        for lasting in durations(windows)
+        for others in (False, True)
+    ]
     return method.may_stop, math.fsum(math.log(handicap * people) for people in needed) / len(needed)
 
 
 def needed(method: Reporting, windows: int | None) -> dict[str, int | None]:
     """Return the people that items need, for statements of accuracy: `needed_in_4`, an even chance, and `likely_in_4`,
-    95%; None where the same people cannot carry them that long.
+    95%; None where the same people cannot carry them that long. Where it makes a difference for any of them that other
+    people have an item in each window, also `needed_by_others_in_4` and `likely_by_others_in_4`.
     """
-    found = {}
-    for name, probability in (("needed", EVEN), ("likely", LIKELY)):
-        for lasting in durations(windows):
-            people = method.people_needed(lasting, probability)
-            found[f"{name}_in_{lasting}"] = round(people) if people < math.inf else None
-    return found
+    found: list[dict[str, int | None]] = []
+    for others in (False, True):
+        of_these: dict[str, int | None] = {}
+        for name, probability in (("needed", EVEN), ("likely", LIKELY)):
+            for lasting in durations(windows):
+                people = method.people_needed(lasting, probability, others=others)
+                of_these[f"{name}_in_{lasting}"] = round(people) if people < math.inf else None
+        found.append(of_these)
+    same, changing = found
+    by_others = {} if changing == same else {name.replace("_in_", f"{OTHERS}_in_"): n for name, n in changing.items()}
+    return same | by_others
 
 
 def chance_of_half(windows: int, probability: float) -> float:

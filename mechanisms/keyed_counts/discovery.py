@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
+from scipy import special
 
 MOST_SCALES = 9
 """Lengths of blocks: 1, 2, 4, .. up to 256 windows."""
@@ -25,6 +28,7 @@ _LIST_TIMES = (32, 8, 2)  # a list is read after this part of the steps
 _LISTED = ((40.0, 8), (4.0, 4))  # keys of a person, where the longest block needs so many times more than a list
 _LEAST_NEEDED = 8.0  # people in each window of the run: where fewer are enough, blocks find all that can be looked at
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
+_PLACES = 1024  # of the windows that an item lasts, for which a chance is computed
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
 
 
@@ -53,14 +57,16 @@ class Scale:
 
         `margin`: for a better one, how low the noise of a window may be with this probability.
         """
-        overlap = min(
-            max(
-                min(end, lasting) - max(end - self.windows, 0)
-                for end in range(first, lasting + self.windows, self.stride)
-            )
-            for first in range(1, self.stride + 1)
-        )
+        overlap = _overlap(self.windows, self.stride, lasting)
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
+
+
+@functools.lru_cache(maxsize=1024)
+def _overlap(windows: int, stride: int, lasting: int) -> int:
+    """Return how many of so many windows lie in one of the blocks of a scale, wherever they lie."""
+    ends = 1 + np.arange(lasting + windows - 1)
+    inside = np.minimum(ends, lasting) - np.maximum(ends - windows, 0)
+    return min(int(inside[first::stride].max()) for first in range(stride))
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,25 @@ class PeopleList:
     steps: tuple[int, ...]
     least: tuple[int, ...]
     thresholds: tuple[int, ...]
+
+    def people(self, lasting: int, horizon: int, probability: float) -> float:
+        """Return how many people an item needs in each of so many windows of a run, others in each, to be found.
+
+        The windows begin anywhere with the same chance, which is part of `probability`; the best test of each place
+        counts, with normal noise. math.inf if they lie behind the last test too often.
+        """
+        begins = np.linspace(0, horizon - lasting, min(_PLACES, horizon - lasting + 1)).astype(np.int64)
+        before = np.clip(np.array(self.steps)[:, None] - begins, 0, lasting)
+        parts = range(1, len(self.steps) + 1)
+        stddevs = np.sqrt([self.noise.summed(part).variance(part) for part in parts])[:, None]
+        thresholds = np.array(self.thresholds)[:, None]
+
+        def chance(people: int) -> float:
+            return float(special.ndtr((people * before - thresholds) / stddevs).max(axis=0).mean())
+
+        enough = range(1, math.ceil(float(np.max(thresholds + 10 * stddevs))))
+        place = bisect_left(enough, probability, key=chance)
+        return enough[place] if place < len(enough) else math.inf
 
 
 @dataclass(frozen=True)

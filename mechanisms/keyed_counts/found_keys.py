@@ -40,6 +40,9 @@ MOST_KEPT = 1024
 LASTING = (1, 4, 16, 64, 256)
 """Windows for which it is said how many people are needed."""
 
+OTHERS = "_by_others"
+"""In names of numbers of people: no person has an item in two windows."""
+
 LARGEST_SUMMED = 1 << 29
 """Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
 
@@ -120,7 +123,7 @@ class FoundKeys(KeyedCounts):
 
     Accuracy:
         As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
-        found in them, or soon after, with an even chance.
+        found in them, or soon after, with an even chance; fewer with a list, if other people have it in each.
 
     Attributes:
         over: "window", or n >= 2, at most MOST_SUMMED: what is published is the sum of the noisy counts of the last n
@@ -310,10 +313,13 @@ class FoundKeys(KeyedCounts):
 
     @property
     def needed(self) -> dict[str, int]:
-        """`people_needed` of some windows, and of all, by name: with an even chance, and likely, with 95%."""
+        """`people_needed` of some windows, and of all, by name: with an even chance, and likely, with 95%; with a list,
+        also where other people have a key in each window.
+        """
         lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {self.horizon or 1})
         return {
-            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
+            f"{name}{OTHERS * others}_in_{windows}": round(self.people_needed(windows, probability, others=others))
+            for others in (False, True)[: 1 + (self.listed > 0)]
             for name, probability in (("needed", 0.5), ("likely", 0.95))
             for windows in lasting
         }
@@ -325,7 +331,7 @@ class FoundKeys(KeyedCounts):
         told = ", or ".join(
             f"{number:,} {who} in each of {int(name.removeprefix('needed_in_')):,} windows"
             for name, number in self.needed.items()
-            if name.startswith("needed") and name != "needed_in_1"
+            if name.startswith("needed_in_") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
         return claim + (f" They are found with an even chance by {told}." if told else "") + self.list_claim
@@ -338,7 +344,8 @@ class FoundKeys(KeyedCounts):
         several = ", ".join(f"{number:,} in the first {step:,}" for step, number in self.listed_people.items())
         return (
             " A list of different people finds them as well, with an even chance by so many people in so many windows: "
-            f"{several}. There a person counts for the first {listed.keys:,} items that count."
+            f"{several}. There a person counts for the first {listed.keys:,} items that count. If other people have an "
+            f"item in each window, {self._by_others} are enough for an even chance."
         )
 
     @property
@@ -352,15 +359,25 @@ class FoundKeys(KeyedCounts):
         self._step_number(step)
         return self.law.scales[0].threshold
 
-    def people_needed(self, windows: int, probability: float = 0.5) -> float:
+    @property
+    def _by_others(self) -> str:
+        """How many people are enough where others have a key in each window, by windows."""
+        some = {name: number for name, number in self.needed.items() if name.startswith(f"needed{OTHERS}_in_")}
+        return ", ".join(f"{number:,} in each of {int(name.rpartition('_')[2]):,}" for name, number in some.items())
+
+    def people_needed(self, windows: int, probability: float = 0.5, *, others: bool = False) -> float:
         """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
 
         It is found in these windows, wherever they lie, or soon after: by a block that holds most of them, the best
-        single one, with normal noise.
+        single one, with normal noise. With `others` no person has the key in two of them; then the list of different
+        people, if there is one, finds it as well, where the windows lie anywhere with the same chance.
         """
         checks.integer("windows", windows, minimum=1)
         margin = self.stddev(1) * float(special.ndtri(checks.probability("probability", probability)))
-        return min(scale.people(windows, margin) for scale in self.law.scales)
+        by_blocks = min(scale.people(windows, margin) for scale in self.law.scales)
+        if not others or self.law.people is None or self.horizon is None:
+            return by_blocks
+        return min(by_blocks, self.law.people.people(min(windows, self.horizon), self.horizon, probability))
 
     def initial_state(self, keys: Words | None = None, *, carried: int = 0) -> Any:
         """Return the state before the first step, in which keys 0, .., carried - 1 are known, for they were published.

@@ -17,12 +17,10 @@ from privstream.pipelines.console import clock, show
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded, resolve
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE
+from privstream.transforms.timing.steps import end_of
 from rich.table import Table
-
-END_OF = "privstream.transforms.timing.steps.end_of"
-"""What knows the windows of a calendar; it imports Beam, as the transform does."""
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
 CLOSE = 2e-4
@@ -37,7 +35,9 @@ TINY = 1e-9
 ONLY = "the only method"
 
 NEEDED, LIKELY = "needed_in_", "likely_in_"
+NEEDED_BY_OTHERS, LIKELY_BY_OTHERS = "needed_by_others_in_", "likely_by_others_in_"
 HALF = "In at least half of its windows, with an even chance; in brackets, with probability 0.95."
+OTHERS = "If others: no person has the item in two windows. Else the same people have it in all of them."
 SMALLEST = (
     "Of the methods with which no item fades, a run takes the one with the smallest numbers for an even chance, by "
     "their mean logarithm; those without a count in every row are taken times 1.25."
@@ -91,10 +91,10 @@ class PlanCommand:
             length = made.get("window", 1)
             if isinstance(length, str):  # of the calendar: errors are the same in each zone
                 length = length.partition(" ")[0]
-            made |= {"window": length, "start": 0, "end": None if end is None else resolve(END_OF)(end, length)}
+            made |= {"window": length, "start": 0, "end": None if end is None else end_of(end, length)}
         if method is not None:
             made[METHOD] = method
-        return spec.transform_class(**made, noise=KeyedNoise.random("plan"))
+        return spec.planned_class(**made, noise=KeyedNoise.random("plan"))
 
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""
@@ -223,15 +223,25 @@ class PlanCommand:
             return
         table = Table()
         table.add_column("method", no_wrap=True)
-        for windows in sorted(set(map(int, lasting))):
-            table.add_column(f"{windows} window{'s' * (windows > 1)}", justify="right")
+        windows = sorted(set(map(int, lasting)))
+        for number in windows:
+            table.add_column(f"{number} window{'s' * (number > 1)}", justify="right")
+        several = False
         for name, found in methods.items():
-            both = ((found.get(f"{NEEDED}{n}"), found.get(f"{LIKELY}{n}")) for n in sorted(set(map(int, lasting))))
-            cells = ["-" if even is None else f"{shown(even)} ({shown(likely)})" for even, likely in both]
-            table.add_row(name, *cells)
+            for needed, likely, whose in ((NEEDED, LIKELY, ""), (NEEDED_BY_OTHERS, LIKELY_BY_OTHERS, ", if others")):
+                if whose and f"{needed}{windows[0]}" not in found:
+                    continue
+                several = several or bool(whose)
+                both = ((found.get(f"{needed}{number}"), found.get(f"{likely}{number}")) for number in windows)
+                cells = ["-" if even is None else f"{shown(even)} ({shown(much)})" for even, much in both]
+                table.add_row(f"{name}{whose}", *cells)
         able = [found for found in methods.values() if any(name.startswith(NEEDED) for name in found)]
         compared = [SMALLEST] if len(able) > 1 else []
-        show("needed in each window, for an item that lasts so long to be reported", table, [HALF, *compared])
+        show(
+            "needed in each window, for an item that lasts so long to be reported",
+            table,
+            [HALF, *[OTHERS] * several, *compared],
+        )
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
         """Print the epsilon that every method needs."""

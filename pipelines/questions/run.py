@@ -39,21 +39,22 @@ from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import with_item_columns, write_json
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms import DeadLetter
+from privstream.transforms.events.parameters import MOST_SHARDS
 from privstream.transforms.events.private_transform import PrivateTransform
-from privstream.transforms.events.split import MOST_SHARDS
 
 PLACES = (
     "command",
     "about",
     "traceback",
     "input",
+    "query",
     "output",
     "copy",
     "dead_letter",
@@ -188,6 +189,23 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedView:
+    """What is made of the rows of questions while a run goes on, and where it goes.
+
+    Attributes:
+        name: of the view.
+        questions: names of those whose rows it is made of.
+        follow: makes its rows of the paths of their files, by these names.
+        write: writes them.
+    """
+
+    name: str
+    questions: tuple[str, ...]
+    follow: Any
+    write: WriteWindowFiles
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """Questions about one input, and what writes all of them into the ledger.
 
@@ -197,6 +215,7 @@ class Run:
         read: the reader of events.
         fields: what it reads.
         questions: at least one; the names of several differ.
+        views: what is made of published rows while the run goes on.
         charge: writes the run into the ledger.
         letters: what writes dead letters; None if they are not wanted.
         workers: processes that share the work, where all questions let them.
@@ -210,6 +229,7 @@ class Run:
     charge: Callable[[], Charge]
     letters: Any
     workers: int = 1
+    views: tuple[PublishedView, ...] = ()
 
     def publish(
         self, options: PipelineOptions, writes: Sequence[Any], write_guarantees: Callable[[Charge], None]
@@ -245,6 +265,7 @@ class Run:
             write_guarantees(recorded[0])
 
         ends = end_paths(each.arguments for each in self.questions)
+        ends += [view.write.end for view in self.views]
         counters = self._run(options, build, ends, accepted if self.unbounded else None)
         for line in recorded:
             say(line.told)
@@ -305,12 +326,16 @@ class Run:
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""
         read = pipeline | READ >> self.read
-        dead = [read.dead_letters]
+        dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions, writes, strict=True):
             try:
-                dead += self._branch(pipeline, read.events, asked, write)
+                letters, written[asked.name] = self._branch(pipeline, read.events, asked, write)
             except (ValueError, TypeError) as error:
                 raise type(error)(asked.label(str(error))) from None
+            dead += letters
+        for view in self.views:
+            rows = {name: written[name] for name in view.questions} | f"{view.name}{OF_READING}Follow" >> view.follow
+            rows | f"{view.name}{OF_READING}Write" >> view.write
         self._write_letters(dead)
 
     def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
@@ -331,15 +356,15 @@ class Run:
         if self.letters:
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
 
-    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> list[Any]:
-        """Answer one question about the events that were read; return its dead letters."""
+    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[list[Any], Any]:
+        """Answer one question about the events that were read; return its dead letters, and what was written."""
         inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
         events = events_for(asked.name, events, self.fields)
         named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
         rows = {"events": events} | {name: each.events for name, each in inputs.items()}
         published = (rows if inputs else events) | named
-        published.rows | asked.label("Write") >> write
-        return [*(each.dead_letters for each in inputs.values()), published.dead_letters]
+        written = published.rows | asked.label("Write") >> write
+        return [*(each.dead_letters for each in inputs.values()), published.dead_letters], written
 
 
 def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLetterFiles | None:

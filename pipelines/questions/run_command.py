@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,9 +20,11 @@ from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
 from privstream.pipelines.questions.input_output import (
     RUN_ID_NEEDED,
     check_same_promise,
+    check_workers,
     destination,
     files_option,
     guarantee_path,
+    is_sent,
     is_unbounded,
     reader,
     send,
@@ -67,11 +71,17 @@ class RunCommand:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
         options = launch.parse_beam_options(beam_arguments)
         name_job(options, _job_name(arguments))
-        try:
-            with clock("checking options and input"):
-                run = self._check(arguments, options)
-        except (ValueError, TypeError, OSError) as error:
-            raise UsageError(str(error)) from error
+        with _folder_of(arguments) as folder:
+            try:
+                with clock("checking options and input"):
+                    check_workers(arguments, options)
+                    run = self._check(arguments, options, folder)
+            except (ValueError, TypeError, OSError) as error:
+                raise UsageError(str(error)) from error
+            self._publish(run, options)
+
+    def _publish(self, run: Run, options: PipelineOptions) -> None:
+        """Run the pipeline, and write its rows and what it promises."""
         (asked,) = run.questions
         arguments = asked.arguments
         if arguments.dry_run:
@@ -81,8 +91,9 @@ class RunCommand:
         promised = Promise(guarantee_file, asked.promised)
         note = partial(shown_in_words, row_type, promised)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised)
+        words = (self.spec.title, shown, note, below)
         with file_or_terminal(
-            arguments.output, row_type, self.spec.title, shown, note, below, table=self.spec.table
+            arguments.output, row_type, *words, table=self.spec.table, clocks=promised.clocks
         ) as path:
             try:
                 write = asked.write_to(path, unbounded=run.unbounded)
@@ -97,11 +108,11 @@ class RunCommand:
             say(send(asked.destination, arguments.output))
         self._report(run, counted)
 
-    def _check(self, arguments: argparse.Namespace, options: PipelineOptions) -> Run:
-        """Check the options and the input."""
+    def _check(self, arguments: argparse.Namespace, options: PipelineOptions, folder: str) -> Run:
+        """Check the options and the input, with a folder for temporary files."""
         output, arguments = arguments.output, settled(self.spec, with_files(arguments))
         unbounded = is_unbounded(arguments)
-        read = reader(self.spec, arguments)
+        read = reader(self.spec, arguments, folder=folder)
         workers = workers_of(arguments, options, read)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
@@ -127,7 +138,8 @@ class RunCommand:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         row_type = row_type_of(self.spec, transform, read.fields, arguments)
-        sent = destination(self.spec, given_output, arguments.run_id, row_type)
+        urls = [output] if is_sent(given_output) else []
+        sent = destination(urls, given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not FileSystems.exists(guarantee_file))
         asked = Asked(
@@ -166,6 +178,13 @@ class RunCommand:
         say("\n".join([*lines, *told.warnings]))
         if told.nothing is not None:
             raise NothingUsableError(told.nothing)
+
+
+def _folder_of(arguments: argparse.Namespace) -> AbstractContextManager[str]:
+    """Return a folder for the rows of a query, while the run goes on; other runs need none."""
+    if arguments.query is None:
+        return nullcontext("")
+    return tempfile.TemporaryDirectory(prefix="privstream-")
 
 
 def _job_name(arguments: argparse.Namespace) -> str:

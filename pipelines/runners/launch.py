@@ -39,6 +39,7 @@ from privstream.pipelines.runners.local_runner import (
     state_cache_as_asked,
     without_prism,
 )
+from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
@@ -85,6 +86,10 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
         instead = INSTEAD.get(unknown[0].partition("=")[0], "")
         raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
     options = PipelineOptions(arguments)
+    try:
+        reach_stores(arguments, options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     choose_local_runner(options)
     choose_flink(options, arguments)
     _check_runner(options)
@@ -134,15 +139,14 @@ def run(
             on_disk,
             restarts_told(options, partial(_tell, shown)),
         ):
-            pipeline = beam.Pipeline(options=options)
-            with _no_folders_left(pipeline) as folder:
-                build(pipeline)
-                if first is not None:
-                    counters = first()
-                result = _started(pipeline, options, folder)
-                if accepted is not None:
-                    accepted()
-                state = _wait(result, ends)
+            pipeline = _new_pipeline(options)
+            build(pipeline)
+            if first is not None:
+                counters = first()
+            result = _started(pipeline, options)
+            if accepted is not None:
+                accepted()
+            state = _wait(result, ends)
     except CommandError:
         raise
     except Exception as error:
@@ -155,9 +159,7 @@ def run(
 
 def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> None:
     """Build a pipeline that does not run: what is wrong with it is raised."""
-    pipeline = beam.Pipeline(options=options)
-    with _no_folders_left(pipeline):
-        build(pipeline)
+    build(_new_pipeline(options))
 
 
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
@@ -167,20 +169,27 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
         RunError: it failed; the message is as that of `run`.
     """
     logging.disable(logging.CRITICAL)
-    pipeline = beam.Pipeline(options=options)
     try:
-        with _no_folders_left(pipeline) as folder:
-            build(pipeline)
-            result = _started(pipeline, options, folder)
-            result.wait_until_finish()
+        pipeline = _new_pipeline(options)
+        build(pipeline)
+        result = _started(pipeline, options)
+        result.wait_until_finish()
     except Exception as error:
         raise RunError(_cause(error)) from None
     return _counted(result)
 
 
-def _started(pipeline: beam.Pipeline, options: PipelineOptions, folder: str) -> Any:
-    """Start a pipeline; what Beam lists of packages goes into a folder."""
-    with on_loopback(), state_cache_as_asked(options), _lists_of_packages_in(folder):
+def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
+    """Return a pipeline without its folder for Java's transforms, which a run that is killed would leave."""
+    pipeline = beam.Pipeline(options=options)
+    shutil.rmtree(pipeline.local_tempdir)
+    return pipeline
+
+
+def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
+    """Start a pipeline."""
+    local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
+    with on_loopback(), state_cache_as_asked(options), _no_lists_of_packages_left(local=local):
         return pipeline.run()
 
 
@@ -211,25 +220,19 @@ def summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 @contextmanager
-def _no_folders_left(pipeline: beam.Pipeline) -> Iterator[str]:
-    """Give a folder that goes when the run is over, and remove that of a pipeline that never ran, which Beam leaves."""
-    try:
-        with TemporaryDirectory(prefix="privstream-") as folder:
-            yield folder
-    finally:
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
+    """Keep what workers may install, of pipelines that are started meanwhile, in a folder that goes when they have it.
 
-
-@contextmanager
-def _lists_of_packages_in(folder: str) -> Iterator[None]:
-    """Let pipelines that are started meanwhile write there what workers may install; by itself Beam leaves folders."""
+    By itself Beam leaves such folders. Workers in this process install nothing, and get no list.
+    """
     module: Any = environments  # its function is replaced, which mypy refuses
     theirs = module.python_sdk_dependencies
-    module.python_sdk_dependencies = partial(theirs, tmp_dir=folder)
-    try:
-        yield
-    finally:
-        module.python_sdk_dependencies = theirs
+    with nullcontext() if local else TemporaryDirectory(prefix="privstream-") as folder:
+        module.python_sdk_dependencies = (lambda options: ()) if local else partial(theirs, tmp_dir=folder)
+        try:
+            yield
+        finally:
+            module.python_sdk_dependencies = theirs
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

@@ -836,3 +836,43 @@ def test_people_needed_are_those_of_the_design(fields, people):
         print(f"\n{lasting} windows: {found:.0f} people, {expected} in the design, {stated:.0f} stated")
         assert found == pytest.approx(expected, rel=0.05)
         assert 0.98 * found < stated < 1.2 * found
+
+
+@pytest.mark.parametrize(("windows", "probability"), [(8, 0.5), (30, 0.5), (30, 0.9)])
+def test_a_list_finds_what_other_people_have_in_each_window(windows, probability):
+    """Against all tests of a list, of 2,000 items that begin anywhere: the best one for each decides the number."""
+    mechanism, items = made(horizon=40, contributions=400, listed=2, smooths=False), 2000
+    people = mechanism.people_needed(windows, probability, others=True)
+    assert (
+        people == mechanism.law.people.people(windows, 40, probability) < mechanism.people_needed(windows, probability)
+    )
+    rng = np.random.default_rng(windows)
+    begins = rng.integers(0, 40 - windows + 1, items)
+    shares = []
+    for number in (people, 0.8 * people):
+        state = mechanism.initial_state()
+        for step in range(1, mechanism.last_listed + 1):
+            keys = np.flatnonzero((begins < step) & (step <= begins + windows)).astype(np.uint64)
+            counts = np.full(len(keys), round(number))
+            state, _ = mechanism.step(
+                state, KeyedStep(step=step, keys=keys, counts=counts, listed=counts), SeededNoise(3)
+            )
+        shares.append(len(state.found) / items)
+    print(f"\n{windows} windows, {people} people: {shares}")
+    assert probability - 0.08 <= shares[0] <= probability + 0.12 and shares[1] < shares[0] - 0.03
+
+
+def test_a_list_that_is_read_too_early_is_no_help():
+    mechanism = made(horizon=40, contributions=400, listed=2)
+    assert mechanism.law.people.people(8, 40, 0.95) == math.inf
+    assert mechanism.people_needed(8, 0.95, others=True) == mechanism.people_needed(8, 0.95)
+
+
+@pytest.mark.parametrize("windows", [1, 4, 64])
+@pytest.mark.parametrize("lasting", [1, 7, 100])
+def test_some_block_holds_so_many_windows_wherever_they_lie(windows, lasting):
+    stride = max(1, windows // 4)
+    places = [range(first, lasting + windows, stride) for first in range(1, stride + 1)]
+    held = [[min(end, lasting) - max(end - windows, 0) for end in ends] for ends in places]
+    scale = discovery.Scale(windows, stride, 1, 12)
+    assert scale.people(lasting) == 12 / min(map(max, held))

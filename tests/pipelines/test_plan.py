@@ -163,6 +163,20 @@ def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(
     assert f"│ the only method │ {even[0]} ({likely[0]}) │ {even[1]} ({likely[1]}) │" in printed(capsys)
 
 
+def test_a_plan_says_what_a_list_finds_where_others_come_in_each_window(capsys: pytest.CaptureFixture[str]) -> None:
+    found = budget(capsys, "--windows", "365")["methods"]
+    same, others = (found["counts"][f"needed{whose}_in_64"] for whose in ("", "_by_others"))
+    assert others < same and "needed_by_others_in_64" not in found["status"]
+    assert found["clock"]["needed_in_64"] is None and found["clock"]["needed_by_others_in_64"] > 0
+    counted = ["plan", "counts", *BASE[2:4], "--max_contributions", "365", "--windows", "365", "--epsilon", "1"]
+    for asked in ([*BASE, "--epsilon", "1", "--windows", "365"], counted):
+        assert cli.main(asked) == 0
+        shown = printed(capsys)
+        assert ", if others │" in shown and "If others: no person has the item in two windows." in shown
+    renewed = budget(capsys, "--windows", "30", "--renew_every", "30")
+    assert renewed["advice"].startswith("A period of renew_every has 30 windows, so items are looked for in at most 16")
+
+
 def test_a_plan_says_what_its_error_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     about = "how many people are enough for a report in the window itself, in all tests together"
     assert cli.main([*BASE, *LISTED, "--error", "330"]) == 0

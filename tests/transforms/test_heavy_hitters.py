@@ -13,7 +13,7 @@ from privstream.mechanisms.keyed_counts import found_keys
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.transforms import Domain, ShiftingHeavyHitters
+from privstream.transforms import Domain, KeyedCounts, ShiftingHeavyHitters, TopKWithGap
 from privstream.transforms.rows import STATUSES
 from privstream.transforms.timing import keyed_state
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
@@ -325,11 +325,28 @@ def test_items_stay_found_where_that_is_possible_and_else_it_is_said_what_is_mis
     assert isinstance(transform.answer.counts, FoundKeys) == (missing is None)
     assert (transform.finish is not None) == (missing is None)
     if missing is None:
-        assert "Items that are found stay found" in told and not transform.advice
+        assert "Items that are found stay found" in told and "forgets" not in transform.advice
         assert "Theorem 3" in transform.guarantee.proof
     else:
         assert f"Every window forgets which items were found before: with {missing}, they would" in transform.advice
         assert "Theorem 2" in transform.guarantee.proof
+
+
+@pytest.mark.parametrize(("windows", "longest"), [(1, 1), (30, 16), (255, 128), (256, None), (400, None)])
+def test_a_period_that_is_shorter_than_the_longest_blocks_is_told(windows, longest):
+    common = {"epsilon": 3.0, "delta": 1e-2, "start": START, "window": 10, "noise": KeyedNoise(b"no secret in tests")}
+    for make, given in (
+        (made_found, {}),
+        (KeyedCounts, common | {"max_contributions": 4}),
+        (TopKWithGap, common | {"items_per_step": 1, "top": 3}),
+    ):
+        advice, single = make(**given, renew_every=10 * windows).advice, make(**given, end=START + 10 * windows).advice
+        if longest is None:
+            assert not advice
+        else:
+            assert f"A period of renew_every has {windows} window" in advice
+            assert f"in at most {longest} of them together, and not in up to 256. With a longer renew_every" in advice
+        assert not single, "a run that is over has no longer blocks"
 
 
 def test_what_is_asked_to_forget_does_and_needs_no_remark():

@@ -2,13 +2,15 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.smoothing import LocalLevel
 from privstream.transforms import Domain, ShiftingHeavyHitters
+from privstream.transforms.heavy_hitters.by_counts import SURELY, SURELY_SPREAD
 from privstream.transforms.methods import AUTO, chance_of_half, choose_method, durations, least_people, needed, worth
 
 RUN = {"epsilon": 1.0, "delta": 1e-6, "window": 3600, "noise": KeyedNoise(b"a key for tests, no secret")}
@@ -22,9 +24,11 @@ class Plain:
     people: tuple[float, ...]
     counts_every_row: bool = True
     may_stop: bool = False
+    fewer: float = 1.0
 
-    def people_needed(self, windows: int, probability: float) -> float:
-        return self.people[durations(None).index(windows)] * (1 if probability == 0.5 else 2)
+    def people_needed(self, windows: int, probability: float, *, others: bool = False) -> float:
+        people = self.people[durations(None).index(windows)] * (1 if probability == 0.5 else 2)
+        return people * self.fewer if others else people
 
 
 def chosen(windows: int | None, **methods: Plain) -> str:
@@ -42,6 +46,15 @@ def test_the_mean_logarithm_over_durations_decides():
     assert chosen(3, short=short, lasting=lasting) == "short"
     assert chosen(256, short=short, lasting=lasting) == "lasting"
     assert worth(short, 4)[1] == pytest.approx(math.log(9000) / 2)
+
+
+def test_people_who_are_the_same_and_others_count_alike():
+    one, other = Plain((100,) * 5), Plain((110,) * 5, fewer=0.8)
+    assert worth(other, 64)[1] == pytest.approx((math.log(110) + math.log(88)) / 2)
+    assert (chosen(64, one=one, other=other), chosen(64, one=one, other=replace(other, fewer=0.9))) == ("other", "one")
+    assert "needed_by_others_in_4" not in needed(one, 4)
+    found = needed(other, 4)
+    assert (found["needed_in_4"], found["needed_by_others_in_4"], found["likely_by_others_in_4"]) == (110, 88, 176)
 
 
 def test_a_method_without_counts_must_need_a_fifth_fewer():
@@ -136,6 +149,47 @@ def test_items_that_stay_found_need_as_many_as_is_said_or_fewer():
             given = KeyedStep(step=window, keys=keys, counts=np.full(MANY, people if window <= windows else 0))
             state, _ = mechanism.step(state, given, SeededNoise(6))
         assert len(state.found) / MANY >= probability - 0.08
+
+
+@pytest.mark.parametrize("method", ["status", "clock"])
+def test_others_are_not_charged_for_windows_before(method):
+    answer = ShiftingHeavyHitters(**RUN, start=0, horizon=16, method=method, max_hits=1).answer
+    assert answer.people_needed(16, 0.5) == math.inf > answer.people_needed(16, 0.5, others=True)
+
+
+@pytest.mark.parametrize("windows", [4, 16, 64])
+def test_with_so_many_people_an_item_is_surely_there_in_half_of_its_windows(windows):
+    """300 items in a run of 128 windows: the share is off by 0.18 with a probability below 1e-9."""
+    items, run, stddev, rng = 300, 128, 40.0, np.random.default_rng(windows)
+    begins = rng.integers(0, run - windows + 1, items)
+    there = (np.arange(run)[:, None] >= begins) & (np.arange(run)[:, None] < begins + windows)
+    noise = np.rint(rng.normal(0, stddev, (run, items)))
+    for deviations, least, most in (
+        (SURELY, 0.3, 0.72),
+        (SURELY + 2 * SURELY_SPREAD, 0.8, 1.0),
+        (0.6 * SURELY, 0.0, 0.25),
+    ):
+        people = round(deviations * stddev / math.sqrt(windows))
+        surely = LocalLevel(stddev).smooth(noise + people * there).lower > 0
+        share = np.mean((surely & there).sum(axis=0) >= windows / 2)
+        print(f"\n{windows} windows, {deviations:.1f} deviations: {share:.2f}")
+        assert least <= share <= most
+
+
+def test_a_list_is_part_of_what_is_needed_where_others_come():
+    """What it finds is too small to be reported: an item must surely be there as well."""
+    answer = ShiftingHeavyHitters(**RUN, start=0, horizon=365, method="counts").answer
+    same, others, by_list = (
+        np.array([made(windows) for windows in (1, 16, 256)])
+        for made in (
+            lambda windows: answer.people_needed(windows, 0.5),
+            lambda windows: answer.people_needed(windows, 0.5, others=True),
+            lambda windows: answer.counts.people_needed(windows, 0.5, others=True),
+        )
+    )
+    assert answer.counts.listed and np.all(by_list <= others) and np.all(others[1:] < 0.8 * same[1:])
+    assert others[2] == pytest.approx(SURELY * answer.counts.stddev(1) / 16)
+    assert {"needed_by_others_in_256", "likely_by_others_in_1"} <= {*needed(answer, 365)}
 
 
 def test_a_person_with_one_charge_carries_a_status_for_one_window():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists, add_up, sealed_counts
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts
+from privstream.transforms.counts.keyed_counts import forgets, short_period
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -98,8 +100,8 @@ class ByCounts:
 
     @property
     def advice(self) -> str:
-        """That items could stay found, where windows forget though nobody asked for it."""
-        return forgets(self.missing) if self.missing else ""
+        """That items could stay found, where windows forget though nobody asked for it; that periods are short."""
+        return forgets(self.missing) if self.missing else short_period(self.counts, self.steps)
 
     @property
     def scope(self) -> tuple[str, str]:
@@ -128,15 +130,20 @@ class ByCounts:
         """Nobody is charged, so nothing fades."""
         return False
 
-    def people_needed(self, windows: int, probability: float) -> float:
+    def people_needed(self, windows: int, probability: float, *, others: bool = False) -> float:
         """Return how many people an item needs in each of so many windows to be reported in at least half of them.
 
-        An item that is found has rows of all of them; where windows forget, each count must reach the threshold.
+        Where items stay found it must be found, and its smoothed count must surely be above 0, as over files: a list of
+        different people finds items that are too small for that. Where windows forget, each count must reach the
+        threshold.
         """
+        stddev = self.counts.stddev(1)
         if isinstance(self.counts, FoundKeys):
-            return self.counts.people_needed(windows, probability)
+            found = self.counts.people_needed(windows, probability, others=others)
+            surely = (SURELY + SURELY_SPREAD * float(special.ndtri(probability))) * stddev / math.sqrt(windows)
+            return max(found, surely) if windows > 1 else found
         margin = float(special.ndtri(chance_of_half(windows, probability)))  # of normal noise: bounds are for tails
-        return self.threshold + margin * self.counts.stddev(1)
+        return self.threshold + margin * stddev
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -182,6 +189,11 @@ class ByCounts:
         clocked = self.remembers or self.domain is not None
         return publish_counts(counted, apply_dofn, publisher, clocked=clocked, streams=self.streams, **shards)
 
+
+SURELY, SURELY_SPREAD = 5.5, 1.1
+"""People in each of n > 1 windows with whom a smoothed count is surely above 0 in half of them, with an even chance,
+and what one standard deviation of luck changes: in standard deviations of the noise, over sqrt(n); simulated. A window
+alone is smoothed with nothing: what finds an item in it is enough."""
 
 REPORTED = "They are reported in each window in which their smoothed count is surely above 0."
 

@@ -319,12 +319,13 @@ class ByMonitor:
         """Whether items fade when the same people have them."""
         return self.lasting is not None
 
-    def people_needed(self, windows: int, probability: float) -> float:
+    def people_needed(self, windows: int, probability: float, *, others: bool = False) -> float:
         """Return how many people an item needs in each of so many windows to be reported in at least half of them.
 
-        Tests are independent, and each that it passes charges all of its people.
+        Tests are independent, and each that it passes charges all of its people, who are the same ones in each window,
+        or others.
         """
-        if self.monitor.max_hits < -(-windows // 2):
+        if not others and self.monitor.max_hits < -(-windows // 2):
             return math.inf
         return self._people(chance_of_half(windows, probability))
 

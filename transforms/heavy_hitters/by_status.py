@@ -299,14 +299,14 @@ class ByStatus(ByMonitor):
         return False
 
     @override
-    def people_needed(self, windows: int, probability: float) -> float:
+    def people_needed(self, windows: int, probability: float, *, others: bool = False) -> float:
         """Return how many people an item needs in each of so many windows to be up in at least half of them.
 
         It must pass one of the tests until then. That one with so many people ends by itself is far less likely, and is
         left out. Who was charged for the last time at its start no longer counts, and it ends.
         """
         half = -(-windows // 2)
-        if half > 1 and self.monitor.max_hits == 1:
+        if half > 1 and not others and self.monitor.max_hits == 1:
             return math.inf
         return self._people(-math.expm1(math.log1p(-probability) / (windows - half + 1)))
 

@@ -20,14 +20,8 @@ from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, 
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import (
-    ApplyDoFn,
-    Segment,
-    SharedTransform,
-    check_streams,
-    privacy_unit,
-)
-from privstream.transforms.events.split import check_shards
+from privstream.transforms.events.parameters import check_shards, check_streams, privacy_unit
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time

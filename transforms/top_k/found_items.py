@@ -18,8 +18,8 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, Names
-from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, LargestCounts, publish_counts
+from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_counts import count_holders, counted_with_list
 from privstream.transforms.rows import KeyCount, RankedItem
@@ -98,7 +98,7 @@ class FoundItems:
     def prediction(self) -> Accuracy:
         """How many people must have an item for it to be found, and how far noisy counts are off."""
         counts, found = self.mechanism, self.mechanism.accuracy.numbers
-        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed")]
+        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed_in_")]
         told = ", or by ".join(
             f"{people:,} people in each of {windows:,} windows" if windows > 1 else f"{people:,} people in one window"
             for windows in durations

@@ -26,6 +26,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
+from privstream.transforms.counts.keyed_counts import short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -37,8 +38,9 @@ from privstream.transforms.events.coverage import (
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform, check_streams
-from privstream.transforms.events.split import SplitEvents, check_shards
+from privstream.transforms.events.parameters import check_shards, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -233,6 +235,11 @@ class TopKWithGap(SharedTransform):
             noise=self.noise.derive("top-k windows", self.steps.label, self._limits_label, domain.digest),
             streams=self.streams,
         )
+
+    @property
+    @override
+    def advice(self) -> str:
+        return short_period(self.answer.mechanism, self.steps) if isinstance(self.answer, FoundItems) else ""
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
         """Find what one person can take part in, and what of that has to be limited by counting."""
