@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
@@ -109,7 +109,7 @@ def _load_early(modules: Sequence[str]) -> None:
 def _quiet() -> Iterator[None]:
     """Let processes that start meanwhile print nothing, for runners quote records, and take no notice of Ctrl-C.
 
-    It is for the command alone to say what has happened. They load no main program either, which may be somebody's own,
+    It is for the command alone to say what has happened; Ctrl-C waits until the end of the block. They load no main program either, which may be somebody's own,
     without a guard: they would run it.
     """
     with ExitStack() as stack:
@@ -121,8 +121,9 @@ def _quiet() -> Iterator[None]:
         stack.callback(os.dup2, kept, STANDARD_ERROR)
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), STANDARD_ERROR)
-        if threading.current_thread() is threading.main_thread():
-            stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
+        resource_tracker.ensure_running()  # of multiprocessing's own; it would unblock what is blocked here
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         yield
 
 
