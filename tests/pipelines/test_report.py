@@ -1,11 +1,13 @@
 """`privstream report`: from files of rows to one page, also in a real browser, where nothing but its script runs."""
 
+import base64
 import hashlib
 import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -292,6 +294,22 @@ def test_what_is_left_of_a_limit_by_period_is_on_the_page(folder: Path) -> None:
     assert "The limit: epsilon 4, delta 1e-05 for each year." in plain(page)
     (row,) = re.findall(r"<tr><td>any time</td>(.*?)</tr>", page)
     assert "one person over the whole run" in row and row.endswith("<td>3</td>")
+
+
+def test_a_notebook_shows_a_result_itself(folder: Path) -> None:
+    """Its picture, its first rows and its guarantee, names as text, and nothing of its log."""
+    found = replace(read_result(str(write(folder, "counts", (HOSTILE[0], "tea")))), log="7 exact lines")
+    html = found._repr_html_()
+    tags = Tags(html)
+    (image,) = tags.attributes("img")
+    assert base64.b64decode((image["src"] or "").partition("base64,")[2]).startswith(b"\x89PNG")
+    assert "Counts: 6 rows, epsilon = 1, delta = 1e-06 for one person over the whole run" in plain(html)
+    assert HOSTILE[0] in "".join(tags.text) and not tags.attributes("script")
+    assert html.count("<tr>") == 7 and "Accuracy <of the run>." in plain(html) and "exact lines" not in html
+    streams = [row._replace(stream=f"shop {number}") for number in range(5) for row in found.rows[:1]]
+    assert found.with_rows(streams)._repr_html_().count("<img") == 3
+    nothing = plain(found.with_rows([])._repr_html_())
+    assert "No counts were published" in nothing and "first" not in nothing.partition("Accuracy")[0]
 
 
 def test_without_rows_the_page_says_so_in_words(folder: Path) -> None:
