@@ -89,6 +89,7 @@ def test_the_library_example_runs(tmp_path, monkeypatch, capfd):
 
 
 def test_the_first_answer_is_given(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "92")  # in 80 there is a trend where names are short
     (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
     (tmp_path / "key").chmod(0o600)
     monkeypatch.chdir(tmp_path)
