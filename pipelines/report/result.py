@@ -14,7 +14,6 @@ from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
-from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -226,7 +225,7 @@ def output_of(path: str) -> str:
     """
     if not path.endswith(MONITOR_FILES):
         return path
-    document = read_document(path)
+    document = loaded("monitor.yaml_file.read_document")(path)  # monitors import results
     folder = document.at(("output", "folder"))
     if not isinstance(folder, str) or not folder:
         raise document.error(("output",), "must be given, with a folder")

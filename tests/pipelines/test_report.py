@@ -227,7 +227,7 @@ def test_a_folder_and_no_ledger_can_be_signed_too(folder: Path) -> None:
         (["--sign_off", "Ada", "--purpose", "a paper", "--truth", "t"], "--sign_off must not be given with --truth"),
         (
             ["--docs", "javascript:alert(1)"],
-            "--docs must be an address such as https://example.org/privstream, got java",
+            "--docs must be an address such as https://localhost/privstream, got java",
         ),
     ],
 )
@@ -240,16 +240,16 @@ def test_what_is_no_sign_off_is_refused(
 
 
 def test_proofs_are_links_where_the_site_is_known(folder: Path) -> None:
-    page = page_of(folder, write(folder, "counts"), "--docs", "https://example.org/privstream/")
-    assert [one["href"] for one in Tags(page).attributes("a")] == ["https://example.org/privstream/proofs/clock.html"]
+    page = page_of(folder, write(folder, "counts"), "--docs", "https://localhost/privstream/")
+    assert [one["href"] for one in Tags(page).attributes("a")] == ["https://localhost/privstream/proofs/clock.html"]
     assert "Proof: docs/proofs/clock.md, Theorem 4." in plain(page)
-    assert linked("both: docs/proofs/a.md, section 2, and docs/proofs/b.md", "https://x") == [
+    assert linked("both: docs/proofs/a.md, section 2, and docs/proofs/b.md", "https://localhost") == [
         ("both: ", ""),
-        ("docs/proofs/a.md", "https://x/proofs/a.html"),
+        ("docs/proofs/a.md", "https://localhost/proofs/a.html"),
         (", section 2, and ", ""),
-        ("docs/proofs/b.md", "https://x/proofs/b.html"),
+        ("docs/proofs/b.md", "https://localhost/proofs/b.html"),
     ]
-    assert linked("", "https://x") == []
+    assert linked("", "https://localhost") == []
 
 
 def test_what_stands_out_comes_first(folder: Path) -> None:
