@@ -129,3 +129,20 @@ def test_a_frame_is_filtered(tmp_path):
     assert "4 events do not pass" in found.log and "2 of 2 events usable" in found.log
     with pytest.raises(ValueError, match="where, character 8"):
         ask("counts", frame, **options, ledger="none", where="status = 500")
+
+
+@pytest.mark.parametrize("where", ["ref is not null", "not (ref is null)", 'ref is not null or item == "b"'])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_field_that_is_only_asked_whether_it_is_there(where, ending, tmp_path, read_all):
+    rows = [{"user": user, "item": "a", "time": "2024-01-01", "ref": ref} for user, ref in (("u", "5"), ("v", None))]
+    path = tmp_path / f"a.{ending}"
+    if ending == "csv":
+        lines = [",".join(each or "" for each in row.values()) for row in rows]
+        path.write_text("\n".join(["user,item,time,ref", *lines]) + "\n")
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        table = pa.Table.from_pylist(rows)
+        pq.write_table(table.set_column(3, "ref", table["ref"].cast(pa.int64())), path)
+    assert [row["user"] for row in read_all(path, where=where).rows] == ["u"]
+    assert [row["user"] for row in read_all(path, where=f"not ({where})").rows] == ["v"]

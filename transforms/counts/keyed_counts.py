@@ -35,7 +35,7 @@ from privstream.transforms.counts.publishing import (
 )
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
@@ -161,7 +161,7 @@ class KeyedCounts(PrivateTransform):
         end: Moment | None = None,
         windows: int | None = None,
         horizon: int | None = None,
-        domain: Domain | None = None,
+        domain: Items | None = None,
         min_people: int = 1,
         top: int | None = None,
         max_value: int | None = None,
@@ -178,8 +178,7 @@ class KeyedCounts(PrivateTransform):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = None if domain is None else Domain.of(domain)
         self.noise = noise
         self.domain = domain
         self.streams = None if streams is None else check_streams(streams)
