@@ -15,14 +15,15 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import MINUTES, Entry
-from privstream.pipelines.plot.chart import PAGE, in_both, moment
+from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.plot.chart import PAGE, UTC, in_both
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.cost import Accounts
+from privstream.pipelines.report.highlights import highlights
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 
@@ -157,27 +158,32 @@ MOST_ROWS = 1000
 MOST_NOTES = 4000
 
 
-def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
+def section(result: Result, accounts: Accounts | None, docs: str = "") -> dict[str, Any]:
     """Return all that a page says of a result.
+
+    Args:
+        result: what was published.
+        accounts: the ledger of its run, or None.
+        docs: address of the site of the documentation, to which proofs are linked; empty without links.
 
     Raises:
         ValueError: the ledger does not have its run.
     """
     streams = list(result.given())
-    return words_of(result, accounts) | {
+    return words_of(result, accounts, docs) | {
         "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
         "other_pictures": max(0, len(streams) - MOST_PICTURES),
     }
 
 
-def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
-    """Return what a page says of a result beside its pictures.
+def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[str, Any]:
+    """Return what a page says of a result beside its pictures; arguments as those of `section`.
 
     Raises:
         ValueError: the ledger does not have its run.
     """
     entry, method = None if accounts is None else accounts.entry(result), method_of(result)
-    columns = _columns(result, method)
+    columns, clocks = _columns(result, method), result.promise.clocks
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
         "question": result.spec.by_method.get(method, result.spec.description),
@@ -186,28 +192,43 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "kind": result.spec.title,
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
-        "left_out": [
-            *filter(None, [limits_in_words(result.rows)]),
-            *left_out(
-                result.guarantee,
-                result.spec,
-                result.parameters,
-                result.promise.maybe("accuracy", "intervals", "limits"),
-                method,
-            ),
-        ],
+        "highlights": highlights(result),
+        "left_out": left_out(
+            result.guarantee,
+            result.spec,
+            result.parameters,
+            result.promise.maybe("accuracy", "intervals", "limits"),
+            method,
+        ),
+        "proof": linked(result.guarantee.proof or "", docs),
+        "view": result.is_view,
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
         "columns": columns,
         "truth": result.truth is not None,
-        "rows": [_cells(in_words(row, result.parameters), columns) for row in result.rows[:MOST_ROWS]],
+        "rows": [_cells(in_words(row, result.parameters), columns, clocks) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
         "date": "not known without a ledger" if entry is None else f"{entry.time[:MINUTES].replace('T', ' ')} UTC",
         "dataset": None if entry is None else entry.dataset,
     }
+
+
+PROOF = re.compile(r"(docs/(proofs/\w+)\.md)")
+
+
+def linked(proof: str, docs: str) -> list[tuple[str, str]]:
+    """Return the parts of the name of a proof, each with the address of its page in the site, if it has one."""
+    parts = PROOF.split(proof)  # text, name, page, text, ..
+    texts = [(text, "") for text in parts[::3]]
+    pages = [
+        (name, f"{docs.rstrip('/')}/{page}.html" if docs else "")
+        for name, page in zip(parts[1::3], parts[2::3], strict=True)
+    ]
+    both = [part for pair in zip(texts, [*pages, ("", "")], strict=True) for part in pair]
+    return [part for part in both if part[0]]
 
 
 def picture(result: Result, given: Any) -> dict[str, Any]:
@@ -231,15 +252,15 @@ def _columns(result: Result, method: str) -> list[tuple[str, str]]:
     return [(name, of_method(texts.get(name, ""), method)) for name in result.row_type._fields if name not in hidden]
 
 
-def _cells(row: Any, columns: list[tuple[str, str]]) -> list[str]:
+def _cells(row: Any, columns: list[tuple[str, str]], clocks: Clocks) -> list[str]:
     """Return the values of a row as texts."""
-    return [cell(getattr(row, name)) for name, _ in columns]
+    return [cell(getattr(row, name), clocks) for name, _ in columns]
 
 
-def cell(value: Any) -> str:
-    """Return a value of a row as a text."""
+def cell(value: Any, clocks: Clocks = UTC) -> str:
+    """Return a value of a row as a text, a time by some clocks."""
     if isinstance(value, Timestamp):
-        return moment(value.micros)
+        return clocks.moment(value.micros)
     if value is None:
         return "-"
     if isinstance(value, bool):

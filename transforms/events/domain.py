@@ -8,11 +8,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.io.filesystems import FileSystems
 
 Items = Union["Domain", Sequence[str]]
 """A public list of items, as transforms take it."""
@@ -63,6 +63,8 @@ class Domain:
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
+        from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans have lists without a file
+
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"domain must be a readable file, got {path!r}: it is no regular file")
         try:
@@ -79,11 +81,11 @@ class Domain:
         if digest is not None and digest != domain.digest:
             raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")
         domain._path = path
-        return domain
+        return READ.setdefault((path, domain.digest), domain)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._path is not None:
-            return Domain.from_file, (self._path, self.digest)
+            return _read_once, (self._path, self.digest)
         return Domain, (self._items.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -108,3 +110,12 @@ class Domain:
         """Return the position (int64) of each text, all of which must be in the domain."""
         found: np.ndarray = pc.index_in(texts, self._items).to_numpy().astype(np.int64)
         return found
+
+
+READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
+"""The lists of this process, by file and digest: each of some twenty stages, and each bundle, would read its own."""
+
+
+def _read_once(path: str, digest: str) -> Domain:
+    """Return the list of a file as it was at launch, which a stage of this process may have read already."""
+    return READ.get((path, digest)) or Domain.from_file(path, digest)
