@@ -111,7 +111,7 @@ def test_the_first_answer_is_right_and_takes_one_call(shop: Shop, capfd: pytest.
     assert "50,000 of 50,004 events usable" in told
     positions = [json.loads(line)["position"] for line in Path("letters.jsonl").read_text().splitlines()]
     assert positions == [f"line {number}" for number in range(50_002, 50_006)]
-    rows = re.findall(r"^(\S+)  (\S+) +([\d,]+) +(\d+) and (\d+)", printed, re.MULTILINE)
+    rows = re.findall(r"^(\S+) +(\S+) +([\d,]+) +(\d+) and (\d+)", printed, re.MULTILINE)
     starts = sorted({start for start, *_ in rows})
     assert len(starts) == WEEKS and (starts[0], starts[-1]) == ("2025-09-29", "2025-12-22"), "Mondays in Berlin"
     truths = [len(shop.customers[starts.index(start), item]) for start, item, *_ in rows]
