@@ -6,12 +6,16 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
 from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+Items = Union["Domain", Sequence[str]]
+"""A public list of items, as transforms take it."""
 
 
 class Domain:
@@ -37,6 +41,21 @@ class Domain:
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self._path: str | None = None
         self._items = pa.array(texts, pa.string())
+
+    @classmethod
+    def of(cls, items: Items) -> Domain:
+        """Return a list of items as a domain: a list, a tuple, or a column of numpy, Arrow, pandas or Polars.
+
+        Raises:
+            TypeError: it is none, but a text, a mapping, a frame, or what can be read only once.
+            ValueError: see `Domain`.
+        """
+        if isinstance(items, Domain):
+            return items
+        other = isinstance(items, str | bytes | Mapping) or hasattr(items, "columns")
+        if other or not hasattr(items, "__len__"):
+            raise TypeError(f"domain must be a Domain or a list of texts, got {type(items).__name__}")
+        return cls(items.to_pylist() if isinstance(items, pa.Array | pa.ChunkedArray) else items)
 
     @classmethod
     def from_file(cls, path: str, digest: str | None = None) -> Domain:
