@@ -23,6 +23,7 @@ from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.pipelines.stores import check_store
+from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
 
