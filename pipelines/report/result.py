@@ -226,7 +226,7 @@ def output_of(path: str) -> str:
     """
     if not path.endswith(MONITOR_FILES):
         return path
-    document = loaded("monitor.yaml_file.read_document")(path)  # monitors import results
+    document = read_document(path)
     folder = document.at(("output", "folder"))
     if not isinstance(folder, str) or not folder:
         raise document.error(("output",), "must be given, with a folder")
