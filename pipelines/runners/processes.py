@@ -109,8 +109,8 @@ def _load_early(modules: Sequence[str]) -> None:
 def _quiet() -> Iterator[None]:
     """Let processes that start meanwhile print nothing, for runners quote records, and take no notice of Ctrl-C.
 
-    It is for the command alone to say what has happened; Ctrl-C waits until the end of the block. They load no main program either, which may be somebody's own,
-    without a guard: they would run it.
+    It is for the command alone to say what has happened; Ctrl-C waits until the end of the block. They load no main
+    program either, which may be somebody's own, without a guard: they would run it.
     """
     with ExitStack() as stack:
         stack.callback(sys.modules.__setitem__, MAIN, sys.modules[MAIN])
