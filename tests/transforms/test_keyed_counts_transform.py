@@ -323,7 +323,7 @@ def test_late_counts_are_set_aside_by_item():
         ("window", {"max_contributions": 1.5}, TypeError, "max_contributions must be an int"),
         ("window", {"min_people": 0}, ValueError, "min_people must be >= 1, got 0"),
         ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of items is public, got 2"),
-        ("window, public", {"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ("window, public", {"domain": [1]}, TypeError, "domain must hold texts, got int"),
         ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
         ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),
         ("start", {"end": None}, ValueError, "end or renew_every must be given where counts are"),

@@ -24,7 +24,7 @@ from privstream.mechanisms.privacy.guarantee import (
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
@@ -146,7 +146,7 @@ class CountsParameters(Parameters):
         end: Moment | None = None,
         windows: int | None = None,
         horizon: int | None = None,
-        domain: Domain | None = None,
+        domain: Items | None = None,
         min_people: int = 1,
         top: int | None = None,
         max_value: int | None = None,
@@ -163,8 +163,7 @@ class CountsParameters(Parameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = None if domain is None else Domain.of(domain)
         self.noise = noise
         self.domain = domain
         self.streams = None if streams is None else check_streams(streams)
