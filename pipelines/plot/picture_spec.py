@@ -12,7 +12,7 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.local_time import Clocks, moment
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
@@ -147,7 +147,8 @@ class Given:
         except ValueError:
             return ()
         last = max(row.window_end.micros for row in self.rows)
-        return range(first, last, max(round(every * 1e6), (last - first) // MOST_RENEWALS, 1))[1:]
+        found = range(first, last, max(1, round(every * 1e6)))[1:]
+        return found if len(found) <= MOST_RENEWALS else ()
 
     @property
     def of_windows(self) -> bool:
