@@ -28,6 +28,7 @@ from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import (
     KeyPublisher,
     LargestCounts,
+    PublicKeys,
     forgets,
     in_groups,
     publish_counts,
@@ -104,6 +105,9 @@ class KeyedCounts(PrivateTransform):
             that is remembered but items that stay found. The guarantee is then for what one person does in one such
             period.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
+        public_items: a public list of items beside those that are found: they have a row in every window, whether
+            anybody has them or not, and need no threshold. Other items are found as without it. It needs items that
+            stay found, without `top`.
         min_people: number of people without whom an item is never found or published: in one window where items stay
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
             unless windows forget. With the unit "event" it is a number of events.
@@ -162,6 +166,7 @@ class KeyedCounts(PrivateTransform):
         windows: int | None = None,
         horizon: int | None = None,
         domain: Domain | None = None,
+        public_items: Domain | None = None,
         min_people: int = 1,
         top: int | None = None,
         max_value: int | None = None,
@@ -178,10 +183,9 @@ class KeyedCounts(PrivateTransform):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         self.noise = noise
-        self.domain = domain
+        self.domain = _checked_list("domain", domain)
+        self.public_items = _checked_list("public_items", public_items)
         self.streams = None if streams is None else check_streams(streams)
         self.shards = check_shards(shards)
         rises = rising is not None
@@ -197,6 +201,7 @@ class KeyedCounts(PrivateTransform):
             raise ValueError("forget must not be given with a domain, or where counts are since the start")
         self.remembers = may_be_found and not forget and self.steps.count is not None
         self._clocked, self._forget = self.remembers or not by_itself, forget
+        _ = _checked_list("public_items", public_items, useful=self.remembers and top is None)
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
@@ -261,9 +266,11 @@ class KeyedCounts(PrivateTransform):
             caveats.append(items_hashed(self.mechanism.neighbouring))
         if self._by_person and (self._distinct or self.mechanism.needs_people or self._lists):
             caveats.append(contributions_hashed(self.mechanism.neighbouring))
-        public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
+        lists = {"the list of items": self.domain, "the list of public items": self.public_items}
+        public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
         adaptivity = "The events of each window may depend on everything published before it."
-        return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats))
+        proof = found.proof if self.public_items is None else "docs/proofs/keyed_counts.md, Theorem 6"
+        return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
@@ -511,6 +518,7 @@ class KeyedCounts(PrivateTransform):
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,
             everything=not self._by_person or not self._may_leave_out,
+            always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
         )
         return publish_counts(
             counted,
@@ -524,11 +532,29 @@ class KeyedCounts(PrivateTransform):
 
     @property
     def _counting_noise(self) -> NoiseSource:
-        """The noise of counts: a run with other limits, items or streams shares none of it."""
+        """The noise of counts: a run with other limits, lists of items or streams shares none of it."""
         streams = "" if self.streams is None else f"{sorted(self.streams)}"
         domain = "" if self.domain is None else self.domain.digest
         found = self.noise.derive("counts per key", self.steps.label, streams, domain)
+        if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
+            found = found.derive("public items", self.public_items.digest)
         return found.derive("spread") if self.spread else found
+
+
+def _checked_list(name: str, items: Domain | None, *, useful: bool = True) -> Domain | None:
+    """Return a list of items; refuse another type, and one beside found items where none stay found or few are shown.
+
+    Raises:
+        ValueError, TypeError: naming it.
+    """
+    if items is not None and not isinstance(items, Domain):
+        raise TypeError(f"{name} must be a Domain, got {type(items).__name__}")
+    if items is not None and not useful:
+        raise ValueError(
+            f"{name} must not be given with a domain, top or forget, or where counts are since the start: give start, "
+            "and end or renew_every, that other items stay found"
+        )
+    return items
 
 
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:
