@@ -30,8 +30,8 @@ from privstream.pipelines.terminal import NOTE, WARNING
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
-OF_FILES = ("input", "input_format", "delimiter", "encoding", "watch", "watermark", "output_format")
-"""Options about files that are read, or come without an end: a frame is neither."""
+OF_FILES = ("input", "query", "input_format", "delimiter", "encoding", "watch", "watermark", "output_format")
+"""Options about files and databases that are read, or input without an end: a frame is none of these."""
 
 DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")
 
@@ -297,10 +297,10 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     given, shown = options(spec, keywords, input=events, output=output, folder=folder)
     loaded("option_checks.check_texts")(given, [])
     loaded("option_checks.check_numbers")(given)
-    table = loaded("frame_files.as_table")(frame)
+    table = loaded("sources.frame_files.as_table")(frame)
     fields = loaded("questions.input_output.input_fields")(spec, given)
     fields.check(table.schema, "the frame")
-    loaded("frame_files.write_events")(table, fields.names(), events)
+    loaded("sources.frame_files.write_events")([table], fields.names(), events)
     command = loaded("questions.run_command.RunCommand")(spec, shown)
     command.run(given, [])
     return str(given.copy or output)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
-from privstream.pipelines.sinks.postgres_table import CONNECT_SECONDS, parse_url, reason
+from privstream.pipelines.postgresql import CONNECT_SECONDS, parse_url, reason
 from psycopg import sql
 
 CREATE = "CREATE TABLE IF NOT EXISTS {table} (number bigint PRIMARY KEY, line text NOT NULL)"

@@ -31,6 +31,7 @@ NOT_SHAPING: Mapping[str, str] = {
     "run_id": "it takes the place of the fingerprint",
     "traceback": "it is about error messages",
     "input": "files enter by their contents; a source without an end is named by the run id",
+    "query": "its rows enter by their contents, in their order",
     "output": "it says where rows go; it enters where the input has no end, see `identify`",
     "output_format": "it says how rows are written; it enters where the input has no end, see `identify`",
     "copy": "it says where rows go; where the input has no end it enters as the output",

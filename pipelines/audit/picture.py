@@ -25,7 +25,8 @@ MARGIN = 0.6
 
 def draw(stream: BinaryIO, format: str, title: str, findings: Sequence[Finding]) -> None:
     """Draw a line for each attack, the first on top."""
-    with chart(stream, format) as (figure, axes):
+    with chart(stream, format) as figure:
+        axes = figure.add_subplot()
         places = range(len(findings), 0, -1)
         found, controls = ([getattr(finding, name).share for finding in findings] for name in ("real", "control"))
         axes.hlines(places, found, [max(1.0, share) for share in found], color=COLOURS[0], linewidth=2.5)

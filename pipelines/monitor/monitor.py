@@ -17,7 +17,6 @@ from privstream.pipelines.accounts.account import NONE
 from privstream.pipelines.accounts.ledger import DEFAULT_DATASET, ENDING, Ledger, Receipt
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.frame_files import as_table, write_events
 from privstream.pipelines.frames import check_account, in_python
 from privstream.pipelines.monitor.monitor_file import MonitorFile, Output, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
@@ -26,6 +25,7 @@ from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.run import given_to
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.fields import SharedFields
+from privstream.pipelines.sources.frame_files import as_table, write_events
 from typing_extensions import override
 
 ABOUT_FILES = ("time_format", "null", "trim", "decimal", "value_unit", "encoding", "delimiter")
@@ -180,15 +180,15 @@ class Monitor(beam.PTransform[Any, Any]):
         monitor = read_monitor(self.path, folder, input=events)
         fields = SharedFields(tuple(self._fields.items()))
         fields.check(table.schema, "the frame")
-        write_events(table, fields.names(), events)
+        write_events([table], fields.names(), events)
         place = Output(
             folder=os.path.join(folder, "rows") if output is None else os.fspath(output),
             format="parquet",
-            sent_to=None,
+            sent_to=(),
             dead_letter=None,
         )
         options = dict.fromkeys(("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit"))
         options |= {"overwrite": False, "dry_run": False, "dead_letter": None} | self.options
-        made = MonitorRun.of(replace(monitor, output=place), argparse.Namespace(**options))
+        made = MonitorRun.of(replace(monitor, output=place), argparse.Namespace(**options), folder)
         made.report(made.publish(launch.parse_beam_options([])))
         return {each.name: each.arguments.output for each in made.run.questions}

@@ -35,7 +35,7 @@ FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
 FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
-SOURCE = ("input_format", "watch", "watermark", "kafka_setting")
+SOURCE = ("query", "input_format", "watch", "watermark", "kafka_setting")
 """Keys of the data that say how they are found, which are options of commands."""
 
 WHERE = "where"
@@ -166,19 +166,23 @@ class Output:
     Attributes:
         folder: of files, one for each question and named after it; of input without an end, a folder for each.
         format: of the files.
-        sent_to: the database or the broker that gets them, too; None for none. Tables and topics have the names of
-            questions.
+        sent_to: the database and the broker that get them, too, as far as there are any. Tables and topics have the
+            names of questions and views.
         dead_letter: a file for records that cannot be used; without an end, a folder.
     """
 
     folder: str
     format: str
-    sent_to: str | None
+    sent_to: tuple[str, ...]
     dead_letter: str | None
 
-    def file(self, name: str) -> str:
-        """Return the name of the file of a question about input with an end, or of a view."""
-        return f"{name}.{self.format}"
+    def name(self, name: str, *, unbounded: bool) -> str:
+        """Return the name of the file of a question or a view; of its folder, where input has no end."""
+        return name if unbounded else f"{name}.{self.format}"
+
+    def urls(self, name: str) -> list[str]:
+        """Return the tables and topics of a question or a view."""
+        return [f"{address}/{name}" for address in self.sent_to]
 
 
 def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFile:
@@ -233,12 +237,11 @@ def _output(document: Document) -> Output | None:
         raise document.error(("output",), "folder must be given")
     if format is not None and format not in WRITTEN:
         raise document.error(("output", "format"), f"must be one of {', '.join(WRITTEN)}, got {format}")
-    if postgres is not None and kafka is not None:
-        raise document.error(("output", "kafka"), "must not be given with postgres")
     for key, address in (("postgres", postgres), ("kafka", kafka)):
         if address is not None and not ADDRESSES[key].fullmatch(address):
             raise document.error(("output", key), f"must be of the form {FORM_OF[key]}, without a password")
-    return Output(folder=folder, format=format or DEFAULT_OUTPUT, sent_to=postgres or kafka, dead_letter=dead_letter)
+    sent_to = tuple(address for address in (postgres, kafka) if address is not None)
+    return Output(folder=folder, format=format or DEFAULT_OUTPUT, sent_to=sent_to, dead_letter=dead_letter)
 
 
 def _text(document: Document, keys: Path) -> str | None:

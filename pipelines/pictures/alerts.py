@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -12,27 +12,36 @@ from typing import Any, BinaryIO
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import (
     ALARM,
     COLOURS,
     DAY,
     FAINT,
     GREY,
+    INK,
     MARKERS,
+    UTC,
+    Label,
     chart,
+    freeze_layout,
     key_above,
-    moment,
     note,
+    place,
+    plural,
     short,
+    starts_of,
     style_axes,
     told,
-    window_of,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
 from privstream.pipelines.simulate.alerts import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
+
+MOST_DAYS, MOST_POINTS = 24, 200
+"""Beginnings of alerts that are written into the picture, and points that they keep off."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class AlertPicture:
         tested: names of all rules, as far as they are known.
         span: the time in which they were tested, in microseconds since 1970, as far as it is known.
         means: numbers of windows that rules are about, by name, where they are several.
+        clocks: by which times are shown.
     """
 
     stream: str
@@ -57,6 +67,7 @@ class AlertPicture:
     tested: Sequence[str] = ()
     span: Sequence[int] = ()
     means: Mapping[str, int] = field(default_factory=dict)
+    clocks: Clocks = UTC
 
     @property
     def rules(self) -> list[str]:
@@ -83,7 +94,8 @@ def prepare(given: Given) -> Drawing:
     )
     values = given.counted("people in a window")
     title, truth = given.title("Alerts"), given.truth or []
-    return partial(draw, AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, means))
+    picture = AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, means, given.clocks)
+    return partial(draw, picture)
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
@@ -95,7 +107,14 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
     true: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for count in sorted(picture.truth, key=lambda count: count.window_start):
         true[count.rule].append((_day(count), count.people))
-    with chart(stream, format) as (figure, axes):
+    windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
+    windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
+    windows += [(picture.span[0], picture.span[1])] if picture.span else []
+    span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
+    when = partial(picture.clocks.short, year=span is not None and picture.clocks.several_years(*span))
+    with chart(stream, format, picture.clocks) as figure:
+        axes = figure.add_subplot()
+        labels: list[Label] = []
         for (colour, marker), rules in styles.items():
             shown = [rule for rule in rules if rule in of_rule]
             for known in filter(None, map(true.get, shown)):
@@ -103,23 +122,33 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             alerts = [of_rule[rule] for rule in shown]
             _thresholds(axes, alerts, colour)
             _points(axes, list(chain(*alerts)), colour, marker)
-        windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
-        windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
-        windows += [(picture.span[0], picture.span[1])] if picture.span else []
-        span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
+            labels += [label for rows in alerts for label in _beginnings(rows, colour, when)]
         if not picture.rows:
-            axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
+            axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=INK)
         _stop(axes, picture.rows, span)
-        words = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
-        style_axes(figure, axes, span=span, window=window_of(picture.rows), **words)
+        words: Any = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
+        style_axes(figure, axes, span=span, starts=starts_of(picture.rows), **words)
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
         key_above(axes, marks, names)
+        freeze_layout(figure)
+        points = [(_day(row), row.estimate) for row in picture.rows if row.estimate is not None]
+        place(axes, labels[:MOST_DAYS], points if len(points) <= MOST_POINTS else ())
 
 
 def lasting(rows: Sequence[Alert]) -> dict[int, int]:
     """Return when each alert of one rule started, and when its last window ended, in microseconds since 1970."""
     return {row.since.micros: row.window_end.micros for row in rows if row.status != ENDED}
+
+
+def _beginnings(rows: Sequence[Alert], colour: str, when: Callable[[float], str]) -> Iterator[Label]:
+    """Yield when each alert of one rule began, in words, at its first number or, without one, at its threshold."""
+    begun: set[int] = set()
+    for row in rows:
+        if row.status != ENDED and row.since.micros not in begun:
+            begun.add(row.since.micros)
+            height = row.threshold if row.estimate is None else row.estimate
+            yield Label(when(row.since.micros), [(_day(row), height)], colour)
 
 
 def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> None:
@@ -146,15 +175,15 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None
     for row in rows:
         day = _day(row)
         if row.estimate is None or row.gap is None or row.gap_lower_bound is None:
-            note(axes, row.rule, [(day, row.threshold, f"{moment(row.window_start.micros)}: {row.status}")])
+            note(axes, row.rule, [(day, row.threshold, row.window_start.micros, row.status)])
             continue
         sign = 1 if (row.estimate >= row.threshold) == (row.gap >= 0) else -1
         bound = row.threshold + sign * row.gap_lower_bound
         bars.append((day, bound, row.estimate))
         inside["white" if row.status == ENDED else colour].append((day, row.estimate))
         words = "at least" if sign > 0 else "at most"
-        text = f"{told(row.window_start.micros, row.estimate)}, {words} {bound:,.6g}, {row.status}"
-        note(axes, row.rule, [(day, row.estimate, text)])
+        text = f"{told(row.estimate)}, {words} {bound:,.6g}, {row.status}"
+        note(axes, row.rule, [(day, row.estimate, row.window_start.micros, text)])
     axes.vlines(*np.array(bars).reshape(-1, 3).T, color=colour, linewidth=1.6, alpha=0.55, capstyle="butt", zorder=2)
     for fill, points in inside.items():
         days, numbers = np.array(points).reshape(-1, 2).T
@@ -178,8 +207,8 @@ def _caption(picture: AlertPicture) -> str:
     """Say what is seen."""
     number = len({(row.rule, row.since) for row in picture.rows})
     parts = [
-        f"Alerts: {number:,}, of {len(picture.rules):,} rule{'s' * (len(picture.rules) != 1)}; thick lines show how "
-        "long they last. Points: numbers of people with noise"
+        f"Alerts: {number:,}, of {plural(len(picture.rules), 'rule')}; thick lines show how long they last. Points: "
+        "numbers of people with noise"
     ]
     if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
         parts.append(f" ({'; '.join(means)})")
@@ -189,6 +218,8 @@ def _caption(picture: AlertPicture) -> str:
         parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
     else:
         parts.append(". Dashed: thresholds")
+    if picture.rows:
+        parts.append("; days: when alerts begin")
     if picture.truth:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.cardinality import SetSize
 from privstream.transforms.rows import CardinalityEstimate
@@ -17,7 +18,13 @@ def prepare(given: Given) -> Drawing:
     found = band(given.rows, given.truth or [])
     text = caption(given.rows, found, given.sure("Band"))
     return partial(
-        draw_bands, [found], values=given.counted("people"), title=given.title("People in the set now"), caption=text
+        draw_bands,
+        [found],
+        values=given.counted("people"),
+        title=given.title("People in the set now"),
+        caption=text,
+        renewals=given.renewals,
+        clocks=given.clocks,
     )
 
 
@@ -37,7 +44,8 @@ def caption(rows: Sequence[CardinalityEstimate], found: Band, meaning: str) -> s
     if not rows:
         return "There are no rows."
     changes = int(np.count_nonzero(np.diff(found.estimates)))
-    text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times.{tell_bounds([found], meaning)}"
+    text = f"{plural(len(rows), 'window')}, in which the estimate changes {plural(changes, 'time')}."
+    text += tell_bounds([found], meaning)
     used_up = int(np.isnan(found.error_bounds).sum())
     if used_up:
         text += (

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.chart import UTC, plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
@@ -50,7 +51,16 @@ def prepare(given: Given) -> Drawing:
     values = given.counted("people") if of_people else given.counted("contributions", "that count")
     if full:
         values = "people, estimated without limits" if of_people else "contributions, estimated without limits"
-    return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
+    return partial(
+        draw_bands,
+        found,
+        values=values,
+        title=title,
+        caption=text,
+        top=given.top,
+        renewals=given.renewals,
+        clocks=given.clocks,
+    )
 
 
 def judged(given: Given) -> str:
@@ -82,12 +92,13 @@ def newest_rises(given: Given) -> list[KeyCount]:
 def rises_in_words(last: Sequence[KeyCount], risen: Sequence[KeyCount], promise: Promise | None) -> str:
     """Say what surely rose in a window, of all whose rows are given, between what, and how likely it is."""
     back = None if promise is None else promise.maybe("parameters", "rising")
+    clocks = UTC if promise is None else promise.clocks
     if not risen:
-        return none_rose(last, back)
+        return none_rose(last, back, clocks)
     told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
     return (
-        f"Rises {window_of(last)}, against {before(back)}, with intervals of 95% and the probability that more people "
-        f"have the item: {'; '.join(told)}."
+        f"Rises {window_of(last, clocks)}, against {before(back)}, with intervals of 95% and the probability that more "
+        f"people have the item: {'; '.join(told)}."
     )
 
 
@@ -106,9 +117,10 @@ def by_model(promise: Promise | None) -> str:
 
 
 BY_SHARES = (
-    "Lines: full numbers, which are counts divided by the share of contributions that counts in the window. Thin: the "
-    "numbers that count within limits. Hatched between both: what is assumed, that what limits leave out is like what "
-    "counts. In colour, bands: where full numbers are, with probability 95%, each by itself, if that is so."
+    "Dots: full numbers, which are counts with noise divided by the share of contributions that counts in the window; "
+    "they jump by this noise. Bars: where full numbers are, with probability 95%, each by itself, if what limits leave "
+    "out is like what counts. Thick lines: the same from smoothed counts, if there are any. Thin: the numbers that "
+    "count within limits. Hatched: what is assumed."
 )
 """What is seen where full numbers are drawn."""
 
@@ -144,11 +156,13 @@ def bands(
     """
     published: dict[str, dict[int, Counted]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
-    window = 0
+    starts: dict[int, int] = {}
     for row in rows:
-        window = int(row.window_end.micros - row.window_start.micros)
         published[row.item][int(row.window_end.micros)] = row
-    moments = np.array(sorted({moment for points in published.values() for moment in points}), np.int64)
+        starts[int(row.window_end.micros)] = int(row.window_start.micros)
+    moments = np.array(sorted(starts), np.int64)
+    begins = np.array([starts[moment] for moment in moments.tolist()], np.int64) if each else None
+    whole = _per_counted(rows) if full else {}
 
     def largest(item: str) -> float:
         return max((row.smoothed if smoothed else row.count) or 0 for row in published[item].values())
@@ -164,19 +178,43 @@ def bands(
         def column(name: str) -> np.ndarray:
             return np.array([np.nan if point is None else getattr(point, name) for point in points], np.float64)
 
-        counts, dots = column("count"), None
-        if smoothed:
-            counts, dots = column("smoothed"), counts
-        bounds = column("smoothed_upper") - counts if smoothed else column("error_bound")
-        counted = None
+        kind = "smoothed" if smoothed else "count"
+        estimates, dots, counted = column(kind), column("count") if smoothed else None, None
         if full:
-            counted, dots, counts = counts, None, column("full")
-            bounds = np.fmax(column("full_upper") - counts, counts - column("full_lower"))
+            counted, dots = estimates, column("full")
+            factors = np.array([whole.get(moment, np.nan) for moment in moments.tolist()], np.float64)
+            estimates = counted * factors if smoothed else dots
+        if full or smoothed:
+            name = "full" if full else kind
+            ends = np.array([column(f"{name}_lower"), column(f"{name}_upper")])
+            bounds = ends[1] - column(name)
+        else:
+            ends, bounds = None, column("error_bound")
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
-        true_counts = holders if np.isfinite(holders).any() else None
-        return Band(item, moments, counts, bounds, true_counts, dots, counted, window=window if each else 0)
+        return Band(
+            name=item,
+            times=moments,
+            estimates=estimates,
+            error_bounds=bounds,
+            truth=holders if np.isfinite(holders).any() else None,
+            points=dots,
+            counted=counted,
+            starts=begins,
+            ends=ends,
+            of_points=full,
+        )
 
     return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
+
+
+def _per_counted(rows: Sequence[Counted]) -> dict[int, float]:
+    """Return for each window, by its end, how many contributions there are for one that counts within limits."""
+    found: dict[int, tuple[int, float]] = {}
+    for row in rows:
+        full = getattr(row, "full", None)
+        if full is not None and row.count is not None and row.count > found.get(row.window_end.micros, (0, 0.0))[0]:
+            found[row.window_end.micros] = row.count, full / row.count
+    return {moment: factor for moment, (_, factor) in found.items()}
 
 
 def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
@@ -185,21 +223,21 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
         return NOTHING
     items, windows = len({row.item for row in rows}), len({row.window_start for row in rows})
     drawn = f", {len(found):,} of them drawn" if items > len(found) else ""
-    text = f"{items:,} items in {windows:,} windows{drawn}.{tell_bounds(found, meaning)}"
+    text = f"{plural(items, 'item')} in {plural(windows, 'window')}{drawn}.{tell_bounds(found, meaning)}"
     judged = [
-        (estimate, true, bound)
+        (number, true)
         for band in found
         if band.truth is not None
-        for estimate, true, bound in zip(band.estimates, band.truth, band.error_bounds, strict=True)
-        if np.isfinite(estimate - true)
+        for number, true in zip(band.numbers.tolist(), band.truth.tolist(), strict=True)
+        if np.isfinite(number - true)
     ]
     if not judged:
         return text
-    outside = sum(bool(abs(estimate - true) > bound) for estimate, true, bound in judged)
+    outside = sum(band.outside for band in found)
     full = any(band.counted is not None for band in found)
     told = "their band" if full or is_smoothed(rows) else "their error bound"
     kind = "full numbers" if full else f"{'smoothed ' * is_smoothed(rows)}counts"
-    together = share_of_truth((estimate, true) for estimate, true, _ in judged)
+    together = share_of_truth(judged)
     return (
         f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "
         f"{len(judged):,} {kind} are further from the truth than {told}{together}."

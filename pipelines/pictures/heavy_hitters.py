@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.pictures.counts import bands, by_model, caption, is_smoothed
 from privstream.pipelines.pictures.truth import Verdict, detection_threshold, judge, key
 from privstream.pipelines.plot.bands import draw_bands
@@ -20,6 +21,7 @@ from privstream.pipelines.plot.chart import (
     GREY,
     INK,
     MARKERS,
+    UTC,
     Label,
     Sheet,
     chart,
@@ -27,9 +29,9 @@ from privstream.pipelines.plot.chart import (
     note,
     place,
     short,
+    starts_of,
     style_axes,
     told,
-    window_of,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.simulation import ItemHolders
@@ -53,7 +55,7 @@ class Counted(NamedTuple):
     @property
     def text(self) -> str:
         """What it says."""
-        return told(self.micros, self.count, round(self.bar))
+        return told(self.count, round(self.bar))
 
 
 Row = TypeVar("Row", HeavyHitter, ItemHolders)
@@ -73,6 +75,7 @@ class Timeline:
         people: what the vertical axis counts.
         error: length of bars to either side; None for some standard deviations.
         empty: what to say where there are no rows.
+        clocks: by which times are shown.
     """
 
     stream: str
@@ -84,6 +87,7 @@ class Timeline:
     people: str
     error: int | None = None
     empty: str = "No heavy hitters were published."
+    clocks: Clocks = UTC
 
 
 def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None:
@@ -95,7 +99,8 @@ def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None
         format: png or svg.
         top: number of items in colour, those with the highest counts; the others are grey.
     """
-    with chart(stream, format) as (figure, axes):
+    with chart(stream, format, timeline.clocks) as figure:
+        axes = figure.add_subplot()
         labels = _lines(axes, timeline, top)
         missed = _missed(axes, timeline, labels)
         _dress(figure, axes, timeline)
@@ -121,7 +126,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
         _true_line(axes, truth[item], colour)
         marker = MARKERS[rank] if rank < top else "."
         _line(axes, published[item], timeline.error, colour, marker, small=small, layer=3 if rank < top else 2)
-        note(axes, item, [(point.day, point.count, point.text) for point in counted[item]])
+        note(axes, item, [(point.day, point.count, point.micros, point.text) for point in counted[item]])
         if rank < top:
             peaks = sorted(counted[item], key=lambda point: -point.count)[:PEAKS]
             points = [(point.day, point.count + point.bar) for point in peaks] or [(_day(published[item][0]), 0.0)]
@@ -211,7 +216,7 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
     of_stream = f" of {short(timeline.stream)}" if timeline.stream else ""
     title, values = f"Heavy hitters{of_stream}: items of many {timeline.people}", f"{timeline.people} in a window"
-    style_axes(figure, axes, span=span, values=values, title=title, caption=_caption(timeline), window=window_of(rows))
+    style_axes(figure, axes, span=span, values=values, title=title, caption=_caption(timeline), starts=starts_of(rows))
     items = {row.item for row in timeline.rows}
     counts = [point.count + point.bar for point in _counted(timeline.rows, timeline.error)]
     counts += [row.holders for row in timeline.truth if row.item in items]
@@ -294,6 +299,7 @@ def prepare(given: Given) -> Drawing:
         people=given.counted("people"),
         error=error if isinstance(error, int) else None,
         empty=given.empty("No heavy hitters were published."),
+        clocks=given.clocks,
     )
     return partial(draw, timeline, top=given.top)
 
@@ -306,8 +312,12 @@ def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Dra
         text += UNSURE
     if verdict is not None and threshold is not None:
         text = f"{text} {verdict.of_heavy(threshold)}"
-    title, values = given.title("Heavy hitters: items of many people"), f"{given.counted('people')} in a window"
-    return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
+    words: dict[str, Any] = {
+        "values": f"{given.counted('people')} in a window",
+        "title": given.title("Heavy hitters: items of many people"),
+        "caption": text,
+    }
+    return partial(draw_bands, found, top=given.top, renewals=given.renewals, clocks=given.clocks, **words)
 
 
 PICTURE = PictureSpec(

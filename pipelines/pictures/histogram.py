@@ -6,12 +6,26 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
-from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, key_above, moment, note, short, style_axes
+from privstream.pipelines.plot.chart import (
+    COLOURS,
+    DAY,
+    FAINT,
+    INK,
+    UTC,
+    chart,
+    key_above,
+    note,
+    plural,
+    short,
+    style_axes,
+)
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import held, percent, without_limits
 from privstream.pipelines.simulate.histogram import CategoryCount
@@ -34,7 +48,7 @@ def prepare(given: Given) -> Drawing:
     title = given.title("Quantiles of the counts since the start" if quantiles else "Counts since the start")
     text = caption(rows, found, given.sure("Bands"))
     values = given.counted("events so far", "that count")
-    return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
+    return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top, clocks=given.clocks)
 
 
 def _chosen(rows: Sequence[HistogramEstimate], query: str | None) -> list[HistogramEstimate]:
@@ -79,7 +93,9 @@ def caption(rows: Sequence[HistogramEstimate], found: list[Band], meaning: str) 
         return "There are no rows."
     categories = len({row.category for row in rows} - {""})
     asked = {row.query.partition(":")[0] for row in rows if not row.category}
-    parts = [f"{categories:,} categories."] * (categories > 0) + [MEANINGS[name] for name in MEANINGS if name in asked]
+    parts = [f"{plural(categories, 'category', 'categories')}."] * (categories > 0) + [
+        MEANINGS[name] for name in MEANINGS if name in asked
+    ]
     text = " ".join(parts) + tell_bounds(found, meaning)
     known = [(band, np.abs(band.estimates - band.truth)) for band in found if band.truth is not None]
     if not known:
@@ -117,6 +133,8 @@ class FlagPicture:
         error_bound: the largest of the rows.
         certainty: the probability with which it is right, such as 95%.
         counts: what counts are, as a part of a sentence.
+        starts: when windows start.
+        clocks: by which times are shown.
     """
 
     stream: str
@@ -127,17 +145,25 @@ class FlagPicture:
     error_bound: int
     certainty: str
     counts: str
+    starts: Sequence[int] = ()
+    clocks: Clocks = UTC
 
 
 def prepare_flags(given: Given) -> Drawing:
     """Return what draws the flags."""
     promise = given.promise
     counts = f"{held(promise)} so far{without_limits(promise)}"
-    return partial(draw_flags, flag_picture(given.stream, given.rows, given.truth, percent(promise), counts))
+    found = flag_picture(given.stream, given.rows, given.truth, percent(promise), counts, given.clocks)
+    return partial(draw_flags, found)
 
 
 def flag_picture(
-    stream: str, rows: Sequence[CategoryFlag], truth: Sequence[CategoryCount] | None, certainty: str, counts: str
+    stream: str,
+    rows: Sequence[CategoryFlag],
+    truth: Sequence[CategoryCount] | None,
+    certainty: str,
+    counts: str,
+    clocks: Clocks = UTC,
 ) -> FlagPicture:
     """Return when flags went up, and when they should have."""
     thresholds = {row.category: row.threshold for row in rows}
@@ -161,19 +187,24 @@ def flag_picture(
         error_bound=max((row.error_bound for row in rows), default=0),
         certainty=certainty,
         counts=counts,
+        starts=sorted({*starts}),
+        clocks=clocks,
     )
 
 
 def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
     """Draw a line for each category, thick from when its flag went up."""
     names = list(found.thresholds)[:MOST]
-    with chart(stream, format) as (figure, axes):
+    years = found.span is not None and found.clocks.several_years(*found.span)
+    with chart(stream, format, found.clocks) as figure:
+        axes = figure.add_subplot()
         for place, name in enumerate(names):
             axes.axhline(place, color=FAINT, linewidth=0.8, zorder=1)
             if name in found.raised and found.span is not None:
                 days = [found.raised[name] / DAY, found.span[1] / DAY]
                 axes.plot(days, [place, place], color=COLOURS[0], linewidth=5, solid_capstyle="butt", zorder=2)
-                note(axes, name, [(days[0], place, f"up since {moment(found.raised[name])}")])
+                note(axes, name, [(days[0], place, found.raised[name], "up from here on")])
+                _beside(axes, place, found.clocks.short(found.raised[name], year=years))
                 axes.plot(days[:1], [place], "o", color=COLOURS[0], markersize=7, clip_on=False, zorder=3)
             if found.passed and name in found.passed:
                 day = found.passed[name] / DAY
@@ -181,7 +212,8 @@ def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
         if not names:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         title = "Categories that have passed their thresholds" + (f", {short(found.stream)}" if found.stream else "")
-        style_axes(figure, axes, span=found.span, values="", title=title, caption=caption_of_flags(found))
+        words: Any = {"values": "", "title": title, "caption": caption_of_flags(found)}
+        style_axes(figure, axes, span=found.span, starts=found.starts, **words)
         axes.grid(visible=False)
         axes.set_yticks(range(len(names)), [f"{short(name)} ({found.thresholds[name]:,})" for name in names])
         axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
@@ -191,14 +223,21 @@ def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
         key_above(axes, marks, ["flag is up", "count passed the threshold"][: len(marks)])
 
 
+def _beside(axes: Axes, height: float, text: str) -> None:
+    """Write a text on the right of the picture, at a height."""
+    at: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (6, 0)}
+    axes.annotate(text, (1.0, height), verticalalignment="center", color=INK, fontsize=8, **at)
+
+
 def caption_of_flags(found: FlagPicture) -> str:
     """Say what is seen."""
     if not found.thresholds:
         return "There are no rows."
     text = (
-        f"In brackets: the thresholds, in events. {len(found.raised):,} of {len(found.thresholds):,} flags "
-        f"went up, and stay up. With probability {found.certainty}, all of them together, each flag goes up at a count "
-        f"that is at most {found.error_bound:,} events below or above its threshold. Counts are {found.counts}."
+        f"In brackets: the thresholds, in events; on the right: when flags went up. {len(found.raised):,} of "
+        f"{plural(len(found.thresholds), 'flag')} went up, and stay up. With probability {found.certainty}, all of "
+        f"them together, each flag goes up at a count that is at most {plural(found.error_bound, 'event')} below or "
+        f"above its threshold. Counts are {found.counts}."
     )
     if found.passed is not None:
         early = sum(moment < found.passed.get(name, moment + 1) for name, moment in found.raised.items())

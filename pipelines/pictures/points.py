@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import percent
 from privstream.pipelines.simulate.points import NearestTrue, PointsInRange
@@ -18,7 +19,9 @@ def prepare_ranges(given: Given) -> Drawing:
     """Return what draws the ranges."""
     bands = range_bands(given.rows, given.truth or [])
     text = caption_of_ranges(bands, given.sure("Bands"))
-    return partial(draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text)
+    return partial(
+        draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text, clocks=given.clocks
+    )
 
 
 def range_bands(rows: Sequence[RangeCount], truth: Sequence[PointsInRange]) -> list[Band]:
@@ -47,7 +50,7 @@ def caption_of_ranges(bands: Sequence[Band], meaning: str) -> str:
     """Say what is seen."""
     if not bands:
         return "There are no rows."
-    text = f"{len(bands):,} ranges.{tell_bounds(bands, meaning)}"
+    text = f"{plural(len(bands), 'range')}.{tell_bounds(bands, meaning)}"
     errors = np.concatenate([np.abs(band.estimates - band.truth) for band in bands if band.truth is not None] or [[]])
     if not np.isfinite(errors).any():
         return text
@@ -74,7 +77,7 @@ def prepare_nearest(given: Given) -> Drawing:
         sorted({row.query for row in given.rows}),
     )
     title = given.title("Nearest points below and above")
-    return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries)
+    return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries, clocks=given.clocks)
 
 
 def nearest_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -> list[Band]:

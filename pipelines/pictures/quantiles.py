@@ -10,19 +10,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import AutoLocator, FuncFormatter
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.bands import MARKS, draw_alone
 from privstream.pipelines.plot.chart import (
     COLOURS,
     DAY,
     INK,
     MARKERS,
+    UTC,
     Label,
     chart,
     freeze_layout,
-    moment,
     note,
     place,
+    plural,
+    short,
     style_axes,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
@@ -40,26 +43,33 @@ MOST_FEET = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A quantile over time: all columns float64, shape (n,), times in days; `truth` is NaN where it is not known.
+    """A quantile over time.
 
-    `unknown` marks the rows whose interval says nothing, bool, shape (n,).
+    Attributes:
+        name: such as 50%.
+        days: where its points stand, in days since 1970; float64, shape (n,), as all columns but these three.
+        starts, ends: of windows, in microseconds since 1970; int64.
+        estimates, lower, upper: what is published.
+        truth: NaN where it is not known.
+        unknown: whether an interval says nothing; bool.
     """
 
     name: str
     days: np.ndarray
     starts: np.ndarray
+    ends: np.ndarray
     estimates: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
     truth: np.ndarray
     unknown: np.ndarray
 
-    def notes(self, heights: np.ndarray) -> Iterator[tuple[float, float, str]]:
+    def notes(self, heights: np.ndarray) -> Iterator[tuple[float, float, float, str]]:
         """What its points mean, which stand at these heights."""
         columns = (self.days, heights, self.starts, self.estimates, self.lower, self.upper, self.unknown)
         for day, y, start, value, low, high, unknown in zip(*(column.tolist() for column in columns), strict=True):
             said = NOTHING_KNOWN if unknown else f"{value:,.6g}"
-            yield day, y, f"{moment(start * DAY)}: {said} (between {low:,.6g} and {high:,.6g})"
+            yield day, y, start, f"{said} (between {low:,.6g} and {high:,.6g})"
 
     @property
     def seen(self) -> Line:
@@ -75,7 +85,9 @@ def prepare(given: Given) -> Drawing:
     parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
     found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
     text = caption(given.rows, found, given.sure("Bands")) + given.when
-    return partial(draw_lines, found, title=given.title("Quantiles"), caption=text)
+    values = parameters.get("value_field")
+    values = short(values) if isinstance(values, str) else "value"
+    return partial(draw_lines, found, values=values, title=given.title("Quantiles"), caption=text, clocks=given.clocks)
 
 
 def lines(
@@ -93,31 +105,47 @@ def lines(
     points: dict[float, list[tuple[float, ...]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.window_end):
         known = true.get((row.window_end, row.quantile), np.nan)
-        start, end = ((row.window_start if each else row.window_end).micros / DAY, row.window_end.micros / DAY)
-        points[row.quantile].append(((start + end) / 2, start, row.estimate, row.lower, row.upper, known))
+        start, end = (row.window_start if each else row.window_end).micros, row.window_end.micros
+        points[row.quantile].append((start, end, row.estimate, row.lower, row.upper, known))
     found = []
     for quantile in sorted(points, reverse=True):
-        days, starts, estimates, lower, upper, known = np.array(points[quantile], np.float64).T
-        unknown = covers_all(lower, upper, parameters)
-        found.append(Line(f"{100 * quantile:g}%", days, starts, estimates, lower, upper, known, unknown))
+        starts, ends = np.array([point[:2] for point in points[quantile]], np.int64).T
+        estimates, lower, upper, known = np.array([point[2:] for point in points[quantile]], np.float64).T
+        unknown, days = covers_all(lower, upper, parameters), (starts + ends) / (2 * DAY)
+        found.append(Line(f"{100 * quantile:g}%", days, starts, ends, estimates, lower, upper, known, unknown))
     return found
 
 
-def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: str, caption: str) -> None:
-    """Draw lines with their intervals."""
-    with chart(stream, format) as (figure, axes):
+def draw_lines(
+    found: Sequence[Line],
+    stream: BinaryIO,
+    format: str,
+    *,
+    title: str,
+    caption: str,
+    values: str = "value",
+    clocks: Clocks = UTC,
+) -> None:
+    """Draw lines with their intervals; `values` is what the vertical axis shows."""
+    with chart(stream, format, clocks) as figure:
+        axes = figure.add_subplot()
         for rank, line in enumerate(found):
             _draw(axes, line.seen, COLOURS[rank % len(COLOURS)], MARKERS[rank % len(MARKERS)])
-        ends = [day for line in found for day in (*line.starts, *(2 * line.days - line.starts))]
-        moments = [round(day * DAY) for day in ends]
-        span = (min(moments), max(moments)) if moments else None
+        moments = [(start, end) for line in found for start, end in zip(line.starts, line.ends, strict=True)]
+        span = (int(moments[0][0]), int(max(end for _, end in moments))) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-        style_axes(figure, axes, span=span, values="value", title=title, caption=caption)
+        starts = {int(start) for start, end in moments if start < end}
+        style_axes(figure, axes, span=span, values=values, title=title, caption=caption, starts=starts)
         axes.yaxis.set_major_locator(AutoLocator())
         if _is_wide(found):
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.set_ylabel(f"{values}, logarithmic axis")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        if not moments:
+            axes.set_yticks([])
         labels = [
             _mark(axes, line, foot, COLOURS[rank % len(COLOURS)])
             for rank, (line, foot) in enumerate(zip(found, _feet(axes, found), strict=True))
@@ -180,8 +208,7 @@ def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line], meaning: st
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    number = "1 quantile" if len(found) == 1 else f"{len(found):,} quantiles"
-    text = f"{number} in {len(found[0].days):,} windows. {meaning}"
+    text = f"{plural(len(found), 'quantile')} in {plural(len(found[0].days), 'window')}. {meaning}"
     if unknown := sum(int(line.unknown.sum()) for line in found):
         points = sum(len(line.days) for line in found)
         text += (

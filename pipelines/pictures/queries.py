@@ -9,7 +9,7 @@ from functools import partial
 from typing import BinaryIO
 
 from matplotlib.ticker import MaxNLocator
-from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, style_axes
+from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, plural, style_axes, told
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.queries import QueryTruth
 from privstream.transforms import QueryAnswer
@@ -46,18 +46,16 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
     values = [row.estimate - picture.truth[row.query] if picture.truth else row.estimate for row in rows]
     bounds = [row.error_bound if row.error_bound >= 0 else math.nan for row in rows]
     numbers = list(range(1, len(rows) + 1))
-    with chart(stream, format) as (figure, axes):
+    with chart(stream, format) as figure:
+        axes = figure.add_subplot()
         marks = []
         for source, (colour, marker) in STYLES.items():
             mine = [i for i, row in enumerate(rows) if row.source == source]
             if mine:
                 at, of = [numbers[i] for i in mine], [values[i] for i in mine]
                 marks += axes.plot(at, of, marker, color=colour, markersize=4.5, label=source, zorder=3)
-        texts = [f"{row.query}: {row.estimate:,.6g}" for row in rows]
-        texts = [
-            text if math.isnan(bound) else f"{text} ± {bound:,.6g}" for text, bound in zip(texts, bounds, strict=True)
-        ]
-        note(axes, "", zip(numbers, values, texts, strict=True))
+        texts = [f"{row.query}: {told(row.estimate, bound)}" for row, bound in zip(rows, bounds, strict=True)]
+        note(axes, "", zip(numbers, values, [None] * len(rows), texts, strict=True))
         if rows:
             middles = [0.0] * len(rows) if picture.truth else values
             low = [middle - bound for middle, bound in zip(middles, bounds, strict=True)]
@@ -67,11 +65,15 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
                 axes.step(numbers, high, where="mid", color=GREY, linewidth=1)
             else:
                 axes.vlines(numbers, low, high, color=GREY, linewidth=0.8, alpha=0.7, zorder=1)
-            key_above(axes, marks, [str(mark.get_label()) for mark in marks])
+            if len(marks) > 1:
+                key_above(axes, marks, [str(mark.get_label()) for mark in marks])
         else:
             axes.text(0.5, 0.5, "no answers", transform=axes.transAxes, ha="center", color=INK)
         values_are = "error, people" if picture.truth else "people"
         style_axes(figure, axes, span=None, values=values_are, title="Answers to queries", caption=_caption(picture))
+        if not rows:
+            axes.set_yticks([])
+        axes.set_xlim(0.5, max(1, len(rows)) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("queries in the order in which they were asked")
 
@@ -86,12 +88,13 @@ def _caption(picture: QueryPicture) -> str:
         else f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, "
         f"{count['refused']:,} refused"
     )
-    text = f"{len(rows):,} answers: {sources}. {picture.meaning}"
+    text = f"{plural(len(rows), 'answer')}: {sources}. {picture.meaning}"
     if picture.truth and rows:
         within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)
         worst = max(abs(row.estimate - picture.truth[row.query]) for row in rows)
         return f"{text} {within:,} answers are within their bounds. The largest error is {worst:,.0f} people."
-    return text
+    widest = max((row.error_bound for row in rows), default=-1)
+    return f"{text} It reaches up to {widest:,} to either side." if widest > 0 else text
 
 
 PICTURE = PictureSpec(

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib.axes import Axes
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import (
+    ALARM,
     COLOURS,
     DAY,
+    FAINT,
     GREY,
     INK,
     MARKERS,
+    UTC,
     Label,
+    Sheet,
     chart,
     freeze_layout,
     note,
     place,
     short,
     style_axes,
+    time_axis,
     told,
+    value_axis,
 )
 
 LABEL_POINTS = 6
@@ -30,6 +38,24 @@ WIDE = 0.5
 MOST_PLACES = 1000
 MARKS = 8
 """On a line, to tell it without its colour."""
+
+MANY_WINDOWS = 60
+"""Lines over more windows are drawn one by one."""
+
+ABREAST = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3, 9: 3}
+"""How many pictures stand beside each other, by their number; four of others."""
+
+PANEL_TICKS = 3
+LONGEST_HEADINGS, LONGEST_ROW_NAME = 84, 40
+"""Letters of the names above pictures beside each other, and of a name beside a row."""
+
+MOST_ROWS = 30
+"""Items of a single window that are drawn."""
+
+EACH_BY_ITSELF = " Each is drawn by itself, with a scale of its own."
+STROKES = " Upright strokes: the truth."
+AFRESH = " Vertical lines: limits start afresh."
+NOTHING_SURE = "No number is surely above 0: what is seen may be noise alone. "
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +72,11 @@ class Band:
             With these a line in grey has neither dots nor a band.
         counted: the part of the estimates that is counted and not assumed, drawn as a thin line with a hatched area up
             to the estimates; NaN where there is none; float64, shape (n,), or None.
-        window: length of the windows that values are about, in microseconds: points stand in their middle. 0 for values
-            of the moment when a window ends, as of all that was counted until then.
+        starts: when windows start that values are about, in microseconds since 1970: points stand in their middle;
+            int64, shape (n,). None for values of the moment when a window ends, as of all that was counted until then.
+        ends: lower and upper ends of intervals, where these are not `error_bounds` to either side; float64, shape
+            (2, n), or None.
+        of_points: whether intervals are those of `points`, which are numbers of their own, and not of the estimates.
     """
 
     name: str
@@ -57,17 +86,52 @@ class Band:
     truth: np.ndarray | None = None
     points: np.ndarray | None = None
     counted: np.ndarray | None = None
-    window: int = 0
+    starts: np.ndarray | None = None
+    ends: np.ndarray | None = None
+    of_points: bool = False
+
+    @cached_property
+    def begins(self) -> np.ndarray:
+        """When windows start, in microseconds since 1970; their ends for values of these moments."""
+        return self.times if self.starts is None else self.starts
 
     @property
     def days(self) -> np.ndarray:
         """Where points stand, in days since 1970."""
-        return np.asarray((self.times - self.window / 2) / DAY)
+        return np.asarray((self.times + self.begins) / (2 * DAY))
 
     @property
     def span(self) -> tuple[int, int]:
         """First and last moment that it is about."""
-        return int(self.times[0]) - self.window, int(self.times[-1])
+        return int(self.begins[0]), int(self.times[-1])
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """What intervals are about; float64, shape (n,)."""
+        return self.points if self.of_points and self.points is not None else self.estimates
+
+    @property
+    def interval(self) -> np.ndarray:
+        """Lower and upper ends of intervals, at least 0 as all numbers that are drawn; float64, shape (2, n)."""
+        ends = [self.numbers - self.error_bounds, self.numbers + self.error_bounds] if self.ends is None else self.ends
+        return np.array([np.maximum(ends[0], np.minimum(self.numbers, 0)), ends[1]])
+
+    @property
+    def outside(self) -> int:
+        """How many true values are outside of their interval."""
+        return (
+            0 if self.truth is None else int(((self.truth < self.interval[0]) | (self.truth > self.interval[1])).sum())
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        """Each number in words, with its interval."""
+        if self.ends is None:
+            return [told(*both) for both in zip(self.numbers.tolist(), self.error_bounds.tolist(), strict=True)]
+        return [
+            f"{number:,.6g} (between {lower:,.6g} and {upper:,.6g})"
+            for number, lower, upper in zip(self.numbers.tolist(), *self.ends.tolist(), strict=True)
+        ]
 
 
 def draw_bands(
@@ -79,9 +143,16 @@ def draw_bands(
     title: str,
     caption: str,
     top: int = 10,
-    levels: Sequence[int] = (),
+    levels: Sequence[float] = (),
+    renewals: Sequence[int] = (),
+    alarms: Sequence[tuple[int, int]] = (),
+    whole: bool = True,
+    clocks: Clocks = UTC,
 ) -> None:
     """Draw bands; those with the largest estimates in colour, at most `top` of them, the others grey.
+
+    Those of a single window are points with bars, one below the other. Where windows are many, or bands would cover all
+    lines, each of those in colour is drawn by itself.
 
     Args:
         bands: what to draw.
@@ -92,79 +163,189 @@ def draw_bands(
         caption: below it.
         top: bands in colour and with a name, at most as many as there are colours.
         levels: values to mark with a line across.
+        renewals: moments at which limits start afresh, in microseconds since 1970, to mark with upright lines.
+        alarms: first and last moments of times to shade, in microseconds since 1970; of one band.
+        whole: whether values are whole numbers on their axis.
+        clocks: by which times are shown.
     """
     ranked = sorted(bands, key=lambda band: (-float(np.fmax.reduce(band.estimates, initial=0.0)), band.name))
-    with chart(stream, format) as (figure, axes):
-        labels = []
-        for level in levels:
-            axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
-        for rank, band in reversed(list(enumerate(ranked))):
-            colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
-            marker = MARKERS[rank] if colour != GREY else "."
-            several = band.points is not None or band.counted is not None
-            plain = colour == GREY and several  # dots and bands of many items would hide all lines
-            _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not (plain or too_wide(bands)))
-            if colour != GREY and np.isfinite(band.estimates).any():
-                labels.append(_label(band, colour))
-        moments = [moment for band in bands if len(band.times) for moment in band.span]
-        span = (min(moments), max(moments)) if moments else None
-        if not moments:
-            axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-        lengths = {band.window for band in bands}
-        window = lengths.pop() if len(lengths) == 1 else 0
-        if window and any((np.diff(band.times) % window).any() for band in bands):
-            window = 0  # those of a calendar differ in length
-        style_axes(figure, axes, span=span, values=values, title=title, caption=caption, window=window)
+    top = min(top, len(COLOURS))
+    within = [moment for moment in renewals if any(band.span[0] < moment < band.span[1] for band in bands)]
+    caption = NOTHING_SURE * nothing_sure(bands) + caption
+    with chart(stream, format, clocks) as figure:
+        if len(bands) > 1 and len(moments_of(bands)) == 1 and not levels:
+            _draw_rows(figure, ranked, top, values, whole=whole)
+            figure.say(title, caption + STROKES * any(band.truth is not None for band in bands))
+        elif one_by_one(bands):
+            _draw_panels(figure, ranked[:top], values, within, whole=whole)
+            figure.say(title, caption + EACH_BY_ITSELF + AFRESH * bool(within))
+        else:
+            labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole)
+            for begin, end in alarms:
+                figure.axes[0].axvspan(begin / DAY, end / DAY, color=ALARM, alpha=0.12, linewidth=0, zorder=0)
+            figure.say(title, caption + AFRESH * bool(within))
+            freeze_layout(figure)
+            place(figure.axes[0], labels, _places(ranked[:top]))
         freeze_layout(figure)
-        place(axes, labels[::-1], _places(ranked[:top]))
+
+
+def _draw_together(
+    figure: Sheet,
+    ranked: Sequence[Band],
+    top: int,
+    values: str,
+    levels: Sequence[float],
+    renewals: Sequence[int],
+    *,
+    whole: bool,
+) -> list[Label]:
+    """Draw all bands into one picture; return their names."""
+    axes, labels = figure.add_subplot(), []
+    for level in levels:
+        axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
+    _mark_renewals(axes, renewals)
+    for rank, band in reversed(list(enumerate(ranked))):
+        colour, marker = (COLOURS[rank], MARKERS[rank]) if rank < top else (GREY, ".")
+        several = band.points is not None or band.counted is not None
+        plain = colour == GREY and several  # dots and bands of many items would hide all lines
+        _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not plain)
+        if colour != GREY and np.isfinite(band.estimates).any():
+            labels.append(_label(band, colour))
+    moments = [moment for band in ranked if len(band.times) for moment in band.span]
+    span = (min(moments), max(moments)) if moments else None
+    if not moments:
+        axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
+    style_axes(figure, axes, span=span, values=values, title="", caption="", starts=_starts(ranked), whole=whole)
+    if not moments:
+        axes.set_yticks([])
+    return labels[::-1]
+
+
+def _mark_renewals(axes: Axes, renewals: Sequence[int]) -> None:
+    """Draw upright lines where limits start afresh."""
+    for moment in renewals:
+        axes.axvline(moment / DAY, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+
+
+def nothing_sure(bands: Sequence[Band]) -> bool:
+    """Tell whether no interval that is known is above 0."""
+    lowest = np.concatenate([band.interval[0] for band in bands] or [np.zeros(0)])
+    known = lowest[np.isfinite(lowest)]
+    return len(known) > 0 and bool((known <= 0).all())
+
+
+def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Sequence[int], *, whole: bool) -> None:
+    """Draw each band by itself, the largest first."""
+    columns = ABREAST.get(len(bands), 4)
+    rows = -(-len(bands) // columns)
+    spans = [band.span for band in bands]
+    span, starts = (min(start for start, _ in spans), max(end for _, end in spans)), _starts(bands)
+    figure.supylabel(values, fontsize=9, color=INK)
+    for number, band in enumerate(bands):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        _draw(axes, band, COLOURS[number], MARKERS[number], layer=3, bounds=True)
+        _mark_renewals(axes, renewals)
+        axes.set_title(short(band.name, LONGEST_HEADINGS // columns), loc="left", fontsize=9, color=COLOURS[number])
+        time_axis(axes, *span, starts, most=PANEL_TICKS)
+        value_axis(axes, PANEL_TICKS + 2, whole=whole)
+        lowest = min(np.nanmin(part, initial=0.0) for part in (band.interval[0], band.points) if part is not None)
+        axes.set_ylim(bottom=0.0 if lowest >= 0 else None)
+        if number != columns * (rows - 1):
+            axes.set_xlabel("")
+        if number + columns < len(bands):
+            axes.tick_params(labelbottom=False)
+
+
+def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str, *, whole: bool) -> None:
+    """Draw points with bars, one below the other, of bands of one window."""
+    axes, shown = figure.add_subplot(), bands[:MOST_ROWS]
+    for row, band in enumerate(shown):
+        colour = COLOURS[0] if row < top else GREY
+        number, (lower, upper) = float(band.numbers[0]), band.interval[:, 0].tolist()
+        axes.hlines(row, lower, upper, color=colour, linewidth=4, alpha=0.3, zorder=2)
+        axes.plot([number], [row], MARKERS[0], color=colour, markersize=5, zorder=3)
+        if band.truth is not None:
+            axes.plot(band.truth, [row], "|", color=INK, markersize=11, zorder=4)
+        note(axes, band.name, [(number, row, float(band.begins[0]), band.texts[0])])
+    axes.set_yticks(range(len(shown)), [short(band.name, LONGEST_ROW_NAME) for band in shown])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xlim(left=0.0 if np.nanmin([band.interval[0, 0] for band in shown], initial=0.0) >= 0 else None)
+    axes.xaxis.set_major_formatter("{x:,.0f}" if whole else "{x:,.6g}")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    begin, end = shown[0].span
+    clocks = figure.clocks
+    when = clocks.moment(end) if begin == end else f"{clocks.moment(begin)} to {clocks.moment(end)}"
+    axes.set_xlabel("\n".join([values, when]))
+
+
+def moments_of(bands: Sequence[Band]) -> np.ndarray:
+    """Return the ends of all windows."""
+    return np.unique(np.concatenate([band.times for band in bands] or [np.zeros(0, np.int64)]))
+
+
+def _starts(bands: Sequence[Band]) -> list[int]:
+    """Return when all windows start; none for values of moments."""
+    return sorted({start for band in bands if band.starts is not None for start in band.starts.tolist()})
+
+
+def one_by_one(bands: Sequence[Band]) -> bool:
+    """Tell whether bands are drawn one by one, since together they could not be told apart."""
+    windows = len(moments_of(bands))
+    return len(bands) > 1 and windows > 1 and (too_wide(bands) or windows > MANY_WINDOWS)
 
 
 def too_wide(bands: Sequence[Band]) -> bool:
     """Tell whether bands would cover each other and all lines."""
-    estimates = np.concatenate([band.estimates for band in bands] or [np.zeros(0)])
-    known = estimates[np.isfinite(estimates)]
-    return len(bands) > 1 and len(known) > 0 and widest(bands) > WIDE * np.ptp(known)
+    numbers = np.concatenate([band.numbers for band in bands] or [np.zeros(0)])
+    known = numbers[np.isfinite(numbers)]
+    of_points = any(band.of_points for band in bands)
+    return len(bands) > 1 and len(known) > 0 and (of_points or widest(bands) > WIDE * np.ptp(known))
 
 
 def widest(bands: Sequence[Band]) -> float:
-    """Return the largest error bound, 0 if none is known."""
-    bounds = np.concatenate([band.error_bounds for band in bands] or [np.zeros(0)])
+    """Return how far an interval reaches at most above its number, 0 if none is known."""
+    bounds = np.concatenate([band.interval[1] - band.numbers for band in bands] or [np.zeros(0)])
     return float(np.max(bounds[np.isfinite(bounds)], initial=0.0))
 
 
 def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
-    """Say how error bounds are shown, and what they mean."""
+    """Say what error bounds mean, and how far they reach."""
     if not widest(bands):
         return ""
-    hidden = ", and are not drawn, since they would cover all lines" if too_wide(bands) else ""
-    return f" {meaning} The widest reach {widest(bands):,.0f} above and below their line{hidden}."
+    reach = widest(bands)
+    return f" {meaning} The widest reach {f'{reach:,.0f}' if reach >= 1 else f'{reach:.2g}'} upwards."
 
 
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:
     """Draw a line with a few markers, its band, and the truth, dashed."""
-    days = band.days
-    low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
-    if band.points is not None or band.counted is not None:
-        low = np.maximum(low, 0.0)  # as the interval of the row
-    if bounds:
+    days, (low, high) = band.days, band.interval
+    if bounds and band.of_points:
+        axes.vlines(days, low, high, color=colour, alpha=0.45, linewidth=1.2, zorder=layer - 1)
+    elif bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
         draw_alone(axes, days, low, high, colour, layer=layer - 1)
     if band.points is not None and colour != GREY:
-        dots: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 3, "alpha": 0.5}
+        dots: dict[str, Any] = {
+            "linestyle": "",
+            "marker": "o" if band.of_points else ".",
+            "markersize": 3,
+            "alpha": 0.5,
+        }
         axes.plot(days, band.points, color=colour, zorder=layer - 0.5, clip_on=False, **dots)
     if band.counted is not None and colour != GREY:
         axes.plot(days, band.counted, color=colour, linewidth=0.7, alpha=0.8, zorder=layer - 0.5)
         hatch: dict[str, Any] = {"facecolor": "none", "edgecolor": colour, "hatch": "////", "alpha": 0.35}
         axes.fill_between(days, band.counted, band.estimates, linewidth=0, zorder=layer - 0.8, **hatch)
-    step = 1 if np.isnan(band.estimates).any() else max(1, len(days) // MARKS)
-    style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4, "clip_on": False}
+    known = np.isfinite(band.estimates)
+    every = len(days) <= MANY_WINDOWS and not known.all()  # those beside a gap may have no neighbour
+    style: dict[str, Any] = {"marker": marker, "markersize": 4, "clip_on": False}
+    style["markevery"] = 1 if every else np.flatnonzero(known)[:: max(1, int(known.sum()) // MARKS)].tolist()
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)
-    columns = (column.tolist() for column in (band.times - band.window, days, band.estimates, band.error_bounds))
-    note(
-        axes,
-        band.name,
-        [(day, value, told(time, value, bound)) for time, day, value, bound in zip(*columns, strict=True)],
-    )
+    columns = (days.tolist(), band.numbers.tolist(), band.begins.tolist(), band.texts)
+    note(axes, band.name, zip(*columns, strict=True))
     if band.truth is not None:
         axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)
 

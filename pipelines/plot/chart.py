@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import re
@@ -10,8 +11,8 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from unicodedata import east_asian_width
 
 import matplotlib
 import numpy as np
@@ -22,7 +23,8 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Affine2D, Bbox
-from privstream.pipelines.sinks.row_files import iso_8601
+from privstream.pipelines.local_time import MIDNIGHT, Clocks
+from privstream.transforms.timing.calendar import read_zone
 
 INK, GREY, FAINT, ALARM = "#222222", "#9a9a9a", "#dddddd", "#b3261e"
 COLOURS = (
@@ -53,14 +55,13 @@ SETTINGS: Any = {
     "svg.hashsalt": "privstream",
 }
 FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Arial Unicode MS")
+UTC = Clocks()
 INCHES = (11.0, 6.0)
 DOTS_PER_INCH = 150
 MOST_TICKS = 10
 LONGEST_NAME = 28
 KEYS_ABREAST = 6
 LONGEST_LINE = 170
-TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
-EVEN_TICKS = ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M"]
 DAY = 86_400_000_000.0
 """Microseconds; the unit of the time axis is a day since 1970."""
 PAGE = "page"
@@ -69,8 +70,9 @@ POINTS_PER_INCH = 72
 
 
 class Note(NamedTuple):
-    """What a point of a picture means: the name of its line, the point in data coordinates, and a text."""
+    """What a point of a picture means: its axes, the name of its line, the point in their data, and a text."""
 
+    axes: Axes
     name: str
     x: float
     y: float
@@ -82,14 +84,15 @@ class Sheet(Figure):
 
     Attributes:
         bare: whether title and caption are not drawn, since they stand in the page around it.
+        clocks: by which times are shown.
         title, caption: these.
         notes: what its points mean.
     """
 
-    def __init__(self, bare: bool) -> None:
+    def __init__(self, bare: bool, clocks: Clocks) -> None:
         super().__init__(figsize=INCHES if not bare else (INCHES[0], INCHES[1] - 1), dpi=DOTS_PER_INCH)
         self.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
-        self.bare, self.title, self.caption = bare, "", ""
+        self.bare, self.clocks, self.title, self.caption = bare, clocks, "", ""
         self.notes: list[Note] = []
 
     def say(self, title: str, caption: str) -> None:
@@ -103,57 +106,70 @@ class Sheet(Figure):
 
 
 @contextmanager
-def chart(stream: BinaryIO, format: str) -> Iterator[tuple[Sheet, Axes]]:
-    """Give a figure with one pair of axes to draw on, and write it as png, svg or page."""
+def chart(stream: BinaryIO, format: str, clocks: Clocks = UTC) -> Iterator[Sheet]:
+    """Give a figure to draw on, without axes, and write it as png, svg or page; times are those of `clocks`."""
     installed = set(font_manager.get_font_names())
     fonts: dict[str, Any] = {"font.family": [font for font in FONTS if font in installed]}
     if format == PAGE:
         fonts["svg.fonttype"] = "none"  # the browser has fonts of more languages
     with matplotlib.rc_context(SETTINGS | fonts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fonts that lack a character
-        figure = Sheet(bare=format == PAGE)
-        axes = figure.add_subplot()
-        yield figure, axes
+        figure = Sheet(format == PAGE, clocks)
+        yield figure
         if format == PAGE:
-            stream.write(_page(figure, axes))
+            stream.write(_page(figure))
         else:
             figure.savefig(stream, format=format, metadata={"Date": None} if format == "svg" else None)
 
 
-def _page(figure: Sheet, axes: Axes) -> bytes:
+def _page(figure: Sheet) -> bytes:
     """Return a picture for a page; places are in the units of its SVG, from the left and from above."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})
     scale = POINTS_PER_INCH / figure.dpi
-    places = axes.transData.transform([(note.x, note.y) for note in figure.notes] or [(0, 0)]) * scale
     height = figure.get_figheight() * POINTS_PER_INCH
-    inside = axes.get_window_extent().transformed(Affine2D().scale(scale)).padded(1)
-    notes = [
-        {"name": note.name, "text": note.text, "x": round(x, 1), "y": round(height - y, 1)}
-        for note, (x, y) in zip(figure.notes, places.tolist(), strict=False)
-        if inside.contains(x, y)
-    ]
+    notes = []
+    for axes, some in itertools.groupby(figure.notes, lambda note: note.axes):
+        of_axes = list(some)
+        places = axes.transData.transform([(note.x, note.y) for note in of_axes]) * scale
+        inside = axes.get_window_extent().transformed(Affine2D().scale(scale)).padded(1)
+        notes += [
+            {"name": note.name, "text": note.text, "x": round(x, 1), "y": round(height - y, 1)}
+            for note, (x, y) in zip(of_axes, places.tolist(), strict=True)
+            if inside.contains(x, y)
+        ]
     size = [figure.get_figwidth() * POINTS_PER_INCH, height]
     words = {"title": figure.title, "caption": figure.caption, "notes": notes, "size": size}
     return json.dumps(words | {"svg": drawn.getvalue().decode()}).encode()
 
 
-def note(axes: Axes, name: str, points: Iterable[tuple[float, float, str]]) -> None:
-    """Say what the points of a line mean, for pages that show it beside the mouse; without a value there is none."""
+def note(axes: Axes, name: str, points: Iterable[tuple[float, float, float | None, str]]) -> None:
+    """Say what the points of a line mean, for pages that show it beside the mouse; without a value there is none.
+
+    Args:
+        axes: where they are.
+        name: of the line.
+        points: each in data coordinates, with its moment in microseconds since 1970, if it has one, and a text.
+    """
     sheet = cast(Sheet, axes.get_figure())
-    sheet.notes += [Note(name, x, y, text) for x, y, text in points if not math.isnan(y)]
+    for x, y, micros, text in points:
+        if not math.isnan(y):
+            when = "" if micros is None else f"{sheet.clocks.moment(micros)}: "
+            sheet.notes.append(Note(axes, name, x, y, f"{when}{text}"))
 
 
-def told(micros: float, value: float, bound: float = math.nan) -> str:
-    """Return a text for a note: a moment in microseconds since 1970, a number, and how far it may be wrong."""
-    known = f" ± {bound:,.6g}" if bound > 0 else ""
-    return f"{moment(micros)}: {value:,.6g}{known}"
+def told(value: float, bound: float = math.nan) -> str:
+    """Return a number in words, and how far it may be wrong."""
+    return f"{value:,.6g}{f' ± {bound:,.6g}' if bound > 0 else ''}"
 
 
-def moment(micros: float) -> str:
-    """Return a moment in words, to the minute or, where needed, finer."""
-    text = iso_8601(round(micros)).replace("T", " ").replace("Z", " UTC")
-    return text.replace(":00 UTC", " UTC")
+def plural(number: int, word: str, words: str = "") -> str:
+    """Return a number with its word, which is another one unless it is 1.
+
+    >>> plural(1, "window"), plural(2000, "category", "categories")
+    ('1 window', '2,000 categories')
+    """
+    return f"{number:,} {word if number == 1 else words or f'{word}s'}"
 
 
 def freeze_layout(figure: Figure) -> None:
@@ -170,7 +186,8 @@ def style_axes(
     values: str,
     title: str,
     caption: str,
-    window: int = 0,
+    starts: Iterable[int] = (),
+    whole: bool = True,
 ) -> None:
     """Draw the axes, title and caption.
 
@@ -179,60 +196,89 @@ def style_axes(
         span: first and last moment in microseconds since 1970, or None if nothing is shown.
         values: what the vertical axis counts.
         title: above the picture, on the left.
-        caption: below the picture; says what is seen.
-        window: length of the windows in microseconds, if all of them have one: those of several days have the ticks.
+        caption: below it; says what is seen.
+        starts: when windows start, in microseconds since 1970: those of several days have the ticks.
+        whole: whether ticks of values are whole numbers.
     """
     axes.set_xticks([])
     if span is not None:
-        _time_axis(axes, *span, window)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number))
+        time_axis(axes, *span, starts)
+    value_axis(axes, whole=whole)
     axes.set_ylabel(values)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
     figure.say(title, caption)
 
 
-def _time_axis(axes: Axes, first: int, last: int, window: int) -> None:
-    """Draw an axis of time, below which the days stand."""
+def value_axis(axes: Axes, most: int = MOST_TICKS, *, whole: bool = True) -> None:
+    """Draw an axis of numbers, `whole` ones or others, with lines across."""
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=most - 1, integer=whole))
+    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number if whole else _number))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def time_axis(axes: Axes, first: int, last: int, starts: Iterable[int] = (), *, most: int = MOST_TICKS) -> None:
+    """Draw an axis of time, below which the days stand and the time zone.
+
+    Args:
+        axes: where.
+        first, last: moments in microseconds since 1970.
+        starts: when windows start: those of several days have the ticks.
+        most: number of ticks, about.
+    """
+    clocks = cast(Sheet, axes.get_figure()).clocks
     if first == last:
-        axes.set_xticks([first / DAY], [moment(first)])
+        axes.set_xticks([first / DAY], [clocks.moment(first)])
         return
     axes.set_xlim(first / DAY, last / DAY)
-    if window > DAY and window % DAY == 0:
-        _at_windows(axes, first, last, window)
-    else:
-        locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=MOST_TICKS)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(
-            dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
-                locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
-            )
-        )
-    days = list(dict.fromkeys(_day(micros) for micros in (first, last - 1)))
-    axes.set_xlabel(f"{' - '.join(days)}, UTC")
+    ticks = _window_ticks(clocks, first, last, sorted({*starts}), most) or _even_ticks(clocks, first, last, most)
+    axes.set_xticks([micros / DAY for micros in ticks], _tick_texts(clocks, ticks))
+    days = list(dict.fromkeys(clocks.day(micros) for micros in (first, last - 1)))
+    axes.set_xlabel(f"{' - '.join(days)}, {clocks.zone}")
 
 
-def _at_windows(axes: Axes, first: int, last: int, window: int) -> None:
-    """Put ticks where windows of several days start, such as Mondays, as many as there is room for."""
-    number = -(-(last - first) // window)
-    starts = range(first, last, window * -(-number // MOST_TICKS))
-    texts = [_day(start).rpartition(" ")[0] for start in starts]
-    if first % DAY:  # days begin at another time in another zone
-        texts = [f"{text}\n{iso_8601(start)[11:16]}" for text, start in zip(texts, starts, strict=True)]
-    axes.set_xticks([start / DAY for start in starts], texts)
+def _window_ticks(clocks: Clocks, first: int, last: int, starts: Sequence[int], most: int) -> list[int]:
+    """Return where windows of several days start, such as Mondays, as many as there is room for; else none."""
+    lengths = np.diff([*starts, last])
+    if not starts or starts[0] != first or min(lengths) <= 1.5 * DAY:
+        return []
+    window = int(np.gcd.reduce(lengths))
+    if len(starts) > most and all(clocks.local(start).day == 1 for start in starts):
+        return []
+    if window > 1.5 * DAY:  # all have one length, and some may be missing
+        starts = range(first, last, window)
+    return [*starts][:: -(-len(starts) // most)]
 
 
-def _day(micros: int) -> str:
-    """Return the day of a moment in words."""
-    return f"{datetime.fromtimestamp(micros // 1_000_000, UTC):%d %b %Y}".removeprefix("0")
+def _even_ticks(clocks: Clocks, first: int, last: int, most: int) -> list[int]:
+    """Return moments at even hours, days, months or years."""
+    zone = read_zone(clocks.zone)
+    locator = dates.AutoDateLocator(tz=zone, minticks=min(4, most), maxticks=most)  # type: ignore[no-untyped-call]
+    ends = [clocks.local(micros) for micros in (first, last)]
+    found = [round(day * DAY) for day in locator.tick_values(*ends)]  # type: ignore[no-untyped-call]
+    inside = [micros for micros in found if first <= micros <= last]
+    return inside[:: -(-len(inside) // most) or 1]
 
 
-def window_of(rows: Sequence[Any]) -> int:
-    """Return the length of the windows of rows in microseconds; 0 if they differ, or there are none."""
-    lengths = {int(row.window_end.micros - row.window_start.micros) for row in rows}
-    return lengths.pop() if len(lengths) == 1 else 0
+def _tick_texts(clocks: Clocks, ticks: Sequence[int]) -> list[str]:
+    """Write ticks as years, months, days or times, whatever tells them apart; a new day or year is named."""
+    moments = [clocks.local(micros) for micros in ticks]
+    if not all(moment.time() == MIDNIGHT for moment in moments):
+        seconds = any(moment.second or moment.microsecond for moment in moments)
+        if len({moment.date() for moment in moments}) == len(moments):
+            return [f"{moment.day} {moment:%b}\n{moment:%H:%M}" for moment in moments]
+        form = "%H:%M:%S" if seconds else "%H:%M"
+        return [f"{each.day} {each:%b}" if each.time() == MIDNIGHT else f"{each:{form}}" for each in moments]
+    if all((moment.day, moment.month) == (1, 1) for moment in moments):
+        return [f"{moment.year}" for moment in moments]
+    if all(moment.day == 1 for moment in moments):
+        return [f"{moment:%b}" if moment.month > 1 else f"{moment.year}" for moment in moments]
+    return [f"{moment.day} {moment:%b}" for moment in moments]
+
+
+def starts_of(rows: Iterable[Any]) -> set[int]:
+    """Return when windows of rows start, in microseconds since 1970."""
+    return {int(row.window_start.micros) for row in rows}
 
 
 def key_above(axes: Axes, marks: Sequence[Line2D], names: Sequence[str]) -> None:
@@ -250,15 +296,38 @@ def key_above(axes: Axes, marks: Sequence[Line2D], names: Sequence[str]) -> None
         )
 
 
-def short(text: str) -> str:
-    """Return a name that fits into a picture."""
+def short(text: str, width: int = LONGEST_NAME) -> str:
+    """Return a name that fits into a picture, by the width of its letters; of a long one both ends are kept.
+
+    >>> short("a name of more than twenty-eight letters, as some have")
+    'a name of more th…some have'
+    """
     printable = "".join(part if part.isprintable() else " " for part in text)
-    return printable if len(printable) <= LONGEST_NAME else f"{printable[: LONGEST_NAME - 1]}…"
+    if _width(printable) <= width:
+        return printable
+    end = _fitting(printable[::-1], width // 3)[::-1]
+    return f"{_fitting(printable, width - 1 - _width(end))}…{end}"
+
+
+def _width(text: str) -> int:
+    """Return how wide a text is: letters such as those of Chinese are two wide."""
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
+
+
+def _fitting(text: str, width: int) -> str:
+    """Return the longest beginning of a text that is at most so wide."""
+    ends = itertools.accumulate(1 + (east_asian_width(letter) in "WF") for letter in text)
+    return text[: sum(end <= width for end in ends)]
 
 
 def _whole_number(value: float, _: int | None) -> str:
     """Write a tick that is a whole number."""
     return f"{value:,.0f}"
+
+
+def _number(value: float, _: int | None) -> str:
+    """Write a tick."""
+    return f"{value:,.6g}"
 
 
 DISTANCES = (5, 16, 30, 46, 64, 84, 108, 136)

@@ -12,12 +12,16 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.plot.chart import COLOURS, short
+from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
+from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 
 FORMATS = ("png", "svg")
+MOST_RENEWALS = 100
+"""Periods that are marked; of more nobody sees the lines."""
 
 
 class StreamRow(Protocol):
@@ -125,6 +129,25 @@ class Given:
         limited = f"{words}, within limits" if left_out(self.promise) else words
         limited = f"{words}, estimated without limits" if full else limited
         return f"{limited}, {short(self.stream)}" if self.stream else limited
+
+    @property
+    def clocks(self) -> Clocks:
+        """The clocks by which times are shown: those of the run."""
+        return UTC if self.promise is None else self.promise.clocks
+
+    @property
+    def renewals(self) -> Sequence[int]:
+        """Moments at which limits start afresh, in microseconds since 1970, as far as rows reach."""
+        parameters = {} if self.promise is None else self.promise.maybe("parameters") or {}
+        every, start = parameters.get("renew_every"), parameters.get("start")
+        if not self.rows or not isinstance(every, float) or every <= 0 or not isinstance(start, str):
+            return ()
+        try:
+            first = round(moment("start", start, self.clocks.zone) * 1e6)
+        except ValueError:
+            return ()
+        last = max(row.window_end.micros for row in self.rows)
+        return range(first, last, max(round(every * 1e6), (last - first) // MOST_RENEWALS, 1))[1:]
 
     @property
     def of_windows(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.terminal import printable
 
 UNKNOWN = "as high as the run was asked for"
@@ -48,6 +49,12 @@ class Promise:
         if not isinstance(content, dict):
             raise ValueError(f"{path} must be a guarantee that privstream wrote, one JSON object")
         return cls(path, content)
+
+    @property
+    def clocks(self) -> Clocks:
+        """The clocks by which times of the run are shown."""
+        parameters = self.maybe("parameters")
+        return Clocks.of(parameters if isinstance(parameters, Mapping) else {})
 
     def number(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there.

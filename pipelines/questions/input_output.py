@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.command import RunError
 from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
-from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, UnreachableError
+from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, Several, UnreachableError
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_pattern
+from privstream.pipelines.sources.query_events import is_query, save_rows
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.terminal import say
@@ -118,21 +120,30 @@ def files_option(arguments: argparse.Namespace) -> str:
     return "--output" if arguments.copy is None else "--copy"
 
 
-def destination(spec: QuestionSpec, arguments: argparse.Namespace, run_id: str, row_type: type) -> Destination | None:
-    """Return where rows are sent, if they are.
+def destination(
+    urls: Sequence[str], arguments: argparse.Namespace, run_id: str, row_type: type, key: Sequence[str]
+) -> Destination | None:
+    """Return where rows are sent; None for nowhere.
+
+    Args:
+        urls: of tables and topics.
+        arguments: options of the run.
+        run_id: its public name.
+        row_type: of the rows.
+        key: fields that no two of them have in common.
 
     Raises:
         ValueError, OSError: naming the option.
     """
-    if not is_sent(arguments):
-        return None
-    if arguments.output.startswith(POSTGRESQL):
-        table = _imported("postgres_table", "postgresql").PostgresTable
-        found: Destination = table(arguments.output, run_id, row_type, spec.key, replace=arguments.overwrite)
-        return found
-    topic = _imported("kafka_topic", "kafka").KafkaTopic
-    found = topic(arguments.output, run_id, row_type, spec.key, kafka_settings(arguments))
-    return found
+    found: list[Destination] = []
+    for url in urls:
+        if url.startswith(POSTGRESQL):
+            table = _imported("postgres_table", "postgresql").PostgresTable
+            found.append(table(url, run_id, row_type, key, replace=arguments.overwrite))
+        else:
+            topic = _imported("kafka_topic", "kafka").KafkaTopic
+            found.append(topic(url, run_id, row_type, key, kafka_settings(arguments)))
+    return None if not found else found[0] if len(found) == 1 else Several(found)
 
 
 def send(destination: Destination, path: str) -> str:
@@ -183,6 +194,10 @@ PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
 RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 KAFKA_SECONDS = 0.5
+ROWS_OF_QUERY = "rows of the query.parquet"
+OF_FILES = ("watch", "watermark", "input_format", "output_format", "delimiter", "encoding")
+"""Options about files and streams, which the rows of a query are not."""
+
 INPUT = "input"
 """The option that is watched, where it is events that have no end."""
 
@@ -193,6 +208,11 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
     Raises:
         ValueError: naming the option.
     """
+    if _is_query(arguments):
+        for option in OF_FILES:
+            if getattr(arguments, option) is not None:
+                raise ValueError(f"{option} must not be given with a query, whose rows are read once")
+        return False
     kafka = arguments.input.startswith(KAFKA)
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
         raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
@@ -207,13 +227,34 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def reader(spec: QuestionSpec, arguments: argparse.Namespace, fields: AnyFields | None = None) -> Any:
+def check_workers(arguments: argparse.Namespace, options: PipelineOptions) -> None:
+    """Refuse a query whose rows workers could not read: these lie on this machine while the run goes on.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if getattr(arguments, "query", None) is not None and on_cluster(options):
+        raise ValueError(
+            "query must not be given with a cluster, whose workers could not read its rows: let the database write "
+            "them as Parquet where workers can, and give that as --input"
+        )
+
+
+def _is_query(arguments: argparse.Namespace) -> bool:
+    """Tell whether events are the rows of a query."""
+    return is_query(arguments.input, getattr(arguments, "query", None))
+
+
+def reader(
+    spec: QuestionSpec, arguments: argparse.Namespace, fields: AnyFields | None = None, folder: str | None = None
+) -> Any:
     """Return what reads the input; it has an end if another option is what is watched.
 
     Args:
         spec: the question.
         arguments: its options.
         fields: what is read, if that is not for this question alone.
+        folder: for the rows of a query while the run goes on.
 
     Raises:
         ValueError, TypeError, OSError: naming the option or file.
@@ -221,6 +262,10 @@ def reader(spec: QuestionSpec, arguments: argparse.Namespace, fields: AnyFields 
     if spec.watched != INPUT and arguments.input.startswith(KAFKA):
         raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
     fields = input_fields(spec, arguments) if fields is None else fields
+    if folder is not None and _is_query(arguments):
+        path = os.path.join(folder, ROWS_OF_QUERY)
+        save_rows(arguments.input, arguments.query, fields, path)
+        return ReadEvents(path, fields)
     if not is_unbounded(arguments) or spec.watched != INPUT:
         return ReadEvents(arguments.input, fields, arguments.input_format)
     if arguments.input.startswith(KAFKA):

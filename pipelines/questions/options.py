@@ -175,6 +175,12 @@ def add_files(
         files,
         Option("input", "Path", f"events: a path, a folder or a glob, .avro .parquet .jsonl .csv{kafka}", REQUIRED),
         Option(
+            "query",
+            "str",
+            "the SELECT whose rows are the events, where --input is a database: "
+            "postgresql://user@host:port/database, or a file of DuckDB (.duckdb, .db)",
+        ),
+        Option(
             "output",
             "Path",
             "rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.sinks.row_files import iso_8601
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
 from rich.table import Table
@@ -46,9 +46,9 @@ def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
         last = newest([row for row in rows if row.stream == stream])
         of = f" of {stream}" if stream else ""
         if not risers(last, SHOWN):
-            yield Text(printable(none_rose(last, back, of)))
+            yield Text(printable(none_rose(last, back, promise.clocks, of)))
             continue
-        title = f"what rose most{of} {window_of(last)}, against {before(back)}"
+        title = f"what rose most{of} {window_of(last, promise.clocks)}, against {before(back)}"
         table = Table(title=Text(printable(title)), title_justify="left", caption=MODEL, caption_justify="left")
         for name in ("item", "now", "rise", "between", "likely"):
             table.add_column(name, justify="left" if name == "item" else "right")
@@ -57,16 +57,17 @@ def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
         yield table
 
 
-def none_rose(last: Sequence[KeyCount], back: Any, of: str = "") -> str:
+def none_rose(last: Sequence[KeyCount], back: Any, clocks: Clocks, of: str = "") -> str:
     """Say that no item surely rose in a window, and how many perhaps did."""
     perhaps = sum((row.rise or 0) > 0 and (row.rise_probability or 0) > 0.5 for row in last)
     likely = f"{perhaps:,} more likely rose than not" if perhaps else "none more likely rose than not"
-    return f"No item{of} surely rose {window_of(last)}, against {before(back)}, with a probability of 90%; {likely}."
+    when = f"{window_of(last, clocks)}, against {before(back)}"
+    return f"No item{of} surely rose {when}, with a probability of 90%; {likely}."
 
 
-def window_of(rows: Sequence[KeyCount]) -> str:
+def window_of(rows: Sequence[KeyCount], clocks: Clocks) -> str:
     """Say in which window rows are."""
-    return f"in the window until {iso_8601(rows[0].window_end.micros)}"
+    return f"in the window until {clocks.moment(rows[0].window_end.micros)}"
 
 
 def before(back: Any) -> str:

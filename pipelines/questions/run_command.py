@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
@@ -17,9 +20,11 @@ from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
 from privstream.pipelines.questions.input_output import (
     RUN_ID_NEEDED,
     check_same_promise,
+    check_workers,
     destination,
     files_option,
     guarantee_path,
+    is_sent,
     is_unbounded,
     reader,
     send,
@@ -64,11 +69,17 @@ class RunCommand:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
         options = launch.parse_beam_options(beam_arguments)
         name_job(options, _job_name(arguments))
-        try:
-            with clock("checking options and input"):
-                run = self._check(arguments)
-        except (ValueError, TypeError, OSError) as error:
-            raise UsageError(str(error)) from error
+        with _folder_of(arguments) as folder:
+            try:
+                with clock("checking options and input"):
+                    check_workers(arguments, options)
+                    run = self._check(arguments, folder)
+            except (ValueError, TypeError, OSError) as error:
+                raise UsageError(str(error)) from error
+            self._publish(run, options)
+
+    def _publish(self, run: Run, options: PipelineOptions) -> None:
+        """Run the pipeline, and write its rows and what it promises."""
         (asked,) = run.questions
         arguments = asked.arguments
         if arguments.dry_run:
@@ -94,11 +105,11 @@ class RunCommand:
             say(send(asked.destination, arguments.output))
         self._report(run, counted)
 
-    def _check(self, arguments: argparse.Namespace) -> Run:
-        """Check the options and the input."""
+    def _check(self, arguments: argparse.Namespace, folder: str) -> Run:
+        """Check the options and the input, with a folder for temporary files."""
         output, arguments = arguments.output, settled(self.spec, with_files(arguments))
         unbounded = is_unbounded(arguments)
-        read = reader(self.spec, arguments)
+        read = reader(self.spec, arguments, folder=folder)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         guarantee_file = guarantee_path(arguments)
@@ -123,7 +134,8 @@ class RunCommand:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         row_type = row_type_of(self.spec, transform, read.fields, arguments)
-        sent = destination(self.spec, given_output, arguments.run_id, row_type)
+        urls = [output] if is_sent(given_output) else []
+        sent = destination(urls, given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not FileSystems.exists(guarantee_file))
         asked = Asked(
@@ -161,6 +173,13 @@ class RunCommand:
         say("\n".join([*lines, *told.warnings]))
         if told.nothing is not None:
             raise NothingUsableError(told.nothing)
+
+
+def _folder_of(arguments: argparse.Namespace) -> AbstractContextManager[str]:
+    """Return a folder for the rows of a query, while the run goes on; other runs need none."""
+    if arguments.query is None:
+        return nullcontext("")
+    return tempfile.TemporaryDirectory(prefix="privstream-")
 
 
 def _job_name(arguments: argparse.Namespace) -> str:

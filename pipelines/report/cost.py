@@ -107,5 +107,7 @@ class Accounts:
 
 def _same(entry: Entry, result: Result) -> bool:
     """Return whether an entry promises what a result's guarantee file does: by its command, or as one of several."""
+    if result.is_view:
+        return bool(entry.parts) and result.guarantee == entry.guarantee
     own = entry.parts.values() if entry.parts else [entry.guarantee] if entry.command == result.spec.word else []
     return result.guarantee in own

@@ -15,7 +15,7 @@ from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import Result, monitor_promise, read_result, results_of
+from privstream.pipelines.report.result import Result, monitor_promise, output_of, read_result, results_of
 from privstream.pipelines.report.section import section
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
@@ -27,7 +27,8 @@ LONGEST_TITLE = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     words = (
-        "output of a command, a file or a folder, with its guarantee file; or the folder of a monitor, with all results"
+        "output of a command, a file or a folder, with its guarantee file; or a monitor, FILE.yaml or its folder, "
+        "with all results"
     )
     parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
@@ -72,9 +73,10 @@ def _page(arguments: argparse.Namespace) -> str:
     render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
-        paths = [path for given in arguments.results for path in results_of(given)]
+        given = [output_of(path) for path in arguments.results]
+        paths = [path for one in given for path in results_of(one)]
         sections = [section(result, accounts) for result in _results(paths, arguments.truth)]
-        monitors = [each for each in map(monitor_promise, arguments.results) if each is not None]
+        monitors = [each for each in map(monitor_promise, given) if each is not None]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
     page: str = render(

@@ -15,7 +15,8 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import MINUTES, Entry
-from privstream.pipelines.plot.chart import PAGE, in_both, moment
+from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.plot.chart import PAGE, UTC, in_both
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
@@ -177,7 +178,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         ValueError: the ledger does not have its run.
     """
     entry, method = None if accounts is None else accounts.entry(result), method_of(result)
-    columns = _columns(result, method)
+    columns, clocks = _columns(result, method), result.promise.clocks
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
         "question": result.spec.by_method.get(method, result.spec.description),
@@ -196,12 +197,13 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
                 method,
             ),
         ],
+        "view": result.is_view,
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
         "columns": columns,
         "truth": result.truth is not None,
-        "rows": [_cells(in_words(row, result.parameters), columns) for row in result.rows[:MOST_ROWS]],
+        "rows": [_cells(in_words(row, result.parameters), columns, clocks) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
@@ -231,15 +233,15 @@ def _columns(result: Result, method: str) -> list[tuple[str, str]]:
     return [(name, of_method(texts.get(name, ""), method)) for name in result.row_type._fields if name not in hidden]
 
 
-def _cells(row: Any, columns: list[tuple[str, str]]) -> list[str]:
+def _cells(row: Any, columns: list[tuple[str, str]], clocks: Clocks) -> list[str]:
     """Return the values of a row as texts."""
-    return [cell(getattr(row, name)) for name, _ in columns]
+    return [cell(getattr(row, name), clocks) for name, _ in columns]
 
 
-def cell(value: Any) -> str:
-    """Return a value of a row as a text."""
+def cell(value: Any, clocks: Clocks = UTC) -> str:
+    """Return a value of a row as a text, a time by some clocks."""
     if isinstance(value, Timestamp):
-        return moment(value.micros)
+        return clocks.moment(value.micros)
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -39,6 +39,7 @@ from privstream.pipelines.runners.local_runner import (
     state_cache_as_asked,
     without_prism,
 )
+from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
@@ -85,6 +86,10 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
         instead = INSTEAD.get(unknown[0].partition("=")[0], "")
         raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
     options = PipelineOptions(arguments)
+    try:
+        reach_stores(arguments, options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     choose_local_runner(options)
     choose_flink(options, arguments)
     _check_runner(options)

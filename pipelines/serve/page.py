@@ -13,7 +13,8 @@ from typing import Any
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.accounts.ledger import is_database
 from privstream.pipelines.accounts.spending import Limit
-from privstream.pipelines.plot.chart import moment
+from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.plot.chart import UTC
 from privstream.pipelines.plot.promise import columns_in_words, in_words, meaning, of_each_row
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.page import templates
@@ -48,15 +49,25 @@ FULL_FIELDS = ("kept", "left_out", USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
 RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
 LIMITS_OF = {
     "estimate": LIMITS,
+    "ratio": LIMITS,
+    "value": LIMITS,
     SMOOTHED: SMOOTHED_LIMITS,
     RISE: RISE_LIMITS,
     FULL: FULL_LIMITS,
     USED_UP: USED_UP_LIMITS,
 }
+MAY_LACK, FRACTIONS = (RISE, FULL, USED_UP, "ratio", "value"), ("estimate", "ratio", "value")
+OF_VIEWS = (
+    "In brackets: where the same number is with probability 95%, each by itself; if counts stay near levels "
+    "that move, where numbers are smoothed."
+)
 IN_BRACKETS = (
     "In brackets, of smoothed counts and rises: where the same number is with probability 95%, each by itself, if "
     "counts stay near levels that move."
 )
+NUMBERS = {"estimate", "count", "ratio", "value"}
+"""Fields beside which their interval stands."""
+
 TIMES = ("window_start", "window_end", "time", "reported_at", "backfilled")
 
 
@@ -66,13 +77,13 @@ def newest(result: Result) -> dict[str, Any]:
     for row in newest_first(result):
         windows.setdefault(_window(row), []).append(in_words(row, result.parameters))
     shown = list(windows.items())[:MOST_WINDOWS]
-    fields, error = _fields(result), _count_error(result)
+    fields, error, clocks = _fields(result), _count_error(result), result.promise.clocks
     return {
         "fields": [field.replace("_", " ") for field in fields],
         "windows": [
             {
-                "title": _title(window),
-                "rows": [[reading(row, field, error) for field in fields] for row in rows[:MOST_ROWS]],
+                "title": _title(window, clocks),
+                "rows": [[reading(row, field, error, clocks) for field in fields] for row in rows[:MOST_ROWS]],
                 "more": max(0, len(rows) - MOST_ROWS),
             }
             for window, rows in shown
@@ -87,7 +98,7 @@ def newest_first(result: Result) -> list[Any]:
     return sorted(result.rows, key=lambda row: -getattr(row, field).micros)
 
 
-def reading(row: Any, field: str, count_error: int | None = None) -> str:
+def reading(row: Any, field: str, count_error: int | None = None, clocks: Clocks = UTC) -> str:
     """Return a value of a row as a text, with its band if it has one: `count_error` for a count, if it is known."""
     value = getattr(row, field)
     if field == "quantile":
@@ -95,11 +106,11 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
     if field == "gap_lower_bound" and not row.gap_stddev:
         return "no bound"
     limits = LIMITS_OF.get(field)
-    if limits is not None and hasattr(row, limits[0]) and not (field in (RISE, FULL, USED_UP) and value is None):
-        return _between(value, *(getattr(row, limit) for limit in limits), whole=field != "estimate")
+    if limits is not None and hasattr(row, limits[0]) and not (field in MAY_LACK and value is None):
+        return _between(value, *(getattr(row, limit) for limit in limits), whole=_is_whole(row, field))
     spread = _spread(row, field)
     if spread is None:
-        return cell(value)
+        return cell(value, clocks)
     deviation = spread.endswith("_stddev")
     half = (getattr(row, spread) or 0) * (DEVIATIONS if deviation else 1)
     if half and field == "count" and count_error is not None:
@@ -111,6 +122,11 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
         if half >= 0
         else f"{cell(value)} (no bound is known)"
     )
+
+
+def _is_whole(row: Any, field: str) -> bool:
+    """Tell whether a number is shown without digits: counts are, with what is made of them but for ratios."""
+    return field not in FRACTIONS and not hasattr(row, "ratio")
 
 
 def _between(value: Any, lower: Any, upper: Any, *, whole: bool) -> str:
@@ -135,7 +151,7 @@ def _fields(result: Result) -> list[str]:
     beside = {spread for name in names for spread in SPREADS.get(name, ())}
     if "estimate" not in names and "count" not in names:
         beside = set()  # a bound that is not that of one number is a column
-    left_out = {*TIMES, *SMOOTHED_LIMITS, *RISE_LIMITS, *beside, *(LIMITS if {"estimate", "count"} & {*names} else ())}
+    left_out = {*TIMES, *SMOOTHED_LIMITS, *RISE_LIMITS, *beside, *(LIMITS if NUMBERS & {*names} else ())}
     if not any(getattr(row, "stream", "") for row in result.rows):
         left_out.add("stream")
     if not any(getattr(row, COSTS[0], 0) for row in result.rows):
@@ -155,18 +171,22 @@ def _window(row: Any) -> Any:
     return (row.window_start.micros, row.window_end.micros) if hasattr(row, "window_end") else None
 
 
-def _title(window: tuple[int, int] | None) -> str:
-    """Say which window it is."""
+def _title(window: tuple[int, int] | None, clocks: Clocks) -> str:
+    """Say which window it is: of whole days from the first to the last one."""
     if window is None:
         return "the newest answers"
-    start, end = map(moment, window)
+    if clocks.at_midnight(window):
+        return " to ".join(dict.fromkeys(map(clocks.day, (window[0], window[1] - 1))))
+    start, end = map(clocks.moment, window)
     day, _, time = end.partition(" ")
-    return f"{start.removesuffix(' UTC')} to {time if start.startswith(day) else end}"
+    return f"{start.rpartition(' ')[0]} to {time if start.startswith(day) else end}"
 
 
 def _meaning(result: Result) -> str:
     """Say what the bands of the table mean."""
     names, promise = set(result.row_type._fields), result.promise
+    if result.is_view and "count" not in names:
+        return OF_VIEWS
     if names.isdisjoint(("estimate", "count")):
         return columns_in_words(result.row_type, promise)
     stated = {"error_bound"} if "count" in names else {"error_bound", "lower"}

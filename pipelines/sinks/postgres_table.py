@@ -6,17 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
 
 import psycopg
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.postgresql import CONNECT_SECONDS, parse_url, reason
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import column_types, column_values, optional_fields
 from psycopg import sql
 from typing_extensions import override
 
-SCHEME = "postgresql"
-FORM = "postgresql://user@host:port/database/table"
 ROW_KEY = "row_key"
 DIGEST_BYTES = 16
 TYPES: dict[type, str] = {
@@ -26,7 +24,6 @@ TYPES: dict[type, str] = {
     bool: "boolean",
     Timestamp: "timestamp with time zone",
 }
-CONNECT_SECONDS = 10
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
 NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
@@ -168,43 +165,6 @@ class PostgresTable(Destination):
     def _sql(self, text: str, **parts: sql.Composable) -> sql.Composed:
         """Return a statement about the table."""
         return sql.SQL(text).format(table=sql.Identifier(*self.table), run=sql.Identifier(RUN), **parts)
-
-
-def parse_url(url: str, option: str = "--output") -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return where to connect to, in the driver's words, and the table, perhaps after its schema.
-
-    Raises:
-        ValueError: never with the URL, which may have a password.
-    """
-    parts = _split(url, option)
-    database, slash, table = parts.path.removeprefix("/").partition("/")
-    if parts.password is not None or parts.query or parts.fragment:
-        raise ValueError(
-            f"{option} must be of the form {FORM} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
-        )
-    names = tuple(unquote(name) for name in table.split("."))
-    if not (parts.hostname and database and slash and all(names)) or "/" in table or len(names) > 2:
-        raise ValueError(f"{option} must be of the form {FORM}")
-    where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
-    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}, names
-
-
-def reason(error: psycopg.Error) -> str:
-    """Return why something failed, in a line that has no values."""
-    if error.diag.message_primary:
-        return error.diag.message_primary
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "FATAL" in line), lines[0] if lines else type(error).__name__)
-
-
-def _split(url: str, option: str) -> SplitResult:
-    """Split a URL whose port is a number."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise ValueError(f"{option} must be of the form {FORM}") from None
-    return parts
 
 
 def _pauses() -> Iterator[float]:

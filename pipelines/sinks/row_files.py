@@ -3,10 +3,12 @@
 import csv
 import glob
 import hashlib
+import io
 import json
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.stores import check_store, upload
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.events.item_columns import join_item, split_item
 
@@ -38,11 +41,7 @@ def check_destination(path: str, option: str = "--output") -> None:
     if not path:
         raise ValueError(f"{option} must not be empty")
     if FileSystems.get_scheme(path) is not None:
-        try:
-            FileSystems.get_filesystem(path)
-        except ValueError as error:
-            raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
-        return
+        return _check_remote(path, option)
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise ValueError(f"{option} must be a file, but {path} is a folder")
@@ -58,6 +57,17 @@ def check_destination(path: str, option: str = "--output") -> None:
         os.remove(probe)
     except OSError as error:
         raise ValueError(f"{option} must be writable: {folder}: {error.strerror}") from None
+
+
+def _check_remote(path: str, option: str) -> None:
+    """Check that a file can be written beyond this machine, by one without contents, which goes again."""
+    check_store(path, option)
+    probe = _partial(path, secrets.token_hex(8))
+    try:
+        upload(io.BytesIO(b"\n"), probe)
+        FileSystems.delete([probe])
+    except Exception as error:  # each store has its own
+        raise ValueError(f"{option} must be writable: {path} ({type(error).__name__})") from None
 
 
 def check_new(path: str, option: str = "--output") -> None:
@@ -128,19 +138,36 @@ def write_json(path: str, value: Any) -> None:
 
 def fingerprint(path: str) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
-    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+    with _opened(path) as stream:
         found = hashlib.sha256()
         while data := stream.read(1 << 20):
             found.update(data)
     return found.hexdigest()
 
 
-def _create(path: str, private: bool) -> BinaryIO:
-    """Open a new file for writing; a `private` one can be read by its owner alone."""
-    if private and FileSystems.get_scheme(path) is None:
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-    stream: BinaryIO = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+def _opened(path: str) -> BinaryIO:
+    """Open a file to be read, as it stands there."""
+    if FileSystems.get_scheme(path) is None:
+        return open(path, "rb")
+    stream: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     return stream
+
+
+@contextmanager
+def _create(path: str, private: bool) -> Iterator[BinaryIO]:
+    """Open a new file for writing; a `private` one can be read by its owner alone.
+
+    Beyond this machine it is written when the block has ended well: a stream that is closed early would be a whole
+    object there.
+    """
+    if FileSystems.get_scheme(path) is not None:
+        with tempfile.TemporaryFile() as stream:
+            yield stream
+            upload(stream, path)
+        return
+    mode = 0o600 if private else 0o666
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if private else os.O_TRUNC), mode), "wb") as stream:
+        yield stream
 
 
 def _partial(path: str, token: str) -> str:
@@ -151,16 +178,20 @@ def _partial(path: str, token: str) -> str:
 
 def _compare(path: str, data: bytes) -> str:
     """Say how a file that is there compares."""
-    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+    with _opened(path) as stream:
         return "repeated" if stream.read() == data else "refused"
 
 
 def move_file(partial: str, path: str) -> None:
-    """Give a complete file its name, in place of what has that name; some filesystems refuse to overwrite."""
+    """Give a complete file its name, in place of what has that name.
+
+    In a store of objects, such as S3, this copies the object, which is there as a whole or not at all, and overwrites
+    at once. Other filesystems refuse to overwrite, and what was there is removed first.
+    """
     if FileSystems.get_scheme(path) is None:
         os.replace(partial, path)
         return
-    if FileSystems.exists(path):
+    if FileSystems.get_filesystem(path).has_dirs() and FileSystems.exists(path):
         FileSystems.delete([path])
     FileSystems.rename([partial], [path])
 
@@ -243,7 +274,7 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
     """
     fields = field_types(row_type)
     kind = output_format(path, "path")
-    with open(path, "rb") as stream:
+    with _opened(path) as stream:
         if kind in ("csv", "jsonl"):
             _check_end(stream, kind)
         if kind == "avro":

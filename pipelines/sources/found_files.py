@@ -10,6 +10,7 @@ from privstream.pipelines.sources import avro_events, csv_events, json_events, p
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.parquet_events import row_groups
+from privstream.pipelines.stores import check_store
 
 FORMATS = {
     "avro": cast(EventFormat, avro_events),
@@ -19,6 +20,7 @@ FORMATS = {
 }
 ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
+GLOB = "*?["
 
 
 class EventFile(NamedTuple):
@@ -61,15 +63,34 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
     if os.path.isdir(pattern):
         return _files_in(pattern, format)
-    if any(sign in pattern for sign in "*?[") and os.path.basename(pattern) == pattern:
+    if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
-    try:
-        found = FileSystems.match([pattern])[0].metadata_list if pattern else []
-    except (BeamIOError, ValueError) as error:
-        raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
+    check_store(pattern, "--input")
+    found = _in_remote_folder(pattern) if pattern.endswith("/") else _matching(pattern) or _in_remote_folder(pattern)
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
     return _checked([as_found(file, format or format_of(file.path)) for file in found])
+
+
+def _matching(pattern: str) -> list[FileMetadata]:
+    """Return what a path or a glob matches.
+
+    Raises:
+        InputFileError: it cannot be listed.
+    """
+    try:
+        found: list[FileMetadata] = FileSystems.match([pattern])[0].metadata_list if pattern else []
+    except (BeamIOError, ValueError) as error:
+        raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
+    return found
+
+
+def _in_remote_folder(pattern: str) -> list[FileMetadata]:
+    """Return the files of a folder that is not of this machine, as `_files_in` does; none if it is no folder."""
+    if FileSystems.get_scheme(pattern) is None or any(sign in pattern for sign in GLOB):
+        return []
+    found = _matching(f"{pattern.rstrip('/')}/*")
+    return [file for file in found if not FileSystems.split(file.path)[1].startswith((".", "_"))]
 
 
 def _files_in(folder: str, format: str | None) -> list[EventFile]:

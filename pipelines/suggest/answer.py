@@ -43,7 +43,7 @@ LARGEST_OF = ("items_per_window", "windows_per_item", "streams")
 
 FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
 FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
-FORMS |= dict.fromkeys(("null", "trim", "where"))
+FORMS |= dict.fromkeys(("null", "trim", "where", "query"))
 """Options of the input that the command after it needs as well, with their defaults."""
 
 PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET, "streams": None}

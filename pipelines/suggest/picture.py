@@ -33,7 +33,8 @@ def prepare(rows: Sequence[LimitShare], promise: Promise) -> Drawing:
 
 def draw(rows: Sequence[LimitShare], title: str, caption: str, stream: BinaryIO, format: str) -> None:
     """Draw one line for each measure."""
-    with chart(stream, format) as (figure, axes):
+    with chart(stream, format) as figure:
+        axes = figure.add_subplot()
         for number, measure in enumerate(dict.fromkeys(row.measure for row in rows)):
             some = [row for row in rows if row.measure == measure]
             limits, colour = [row.limit or 0.0 for row in some], COLOURS[number]

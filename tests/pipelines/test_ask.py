@@ -20,11 +20,11 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines import ask, read
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.frame_files import as_table, write_events
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.pipelines.sources.frame_files import as_table, write_events
 from privstream.transforms import KeyedCounts
 from privstream.transforms.rows import KeyCount
 
@@ -98,7 +98,7 @@ def options_of(asked: list[argparse.Namespace], word: str, frame: Any, **keyword
 def bytes_of(frame: Any, folder: Path) -> bytes:
     """Return the file that is made of a frame."""
     path = folder / f"{len(list(folder.iterdir()))}.parquet"
-    write_events(as_table(frame), ("who", "query", "at"), str(path))
+    write_events([as_table(frame)], ("who", "query", "at"), str(path))
     return path.read_bytes()
 
 

@@ -63,7 +63,7 @@ def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
 
 
 def test_an_unknown_filesystem_is_an_error_at_launch():
-    with pytest.raises(InputFileError, match=r"--input must be readable: cannot list nofs://x/e\.avro"):
+    with pytest.raises(ValueError, match=r"--input must be on a filesystem that Beam knows, got nofs://x/e\.avro"):
         launch("nofs://x/e.avro")
 
 

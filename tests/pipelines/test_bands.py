@@ -40,18 +40,15 @@ def test_only_the_largest_have_names_and_the_picture_is_the_same_every_time() ->
     assert drawn([]) == drawn([])
 
 
-def test_bands_that_would_cover_all_lines_are_told_in_words() -> None:
+def test_bands_that_would_cover_all_lines_are_drawn_one_by_one() -> None:
     low, high = band("low", 24), band("high", 24, 300.0)
-    assert (
-        tell_bounds([low, high], "What bands are.") == " What bands are. The widest reach 5 above and below their line."
-    )
+    assert tell_bounds([low, high], "What bands are.") == " What bands are. The widest reach 5 upwards."
     covering = Band("wide", low.times, low.estimates, np.full(24, 200.0))
-    assert "reach 200 above and below their line, and are not drawn, since" in tell_bounds([covering, high], "")
-    assert tell_bounds([covering], "").endswith("reach 200 above and below their line.")
+    assert tell_bounds([covering], "").endswith("reach 200 upwards.")
     unknown = Band("unknown", low.times, np.full(24, np.nan), np.full(24, np.nan))
     assert tell_bounds([unknown], "") == tell_bounds([], "") == ""
     assert not too_wide([unknown, low])
-    assert drawn([covering, high]).count("<path") < drawn([low, high]).count("<path")
+    assert "Each is drawn by itself" in drawn([covering, high]) and "by itself" not in drawn([low, high])
 
 
 @pytest.mark.parametrize(("gaps", "alone"), [([1, 3], 3), ([2], 0), ([0, 2], 1), ([], 0)])

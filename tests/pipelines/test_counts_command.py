@@ -260,7 +260,7 @@ def test_gaps_and_many_items_in_a_picture() -> None:
     assert np.allclose(so_far.days, [hour, 2 * hour, 3 * hour]), "at the end of what they are about"
     assert caption([], [], "") == "There are no rows."
     many = [row(f"item {number:03}", 0, 100 + number) for number in range(MOST_LINES + 5)]
-    assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(
+    assert f"{MOST_LINES + 5} items in 1 window, {MOST_LINES} of them drawn." in caption(
         many, bands(many, [], each=True), ""
     )
 

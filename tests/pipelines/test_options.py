@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from grids import some_quick
 from privstream.pipelines import cli
@@ -386,6 +387,7 @@ VALUES = {
     "participation_cap": "2",
     "period": "1800",
     "planned": "10",
+    "query": "'FROM events' --input events.duckdb",
     "quantiles": "0.5",
     "queries": "max",
     "quiet": "2",
@@ -436,6 +438,11 @@ def folder_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = {"who": "6", "thing": "b", "land": "a", "value": 3, "number": 4, "when": "2024-01-01T00:00:02Z"}
     write_folder(tmp_path, EVENT | more)
     (tmp_path / "events.csv").write_text("user,item,time,value\n1,a,2024-01-01T00:00:00Z,2\n")
+    rows = pa.Table.from_pylist([EVENT | more])
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(tmp_path / "events.duckdb") as connection:
+        connection.register("rows", rows)
+        connection.execute("CREATE TABLE events AS FROM rows")
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("KEY", "0123456789abcdef")

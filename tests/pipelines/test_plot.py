@@ -132,8 +132,8 @@ def test_names_that_are_no_text_for_pictures(files: Path, capfd: pytest.CaptureF
     text = words(files, "picture.svg", rows="odd.jsonl")
     assert "$\\frac{" in text
     assert "line break" in text
-    assert "x" * 27 + "…" in text
-    assert "x" * 28 not in text
+    assert "x" * 18 + "…" + "x" * 9 in text
+    assert "x" * 19 not in text
     assert len(capfd.readouterr().err.splitlines()) == 1, "no warnings"
 
 

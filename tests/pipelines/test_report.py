@@ -87,7 +87,7 @@ def test_a_page_has_all_that_is_promised(folder: Path) -> None:
     assert re.search(r"[0-9a-f]{16} \(under the noise key\)", text)
     (figure,) = Tags(page).attributes("figure")
     points = json.loads(figure["data-points"] or "")
-    assert json.loads(figure["data-names"] or "") == ["tea", "coffee"]
+    assert json.loads(figure["data-names"] or "") == ["coffee", "tea"]
     assert len(points) == 6 and "± 9" in points[0][3]
 
 
@@ -417,7 +417,10 @@ def page() -> str:
         "accuracy": HARMFUL,
     }
     section |= {"pictures": [picture], "other_pictures": 0, "left_out": [], "promise": [], "not_covered": [HARMFUL]}
-    section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]}}
+    section |= {
+        "view": False,
+        "guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]},
+    }
     section |= {"columns": [(HARMFUL, HARMFUL)], "rows": [[HARMFUL]], "all_rows": 1, "facts": [(HARMFUL, HARMFUL)]}
     section |= {"parameters": [(HARMFUL, HARMFUL)], "truth": True, "rules": {"names": [HARMFUL], "rows": [[HARMFUL]]}}
     return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None, together=[])

@@ -86,7 +86,7 @@ def test_the_terminal_and_pictures_show_what_rose(
 ) -> None:
     assert run(shop, "-", "--rising", "2") == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "what rose most in the window until 2024-01-01T06:00:00Z, against 2 windows before" in shown
+    assert "what rose most in the window until 2024-01-01 06:00 UTC, against 2 windows before" in shown
     table = shown.partition("what rose most")[2]
     assert "cake" in table and "99.9%" in table and "milk" not in table, "it fell"
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "rows.svg"
@@ -173,9 +173,9 @@ def drawn(rows: list[KeyCount], **promised: Any) -> str:
 def test_a_picture_says_of_which_window_its_rises_are() -> None:
     """Rows of the last window may have none, such as those of an item that is found in it."""
     rows = [row("a", 1, None), row("a", 2, 9.0), row("d", 3, None)]
-    assert "Rises in the window until 1970-01-01T03:00:00Z, against the window before, with" in drawn(rows, rising=1)
+    assert "Rises in the window until 1970-01-01 03:00 UTC, against the window before, with" in drawn(rows, rising=1)
     told = drawn([row("a", 2, -1.0), row("d", 3, None)])
-    none = "No item surely rose in the window until 1970-01-01T03:00:00Z, against a window before, with a probability"
+    none = "No item surely rose in the window until 1970-01-01 03:00 UTC, against a window before, with a probability"
     assert f"{none} of 90%; none more likely rose than not." in " ".join(told.split())
     assert "There are no rows." in drawn([], rising=1)
 

@@ -153,7 +153,9 @@ class Runs:
     def alerted(self, streams: np.ndarray, rules: np.ndarray, step: int) -> Runs:
         """Return what follows alerts at a step."""
         fired, since = self.fired.copy(), self.since.copy()
-        since[streams, rules] = np.where(fired[streams, rules] == step - 1, since[streams, rules], step)
+        last = fired[streams, rules]
+        goes_on = (last != NEVER) & (last == step - 1)  # the first window of a calendar is step 0
+        since[streams, rules] = np.where(goes_on, since[streams, rules], step)
         fired[streams, rules] = step
         return replace(self, fired=fired, since=since)
 

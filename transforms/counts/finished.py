@@ -51,6 +51,7 @@ class SmoothFinished:
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
+        live: whether the windows are some of a run that goes on: none of them is cut short.
     """
 
     length: int
@@ -61,6 +62,7 @@ class SmoothFinished:
     sums: KeyedCounts | None = None
     steps: Steps | None = None
     left_out: LeftOutLaw | None = None
+    live: bool = False
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
@@ -148,7 +150,7 @@ class SmoothFinished:
         """
         factors, unsure = np.ones(len(counts)), np.zeros(len(counts))
         first, last = int(windows.min()), int(windows.max())
-        for end, beside in ((first, 1), (last, -1)) if last - first >= LEAST_WINDOWS else ():
+        for end, beside in ((first, 1), (last, -1)) if last - first >= LEAST_WINDOWS and not self.live else ():
             here = np.flatnonzero(windows == end)
             near = here + beside * np.arange(1, 4)[:, None]
             whole = series[near[-1].clip(0, len(series) - 1)] == series[here]

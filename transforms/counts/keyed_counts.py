@@ -285,7 +285,7 @@ class KeyedCounts(PrivateTransform):
         """Whether an item has a noisy count of each window, of which others can be made."""
         return self.remembers or (self.mechanism.over == "window" and self._clocked)
 
-    def _finished(self, windows: int, rising: int, at_least: int | None) -> SmoothFinished:
+    def _finished(self, windows: int, rising: int, at_least: int | None, *, live: bool = False) -> SmoothFinished:
         """Return what makes rows, out of those about one window each."""
         return SmoothFinished(
             self.steps.size,
@@ -296,9 +296,10 @@ class KeyedCounts(PrivateTransform):
             self.mechanism if windows > 1 else None,
             self.steps,
             self.mechanism.left_out,
+            live,
         )
 
-    def view(self, *, windows: int = 1, rising: int = 0) -> Callable[[Sequence[Any]], list[Any]]:
+    def view(self, *, windows: int = 1, rising: int = 0, live: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
         """Return what adds published counts up over several windows, or compares them with earlier ones.
 
         Privacy: post-processing; it costs nothing.
@@ -306,6 +307,7 @@ class KeyedCounts(PrivateTransform):
         Args:
             windows: of a sum, at least 1; an item that has had a count in fewer has a sum of these.
             rising: number of windows to look back for what rose; 0 for none.
+            live: whether the last window is one of a run that goes on, so that it is whole.
 
         Returns:
             A function of all rows that a run of this transform has published. Its rows are those of a run with `over`
@@ -325,7 +327,7 @@ class KeyedCounts(PrivateTransform):
             raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {windows:,}")
         if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
             raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
-        return self._finished(windows, rising, None)
+        return self._finished(windows, rising, None, live=live)
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -33,17 +34,22 @@ def as_table(frame: Any) -> pa.Table:
         raise TypeError(f"frame must have columns of one type each: {which} ({type(error).__name__})") from None
 
 
-def write_events(table: pa.Table, names: Sequence[str], path: str) -> None:
-    """Write some columns of a table as a new Parquet file, which its owner alone can read.
+def write_events(tables: Iterable[pa.Table], names: Sequence[str], path: str) -> None:
+    """Write some columns of tables, at least one, as a new Parquet file, which its owner alone can read.
 
     The same values in the same order give the same bytes, whatever library the frame is of, however it is cut into
     chunks, and whatever other columns, index or metadata it has: so the file's fingerprint is that of its contents.
     Another order gives other bytes, because where a person's events are limited, which of them count may depend on it.
     """
     try:
-        columns = {name: _plain(table.column(name)) for name in names}
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            pq.write_table(pa.table(columns), stream, store_schema=False)
+        plain = (pa.table({name: _plain(table.column(name)) for name in names}) for table in tables)
+        first = next(plain)
+        with (
+            open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream,
+            pq.ParquetWriter(stream, first.schema, store_schema=False) as writer,
+        ):
+            for table in chain([first], plain):
+                writer.write_table(table)
     except pa.ArrowException as error:  # its words quote values
         raise TypeError(f"frame must have columns that Parquet can hold ({type(error).__name__})") from None
 

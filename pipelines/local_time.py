@@ -1,0 +1,79 @@
+"""How times are shown: by the clocks of the time zone of a run, which are UTC where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+from privstream.transforms.timing.calendar import Calendar, read_zone
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MIDNIGHT = time()
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks by which times are shown.
+
+    Attributes:
+        zone: IANA time zone.
+        window: windows of a calendar in words, such as "1 week"; empty for windows of one length.
+    """
+
+    zone: str = "UTC"
+    window: str = ""
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Clocks:
+        """Return the clocks of a run from the parameters in its guarantee file; UTC where these name no zone."""
+        zone, window = parameters.get("time_zone"), parameters.get("window")
+        try:
+            calendar = Calendar.parse(window) if isinstance(window, str) else None
+            name = calendar.zone if calendar is not None and calendar.zone != "UTC" else zone
+            name = name if isinstance(name, str) else "UTC"
+            read_zone(name)
+        except ValueError:  # whatever somebody has written into the file, times can be shown
+            return cls()
+        return cls(name, "" if calendar is None else str(calendar).partition(" in ")[0])
+
+    def local(self, micros: float) -> datetime:
+        """Return a moment, in microseconds since 1970, by these clocks."""
+        moment = EPOCH + timedelta(microseconds=round(micros))
+        try:
+            return moment.astimezone(read_zone(self.zone))
+        except OverflowError:  # at an end of all time
+            return moment
+
+    def moment(self, micros: float) -> str:
+        """Return a moment in words, to the minute or, where needed, finer, with the abbreviation of the clocks.
+
+        >>> Clocks().moment(0), Clocks("Europe/Berlin").moment(0)
+        ('1970-01-01 00:00 UTC', '1970-01-01 01:00 CET')
+        """
+        local = self.local(micros)
+        text = local.replace(tzinfo=None).isoformat(" ")
+        return f"{text.removesuffix(':00') if local.second == 0 and not local.microsecond else text} {local:%Z}"
+
+    def day(self, micros: float) -> str:
+        """Return the day of a moment in words, such as `1 Mar 2026`."""
+        local = self.local(micros)
+        return f"{local.day} {local:%b %Y}"
+
+    def short(self, micros: float, *, year: bool = False) -> str:
+        """Return the day of a moment, perhaps with its year, and where that is not midnight the time.
+
+        >>> Clocks().short(0), Clocks("Europe/Berlin").short(0)
+        ('1 Jan', '1 Jan 01:00')
+        """
+        local = self.local(micros)
+        return f"{local.day} {local:{'%b %Y' if year else '%b'}}{'' if local.time() == MIDNIGHT else f' {local:%H:%M}'}"
+
+    def several_years(self, first: float, last: float) -> bool:
+        """Tell whether days between two moments need their years."""
+        return self.local(first).year < self.local(last - 1).year
+
+    def at_midnight(self, moments: Iterable[int]) -> bool:
+        """Tell whether all moments are beginnings of days."""
+        return all(self.local(micros).time() == MIDNIGHT for micros in moments)

@@ -1,0 +1,67 @@
+"""How PostgreSQL is reached, and what its errors say; needs the extra `postgresql`."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import psycopg
+
+FORM = "postgresql://user@host:port/database/table"
+CONNECT_SECONDS = 10
+
+
+def parse_url(url: str, option: str = "--output") -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return where to connect to, in the driver's words, and the table, perhaps after its schema.
+
+    Raises:
+        ValueError: never with the URL, which may have a password.
+    """
+    parts = _split(url, option, FORM)
+    database, slash, table = parts.path.removeprefix("/").partition("/")
+    names = tuple(unquote(name) for name in table.split("."))
+    if not (parts.hostname and database and slash and all(names)) or "/" in table or len(names) > 2:
+        raise ValueError(f"{option} must be of the form {FORM}")
+    return _where(parts, database), names
+
+
+def database_of(url: str, option: str) -> dict[str, Any]:
+    """Return where to connect to, in the driver's words.
+
+    Raises:
+        ValueError: never with the URL, which may have a password.
+    """
+    form = FORM.removesuffix("/table")
+    parts = _split(url, option, form)
+    database = parts.path.removeprefix("/")
+    if not (parts.hostname and database) or "/" in database:
+        raise ValueError(f"{option} must be of the form {form}")
+    return _where(parts, database)
+
+
+def _where(parts: SplitResult, database: str) -> dict[str, Any]:
+    """Return where to connect to, without what the URL leaves open."""
+    where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return why something failed, in a line that has no values."""
+    if error.diag.message_primary:
+        return error.diag.message_primary
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "FATAL" in line), lines[0] if lines else type(error).__name__)
+
+
+def _split(url: str, option: str, form: str) -> SplitResult:
+    """Split a URL whose port is a number, and that has no secrets."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{option} must be of the form {form}") from None
+    if parts.password is not None or parts.query or parts.fragment:
+        raise ValueError(
+            f"{option} must be of the form {form} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
+        )
+    return parts

@@ -1,0 +1,180 @@
+"""A query as input: rows of a database are events, read once; DuckDB here, PostgreSQL with a server of its own."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.questions import input_output
+from privstream.pipelines.sources import query_events
+from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.frame_files import write_events
+from privstream.pipelines.sources.query_events import is_query, save_rows
+
+duckdb = pytest.importorskip("duckdb")
+
+FIELDS = FieldMapping(user="who", item="page", time="seen")
+SOURCE = """
+    SELECT i % 400 AS who, 'p' || (i % 2) AS page, TIMESTAMPTZ '2024-01-01 08:00:00+00' + (i % 24) * INTERVAL 1 HOUR
+    AS seen, (i / 4)::DECIMAL(10, 2) AS amount, uuid() AS id FROM range({rows}) AS t(i)
+"""
+RUN = ["counts", "--window", "1d", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "1", "--delta", "1e-6",
+       "--max_contributions", "4", "--user_field", "who", "--item_field", "page", "--time_field", "seen"]  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    path = str(tmp_path / "shop.duckdb")
+    with duckdb.connect(path) as connection:
+        connection.execute(f"CREATE TABLE visits AS {SOURCE.format(rows=3000)}")
+        connection.execute("INSERT INTO visits VALUES (NULL, 'p0', NULL, NULL, NULL)")
+    return path
+
+
+def saved(shop: str, query: str, folder: Path, fields: FieldMapping = FIELDS) -> bytes:
+    path = folder / "saved.parquet"
+    path.unlink(missing_ok=True)
+    save_rows(shop, query, fields, str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_bytes()
+
+
+def test_rows_are_kept_in_their_order_with_the_columns_that_are_read(shop, tmp_path, monkeypatch):
+    whole = saved(shop, "SELECT * FROM visits ORDER BY ALL", tmp_path)
+    found = pq.read_table(pa.BufferReader(whole))
+    assert found.column_names == ["who", "page", "seen"] and found.num_rows == 3001
+    assert found["seen"].type == pa.timestamp("us", "UTC") and found["who"][3000].as_py() is None
+    assert found["who"].to_pylist()[:3000] == sorted(found["who"].to_pylist()[:3000])
+    assert saved(shop, "SELECT seen, who, page, 1 AS more FROM visits ORDER BY who, page, seen", tmp_path) == whole
+    assert saved(shop, "SELECT * FROM visits ORDER BY seen", tmp_path) != whole
+    monkeypatch.setattr(query_events, "ROWS", 7)
+    small = pq.ParquetFile(pa.BufferReader(saved(shop, "SELECT * FROM visits ORDER BY ALL", tmp_path)))
+    assert small.num_row_groups == 429 and small.read().equals(found)
+
+
+def test_how_batches_come_does_not_matter(monkeypatch):
+    monkeypatch.setattr(query_events, "ROWS", 10)
+    rows = pa.record_batch({"n": list(range(33))})
+    sizes = {}
+    for cuts in ([33], [0, 1, 9, 10, 13], [0, 25, 8, 0]):
+        at, batches = 0, []
+        for cut in cuts:
+            batches.append(rows.slice(at, cut))
+            at += cut
+        tables = list(query_events._tables(iter(batches)))
+        sizes[tuple(cuts)] = [table.num_rows for table in tables]
+        assert pa.concat_tables(tables)["n"].to_pylist() == list(range(33))
+    assert list(sizes.values()) == [[10, 10, 10, 3]] * 3
+    assert [table.num_rows for table in query_events._tables(iter([rows.slice(0, 0)]))] == [0]
+
+
+def test_a_query_without_rows_has_columns(shop, tmp_path):
+    saved(shop, "SELECT * FROM visits WHERE who = 5000", tmp_path)
+    assert pq.read_table(tmp_path / "saved.parquet").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT who, page FROM visits", "--time_field must name a field of the query: no `seen` there, only: page"),
+        ("SELECT page, seen, amount AS who FROM visits", "field `who` of the query must be text or an integer, got"),
+        ("SELECT who, page, seen::TIMESTAMP AS seen FROM visits", "--time_zone must be given, .* field `seen` of the"),
+        ("SELECT who, who, page, seen FROM visits", "called `who`|Binder"),
+        ("SELECT who FRM visits", "query must be one that DuckDB can answer: Parser Error: syntax error"),
+        ("SELECT * FROM sales", "query must be one that DuckDB can answer: Catalog Error: Table with name sales do"),
+        ("SELECT page::INT AS who, page, seen FROM visits", "DuckDB has a ConversionException$"),
+        ("SELECT error(page) AS who, page, seen FROM visits", "DuckDB has a InvalidInputException$"),
+        ("DELETE FROM visits", "query must be one SELECT"),
+        ("SELECT 1; SELECT 2", "query must be one SELECT"),
+        ("COPY visits TO 'elsewhere.csv'", "query must be one SELECT"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_told_without_a_value(query, message, shop, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=message) as refused:
+        saved(shop, query, tmp_path)
+    assert "p0" not in str(refused.value) and "p1" not in str(refused.value)
+
+
+def test_what_is_no_database_is_named(tmp_path):
+    (tmp_path / "text.duckdb").write_text("user,item,time\n")
+    with pytest.raises(InputFileError, match=r"must be a database that DuckDB can open, got .*text\.duckdb$"):
+        saved(str(tmp_path / "text.duckdb"), "SELECT 1", tmp_path)
+    with pytest.raises(InputFileError, match=r"must be a file of DuckDB that exists, got .*none\.duckdb$"):
+        saved(str(tmp_path / "none.duckdb"), "SELECT 1", tmp_path)
+    assert not (tmp_path / "none.duckdb").exists()
+    with pytest.raises(ValueError, match="query must be given with an --input that is a database"):
+        is_query("shop.duckdb", None)
+    with pytest.raises(ValueError, match="query must be given with an --input of postgresql://user@host:port/database"):
+        is_query("events.csv", "SELECT 1")
+    assert is_query("postgresql://me@host/shop", "SELECT 1") and not is_query("events.csv", None)
+
+
+def test_frames_are_written_as_before(tmp_path):
+    table = pa.table({"who": [1, 2], "page": ["a", "b"]})
+    write_events([table], ["who", "page"], str(tmp_path / "one.parquet"))
+    write_events([table.slice(0, 1), table.slice(1)], ["who", "page"], str(tmp_path / "two.parquet"))
+    pq.write_table(
+        table.cast(pa.schema([("who", pa.int64()), ("page", pa.large_string())])),
+        tmp_path / "three.parquet",
+        store_schema=False,
+    )
+    one, two, three = ((tmp_path / f"{name}.parquet").read_bytes() for name in ("one", "two", "three"))
+    assert one == three != two
+
+
+def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypatch):
+    folders = []
+    monkeypatch.setattr(input_output, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
+    (tmp_path / "key").write_text("0123456789abcdef" * 2)
+    (tmp_path / "key").chmod(0o600)
+    files = ["--output", str(tmp_path / "rows.jsonl"), "--noise_key_file", str(tmp_path / "key"), "--overwrite"]
+
+    def run(query: str, *more: str) -> str:
+        assert cli.main([*RUN, "--input", shop, "--query", query, *files, *more]) == 0
+        assert folders and not folders[-1].parent.exists()
+        return capsys.readouterr().err
+
+    told = run("SELECT * FROM visits ORDER BY ALL", "--dead_letter", str(tmp_path / "letters.jsonl"))
+    assert "3,000 of 3,001 events usable" in told and "a release about data set" in told
+    assert json.loads((tmp_path / "letters.jsonl").read_text())["position"] == "row group 1, row 3001"
+    assert (tmp_path / "rows.jsonl").read_text().count("\n") == 4
+    assert (
+        "SELECT"
+        not in (tmp_path / "rows.jsonl.guarantee.json").read_text() + (tmp_path / "key.ledger.jsonl").read_text()
+    )
+    assert "a repetition, which" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
+    assert "a release about data set" in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--watch", "1"], "--watch must not be given with a query"),
+        (["--input_format", "csv"], "--input_format must not be given with a query"),
+        (["--delimiter", ";"], "--delimiter must not be given with a query"),
+        (["--runner=FlinkRunner", "--flink_master=127.0.0.1:1"], "query must not be given with a cluster|flink"),
+    ],
+)
+def test_options_that_a_query_has_no_use_for_are_refused(options, message, shop, tmp_path, capsys):
+    words = ["--input", shop, "--query", "SELECT * FROM visits", "--output", str(tmp_path / "rows.jsonl")]
+    assert cli.main([*RUN, *words, *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("m.yaml").write_text(
+        "data: {input: shop.duckdb, query: SELECT * FROM visits ORDER BY ALL, user: who, item: page, time: seen}\n"
+        "window: 1d\nstart: 2024-01-01\nend: 2024-01-03\nmax_contributions: 4\nprivacy: {epsilon: 2, delta: 1e-6}\n"
+        "questions:\n  pages: {question: counts}\n  money: {question: quantiles, value: amount, low: 0, high: 1000}\n"
+        "output: {folder: answers}\nledger: none\n"
+    )
+    asked = []
+    monkeypatch.setattr(input_output, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
+    assert cli.main(["run", "m.yaml"]) == 0
+    assert len(asked) == 1 and Path("answers/money.csv").exists()

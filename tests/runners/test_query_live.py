@@ -1,0 +1,105 @@
+"""A query to a real PostgreSQL as input: types, what it may not do, and what errors do not say."""
+
+from pathlib import Path
+
+import postgres_server
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.sources import query_events
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.query_events import save_rows
+
+pytest.importorskip("psycopg")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
+
+FIELDS = FieldMapping(user="who", item="page", time="seen", value="amount")
+TABLE = """
+    CREATE TABLE visits (who int, page varchar(9), seen timestamptz, here timestamp, amount numeric(10, 2), more jsonb,
+    id uuid)
+"""
+VISITS = """
+    INSERT INTO visits SELECT i % 400, 'p' || (i % 2), '2024-01-01 08:00Z'::timestamptz + i % 24 * interval '1 hour',
+    '2024-01-01 08:00'::timestamp + i % 24 * interval '1 hour', i % 100 + 0.25, '{}', gen_random_uuid()
+    FROM generate_series(1, 3000) i
+"""
+ODD = """
+    INSERT INTO visits VALUES (1, 'p0', 'infinity', '-infinity', 'NaN'), (NULL, NULL, NULL, NULL, NULL)
+"""
+
+
+@pytest.fixture(scope="module")
+def url(postgres):
+    for statement in (TABLE, VISITS, ODD, "CREATE TYPE mood AS ENUM ('good')"):
+        postgres.ask(statement)
+    return postgres.url("").rstrip("/")
+
+
+def read(url: str, query: str, folder: Path, fields: FieldMapping = FIELDS) -> pa.Table:
+    path = folder / "saved.parquet"
+    path.unlink(missing_ok=True)
+    save_rows(url, query, fields, str(path))
+    return pq.read_table(path)
+
+
+def test_columns_are_read_with_their_types(url, tmp_path, monkeypatch):
+    query = "SELECT who, page, seen, amount, here, id FROM visits ORDER BY seen, who, page"
+    found = read(url, query, tmp_path)
+    assert found.num_rows == 3002 and [str(kind) for kind in found.schema.types] == [
+        "int64",
+        "string",
+        "timestamp[us, tz=UTC]",
+        "double",
+    ]
+    first = found.slice(0, 1).to_pylist()[0]
+    assert str(first["seen"]) == "2024-01-01 08:00:00+00:00" and first["amount"] % 1 == 0.25
+    assert found["seen"].null_count == 2 and found["who"].null_count == 1
+    monkeypatch.setattr(query_events, "ROWS", 100)
+    assert read(url, query, tmp_path).slice(0, 3000).equals(found.slice(0, 3000))  # the last ones have no number
+    local = FieldMapping(user="id", item="page", time="here", time_zone="Europe/Berlin")
+    found = read(url, query, tmp_path, local)
+    assert str(found["here"].type) == "timestamp[us]" and len(found["id"][0].as_py()) == 36
+    assert read(url, f"SELECT * FROM ({query}) AS q WHERE who = 5000", tmp_path).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT page::int AS who, page, seen FROM visits", "SQLSTATE 22P02"),
+        ("SELECT who, page, seen FRM visits", "syntax error at or near"),
+        ("SELECT who FROM sales", 'relation "sales" does not exist'),
+        ("SELECT * FROM visits", "query must give texts, numbers and times: cast `more` to text, or leave it out"),
+        ("SELECT who, page, seen, 'good'::mood AS mood FROM visits", "cast `mood` to text"),
+        ("SELECT who, page AS who FROM visits", "there are two called `who`"),
+        ("DELETE FROM visits", "syntax error"),
+        ("WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone", "SQLSTATE 0A000"),
+        ("SELECT 1; DROP TABLE visits", "multiple commands"),
+        ("SELECT nextval('numbers') AS who", "read-only transaction"),
+    ],
+)
+def test_what_the_database_refuses_is_told_without_a_value(query, message, url, postgres, tmp_path):
+    postgres.ask("CREATE SEQUENCE IF NOT EXISTS numbers")
+    with pytest.raises(ValueError, match=message) as refused:
+        read(url, query, tmp_path)
+    assert "p0" not in str(refused.value) and "p1" not in str(refused.value)
+    assert postgres.ask("SELECT count(*) FROM visits") == [(3002,)]
+
+
+def test_a_password_is_nowhere(url, tmp_path, monkeypatch, capsys):
+    run = ["counts", "--query", "SELECT who, page, seen FROM visits ORDER BY seen, who", "--user_field", "who",
+           "--item_field", "page", "--time_field", "seen", "--window", "1d", "--start", "2024-01-01", "--end",
+           "2024-01-03", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "4", "--output",
+           str(tmp_path / "rows.jsonl"), "--ledger", str(tmp_path / "ledger.jsonl")]  # fmt: skip
+    assert cli.main([*run, "--input", url]) == 0
+    assert "3,000 of 3,002 events usable" in capsys.readouterr().err
+    monkeypatch.setenv("PGPASSWORD", "another battery")
+    assert cli.main([*run, "--input", url, "--overwrite"]) == 2
+    told = capsys.readouterr().err
+    assert "--input must be a database that answers: " in told and "battery" not in told
+    given = url.replace("monitor@", "monitor:secret@")
+    assert cli.main([*run, "--input", given, "--overwrite"]) == 2
+    told = capsys.readouterr().err
+    assert "without a password" in told and "secret" not in told
+    written = "".join(path.read_text() for path in tmp_path.iterdir() if path.is_file())
+    assert "battery" not in written and postgres_server.PASSWORD not in written
