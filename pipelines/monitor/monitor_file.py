@@ -55,7 +55,10 @@ OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
 """Keys of the file that stand for options of a run, which may be given in their place."""
 
 VIEWS = "views"
-TOP = ("data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
+VERSION, PRESENT = "version", 1
+"""The key that names the version of such files, and the one that is read; without the key it is this one."""
+
+TOP = (VERSION, "data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
 DATA = ("input", *FIELDS, *FORMS, *SOURCE, WHERE)
 OTHER_NAMES = {"ranks": "quantiles"}
 OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
@@ -197,6 +200,9 @@ def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFil
         UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
     """
     document = read_document(path)
+    if (version := document.number((VERSION,), PRESENT)) != PRESENT:
+        rule = f"must be {PRESENT}, the version of such files that this release of privstream reads"
+        raise document.error((VERSION,), f"{rule}, got {version:g}")
     document.check_keys((), TOP)
     data = document.mapping(("data",))
     document.check_keys(("data",), DATA)

@@ -18,9 +18,8 @@ from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.sinks.row_files import with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
-from privstream.transforms.counts.finished import numbers_or_none
-from privstream.transforms.counts.keyed_counts import KeyedCounts
-from privstream.transforms.counts.publishing import LargestCounts
+from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
+from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.item_columns import column_names, join_item, split_item
 from privstream.transforms.rows import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
 from privstream.transforms.timing.calendar import Calendar

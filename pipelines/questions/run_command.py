@@ -89,8 +89,9 @@ class RunCommand:
         promised = Promise(guarantee_file, asked.promised)
         note = partial(shown_in_words, row_type, promised)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised)
+        words = (self.spec.title, shown, note, below)
         with file_or_terminal(
-            arguments.output, row_type, self.spec.title, shown, note, below, table=self.spec.table
+            arguments.output, row_type, *words, table=self.spec.table, clocks=promised.clocks
         ) as path:
             try:
                 write = asked.write_to(path, unbounded=run.unbounded)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
 from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
@@ -219,7 +219,7 @@ def output_of(path: str) -> str:
     Raises:
         ValueError: the file does not say it.
     """
-    if not path.endswith((".yaml", ".yml")):
+    if not path.endswith(MONITOR_FILES):
         return path
     document = read_document(path)
     folder = document.at(("output", "folder"))
@@ -270,11 +270,15 @@ def _view(path: str, whole: Promise) -> Result:
     Raises:
         ValueError: the message names the file and the rule.
     """
-    views = _described(whole, "views").values()
-    described: Mapping[str, Any] = next((one for one in views if one.get("output") == os.path.basename(path)), {})
+    views = _described(whole, "views")
+    described: Mapping[str, Any] = next(
+        (one for one in views.values() if one.get("output") == os.path.basename(path)), {}
+    )
     try:
         row, order, columns = described["rows"], tuple(described["order"]), described["columns"]
-        asked, given = _described(whole, "questions"), described[VIEW]
+        asked, given = _described(whole, "questions"), dict(described[VIEW])
+        source = views.get(str(given.get("of")), {}).get(VIEW, {})
+        given |= {"over": source["over"]} if "over" in source else {}  # the largest of sums are sums
         sources = [
             read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in described["questions"]
         ]
@@ -300,7 +304,7 @@ def _view(path: str, whole: Promise) -> Result:
         first.spec,
         word=VIEW,
         description=f"A view of {made_of}: made of what these have published, at no cost.",
-        title=next((title for key, title in VIEW_TITLES.items() if key in given), VIEW),
+        title=next((title for key, title in VIEW_TITLES.items() if key in described[VIEW]), VIEW),
         row=row,
         order=order,
         why_nothing=f"{made_of} have published nothing that it could be made of",

@@ -35,8 +35,9 @@ from privstream.transforms.events.coverage import people_who_count, streams_of_p
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
-from privstream.transforms.events.split import SplitEvents, check_shards
+from privstream.transforms.events.parameters import check_shards, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time

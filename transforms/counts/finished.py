@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, full_counts
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
@@ -26,6 +27,50 @@ NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIANS = 1.253 * 1.23  # spread of a weighted median of ratios, if noise is normal, to medians of three
+
+
+def _count_published(number: int) -> None:
+    """Count rows that are published, or, below 0, that are not after all."""
+    from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load this module without Beam
+
+    Metrics.counter("privstream", "counts_published").inc(number)
+
+
+@dataclass(frozen=True)
+class LargestCounts:
+    """Chooses the rows of a window with the largest counts in each stream; of equal ones, those whose items come first.
+
+    Privacy: post-processing.
+
+    Attributes:
+        top: number of rows in a stream.
+        by: the fields that are compared, in this order; rows in which the first is not known are left out.
+    """
+
+    top: int
+    by: tuple[str, ...] = ("count",)
+
+    def __call__(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of all rows of a window, which are published."""
+        chosen = self.among(rows)
+        _count_published(len(chosen))
+        return chosen
+
+    def among(self, rows: Iterable[Any]) -> list[Any]:
+        """Return the largest of some rows of one window: no others can be among the largest of all."""
+        streams: defaultdict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            if getattr(row, self.by[0]) is not None:
+                streams[row.stream].append(row)
+        return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
+
+    def _largest(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of one stream."""
+        return nsmallest(self.top, rows, key=self._place)
+
+    def _place(self, row: Any) -> tuple[Any, ...]:
+        """Return what sorts a row."""
+        return *(-getattr(row, name) for name in self.by), row.item
 
 
 @dataclass(frozen=True)
@@ -68,7 +113,7 @@ class SmoothFinished:
         """Return the rows with these fields, in the same order, but for those that are left out."""
         found = self._smoothed(rows)
         shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
-        Metrics.counter("privstream", "counts_published").dec(len(found) - len(shown))
+        _count_published(len(shown) - len(found))
         return shown
 
     def _smoothed(self, rows: Sequence[Any]) -> list[Any]:

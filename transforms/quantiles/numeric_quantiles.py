@@ -25,8 +25,9 @@ from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, toge
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.split import check_shards, stream_numbers
+from privstream.transforms.events.parameters import check_shards, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.histograms.categories import (
     LISTED,
     BoundCodes,
