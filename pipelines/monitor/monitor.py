@@ -168,6 +168,7 @@ class Monitor(beam.PTransform[Any, Any]):
                 stream_field=fields.stream or None,
                 value_field=fields.value or "value",
                 time_unit=fields.time_unit,
+                time_zone=fields.time_zone,
                 where=fields.where,
             )
             found[name] = events | f"{name}: {type(made).__name__}" >> made

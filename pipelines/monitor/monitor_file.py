@@ -292,7 +292,7 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     unit = given.get(UNIT, document.content.get(UNIT, arguments[UNIT].default if UNIT in arguments else None))
     shared = [key for key in SHARED if key in own and not (unit == "event" and key in OF_A_PERSON)]
     options = {key: document.content[key] for key in shared if key in document.content}
-    options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
+    options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data}
     options |= _conditions(document, keys)
     for field in FIELDS:
         if field != "item" and field in known:

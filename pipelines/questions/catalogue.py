@@ -280,8 +280,11 @@ ALERTS = QuestionSpec(
         ),
         CHARGES,
     ),
-    beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
-    only_by={"runs_stopped": "sparse_vector"},
+    beyond={
+        "runs_stopped": "runs of tests have stopped, because their budget is spent",
+        "rules_stopped": "times the rules with at_most have stopped, since people may be used up",
+    },
+    only_by={"runs_stopped": "sparse_vector", "rules_stopped": "status"},
     by_method=ALERTS_BY_METHOD,
     files=("rules",),
     by_name=("sparse_vector",),
@@ -405,8 +408,8 @@ QUANTILES = QuestionSpec(
     },
     error_unit="values",
     plan_epilog="""\
-The error is one of ranks: the number of values below an edge of a bin is off by at most so many. An edge inside of an
-interval is at most twice as many values away from the true quantile.
+The error is one of ranks: the number of values below an edge of a bin is off by at most so many, with probability
+1 - beta for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
 """,
     picture=Part("pictures.quantiles.PICTURE", "quantiles with their intervals, and the true ones"),
     simulation=Part("simulate.quantiles.COMMAND", "requests to a service, with their latencies and a slow hour"),

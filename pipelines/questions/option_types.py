@@ -224,7 +224,7 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         shell="ISO 8601 or seconds since 1970 UTC",
     ),
     "Path": OptionType("PATH", str, str),
-    "Domain": OptionType(
+    "Items": OptionType(
         "PATH",
         str,
         str | list[str],

@@ -212,7 +212,7 @@ def add_files(
         help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
         "times",
     )
-    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=bool(value), whole=whole)
+    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), whole=whole)
     complete, covered = "are", "a query needs no time"
     if events:
         complete = "is"
@@ -259,7 +259,7 @@ def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None
         Option("time_field", "str", "field with the time", "time"),
         WHERE,
     )
-    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=False, whole=False)
+    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), whole=False)
 
 
 def _add_all(group: argparse._ActionsContainer, *options: Option) -> None:
@@ -274,7 +274,7 @@ NOT_GUESSED = (
 )
 
 
-def _add_forms(forms: argparse._ActionsContainer, *, values: bool, whole: bool) -> None:
+def _add_forms(forms: argparse._ActionsContainer, *, whole: bool) -> None:
     """Add: how files are written, and the times and numbers in them."""
     _add_all(
         forms,
@@ -299,10 +299,11 @@ def _add_forms(forms: argparse._ActionsContainer, *, values: bool, whole: bool) 
             "--end without an offset are by them, too. Such times are refused without it",
         ),
     )
-    if values:
-        text = "what stands before decimals in numbers that are text; the other one, a space or an apostrophe may "
-        text += "stand between thousands (default: a point, and nothing between thousands)"
-        forms.add_argument("--decimal", choices=(".", ","), metavar="SIGN", help=text)
+    text = (
+        "what stands before decimals in numbers that are text, values and those that --where reads; the other one, a "
+    )
+    text += "space or an apostrophe may stand between thousands (default: a point, and nothing between thousands)"
+    forms.add_argument("--decimal", choices=(".", ","), metavar="SIGN", help=text)
     if whole:
         text = "values are rounded to whole numbers of this unit, and limits and sums are in it: 0.01 makes cents of "
         add_option(forms, Option("value_unit", "float", f"{text}euros (default: 1)"))

@@ -392,6 +392,18 @@ def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
         pickle.loads(sent)
 
 
+def test_the_stages_of_a_process_read_a_file_once(tmp_path):
+    path = tmp_path / "items.txt"
+    path.write_text("one\n")
+    domain = Domain.from_file(str(path))
+    sent = pickle.dumps(domain)
+    path.unlink()
+    assert pickle.loads(sent) is domain
+    del domain
+    with pytest.raises(ValueError, match="domain must be a readable file"):
+        pickle.loads(sent)
+
+
 @pytest.mark.parametrize("items", [["a", "a"], ["", "a"]])
 def test_items_are_distinct_and_not_empty(items):
     with pytest.raises(ValueError, match="domain must hold distinct items, none of them empty"):

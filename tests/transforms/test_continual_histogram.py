@@ -173,7 +173,7 @@ def test_an_older_word_for_a_person_has_the_same_noise():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"domain": ["a"]}, "domain must be a Domain, got list"),
+        ({"domain": [1]}, "domain must hold texts, got int"),
         ({"streams": "north"}, "streams must be distinct names, at least one, got 'north'"),
         ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
         ({"separator": ""}, "separator must be a text, at least one character, got ''"),

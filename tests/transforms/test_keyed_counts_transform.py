@@ -330,7 +330,7 @@ def test_late_counts_are_set_aside_by_item():
         ("window", {"max_contributions": 1.5}, TypeError, "max_contributions must be an int"),
         ("window", {"min_people": 0}, ValueError, "min_people must be >= 1, got 0"),
         ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of items is public, got 2"),
-        ("window, public", {"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ("window, public", {"domain": [1]}, TypeError, "domain must hold texts, got int"),
         ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
         ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),
         ("start", {"end": None}, ValueError, "end or renew_every must be given where counts are"),
@@ -350,7 +350,7 @@ def test_late_counts_are_set_aside_by_item():
         ("start", {"rising": 1}, ValueError, "rising must not be given where windows forget or counts span windows: "),
         ("window, public", {"rising": 1, "top": 2}, ValueError, "rising must not be given with domain and top"),
         ("window, public", {"rising": 65}, ValueError, "rising must be <= 64, got 65"),
-        ("found", {"public_items": ["a"]}, TypeError, "public_items must be a Domain, got list"),
+        ("found", {"public_items": [1]}, TypeError, "public_items must hold texts, got int"),
         *(
             (name, {"public_items": BESIDE} | changes, ValueError, "public_items must not be given with a domain, top")
             for name, changes in (

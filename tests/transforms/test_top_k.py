@@ -255,7 +255,7 @@ class TestGuarantee:
     [
         ({"unit": "event"}, ValueError, "unit must be one of person, person_in_window, got 'event'"),
         ({"selection": "all"}, ValueError, "selection must be one of last, first, random, got 'all'"),
-        ({"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ({"domain": [1]}, TypeError, "domain must hold texts, got int"),
         ({"top": 7}, ValueError, "top must be < 7, the number of items in domain, got 7"),
         ({"top": 0}, ValueError, "top must be >= 1, got 0"),
         ({"start": None}, ValueError, "start must be given"),

@@ -24,7 +24,7 @@ from privstream.mechanisms.privacy.guarantee import (
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
@@ -149,8 +149,8 @@ class CountsParameters(Parameters):
         end: Moment | None = None,
         windows: int | None = None,
         horizon: int | None = None,
-        domain: Domain | None = None,
-        public_items: Domain | None = None,
+        domain: Items | None = None,
+        public_items: Items | None = None,
         min_people: int = 1,
         top: int | None = None,
         max_value: int | None = None,
@@ -167,9 +167,9 @@ class CountsParameters(Parameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
+        domain = None if domain is None else Domain.of(domain)
         self.noise = noise
-        self.domain = _checked_list("domain", domain)
-        self.public_items = _checked_list("public_items", public_items)
+        self.domain = domain
         self.streams = None if streams is None else check_streams(streams)
         self.shards = check_shards(shards)
         rises = rising is not None
@@ -185,7 +185,7 @@ class CountsParameters(Parameters):
             raise ValueError("forget must not be given with a domain, or where counts are since the start")
         self.remembers = may_be_found and not forget and self.steps.count is not None
         self._clocked, self._forget = self.remembers or not by_itself, forget
-        _ = _checked_list("public_items", public_items, useful=self.remembers and top is None)
+        self.public_items = _public_list(public_items, useful=self.remembers and top is None)
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
@@ -436,20 +436,23 @@ class CountsParameters(Parameters):
         return found.derive("spread") if self.spread else found
 
 
-def _checked_list(name: str, items: Domain | None, *, useful: bool = True) -> Domain | None:
-    """Return a list of items; refuse another type, and one beside found items where none stay found or few are shown.
+def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
+    """Return the list of items beside those that are found; refuse one where none stay found, or few are shown.
 
     Raises:
         ValueError, TypeError: naming it.
     """
-    if items is not None and not isinstance(items, Domain):
-        raise TypeError(f"{name} must be a Domain, got {type(items).__name__}")
-    if items is not None and not useful:
+    if items is None:
+        return None
+    if not useful:
         raise ValueError(
-            f"{name} must not be given with a domain, top or forget, or where counts are since the start: give start, "
-            "and end or renew_every, that other items stay found"
+            "public_items must not be given with a domain, top or forget, or where counts are since the start: give "
+            "start, and end or renew_every, that other items stay found"
         )
-    return items
+    try:
+        return Domain.of(items)
+    except (ValueError, TypeError) as error:
+        raise type(error)(str(error).replace("domain", "public_items", 1)) from None
 
 
 def forgets(missing: str) -> str:

@@ -37,7 +37,7 @@ from privstream.transforms.events.coverage import (
     streams_of_person,
     windows_of_person,
 )
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
@@ -158,7 +158,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         participation_cap: int | None = None,
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
-        domain: Domain | None = None,
+        domain: Items | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
         forget: bool = False,
@@ -171,8 +171,7 @@ class ShiftingHeavyHitters(PrivateTransform):
     ) -> None:
         super().__init__(noise)
         checks.one_of("selection", selection, SELECTIONS)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = None if domain is None else Domain.of(domain)
         check_streams(streams)
         if windows is not None and start is None:
             raise ValueError("start must be given with windows, which are counted from it")

@@ -16,7 +16,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_has
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, together
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams, privacy_unit
@@ -42,7 +42,7 @@ class CategoryTransform(PrivateTransform):
     def __init__(
         self,
         *,
-        domain: Domain,
+        domain: Items,
         start: Moment,
         end: Moment | None,
         unit: str,
@@ -58,8 +58,7 @@ class CategoryTransform(PrivateTransform):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        if not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = Domain.of(domain)
         if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
             raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
         if separator is not None and not (isinstance(separator, str) and separator):

@@ -34,7 +34,7 @@ from privstream.transforms.events.coverage import (
     streams_of_person,
     windows_of_person,
 )
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
@@ -136,7 +136,7 @@ class TopKWithGap(PrivateTransform):
         start: Moment,
         top: int,
         noise: NoiseSource,
-        domain: Domain | None = None,
+        domain: Items | None = None,
         end: Moment | None = None,
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
@@ -155,8 +155,7 @@ class TopKWithGap(PrivateTransform):
         super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
         checks.one_of("selection", selection, SELECTIONS)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = None if domain is None else Domain.of(domain)
         if start is None:
             raise ValueError("start must be given: every window from start on is published")
         checks.integer("top", top, minimum=1)
