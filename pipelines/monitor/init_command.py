@@ -14,7 +14,6 @@ import pyarrow as pa
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import READ
 from privstream.pipelines.monitor.monitor_file import NAME
-from privstream.pipelines.monitor.yaml_file import CORE
 from privstream.pipelines.questions.input_output import as_delimiter
 from privstream.pipelines.sinks.row_files import check_destination, check_new
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
@@ -23,6 +22,7 @@ from privstream.pipelines.sources.found_files import FORMATS, EventFile, match_f
 from privstream.pipelines.sources.json_events import parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.yaml_file import CORE
 
 DEFAULT = "monitor.yaml"
 MOST_FIELDS, LONGEST_NAME = 200, 64

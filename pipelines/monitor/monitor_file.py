@@ -14,18 +14,18 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import OF_FILES, in_python, options
+from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import UNIT, options_of
-from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run import given_to, settled
 from privstream.pipelines.questions.settling import settle_counts
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.yaml_file import Document, Path, meant, read_document
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import column_names

@@ -219,7 +219,7 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         "TIME",
         str,
         float | str,
-        f"{LISTS}.moment",
+        "local_time.moment",
         python="in seconds since 1970 UTC",
         shell="ISO 8601 or seconds since 1970 UTC",
     ),

@@ -14,7 +14,6 @@ from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
-from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -24,6 +23,7 @@ from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.pipelines.stores import check_store
+from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
 

@@ -14,8 +14,8 @@ from privstream.pipelines.monitor import monitor_file
 from privstream.pipelines.monitor.monitor_file import DATA, KINDS, OF_RUN, OUTPUTS, SHARED, TOP, keys_of, read_monitor
 from privstream.pipelines.monitor.schema import schema
 from privstream.pipelines.monitor.views_file import read_views
-from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.yaml_file import read_document
 
 FILLED = {"start": "2026-01-01", "end": "2026-02-01", "max_contributions": "30", "low": "1", "high": "60000"}
 SECRET = "anna-lives-here"
