@@ -19,6 +19,7 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import REPORTED
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.clocked import ONE_KEY, SingleSteps, WithClock, join_parts, parts_of, stepped
+from privstream.transforms.timing.keyed_state import Cells, Decoded
 from privstream.transforms.timing.on_time import digest
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -215,6 +216,13 @@ class _Follow(SingleSteps, state="monitor_view"):
     def changes(self, first: int, last: int, batches: Mapping[int, list[bytes]], state: _Remembered) -> list[bytes]:
         some = [batch for each in batches.values() for batch in each] if any(self.back.values()) else []
         return [self._segment(state, b"".join(some))]
+
+    @override
+    def _end(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
+        """Stop at the last window with rows, now that the input has ended."""
+        last = max(decoded.records, default=decoded.progress.handled)
+        decoded.progress = replace(decoded.progress, last=last)
+        self.keys.close(key, decoded, cells)
 
     def _segment(self, state: _Remembered, rows: bytes) -> bytes:
         """Encode a part of the log."""

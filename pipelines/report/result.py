@@ -13,6 +13,7 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.accounts.ledger import ENDING, is_database
 from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
@@ -226,6 +227,17 @@ def output_of(path: str) -> str:
     if not isinstance(folder, str) or not folder:
         raise document.error(("output",), "must be given, with a folder")
     return folder
+
+
+def ledger_of(path: str) -> str | None:
+    """Return the ledger that the file of a monitor names, or the one beside its noise key, if it is there."""
+    if not path.endswith(MONITOR_FILES):
+        return None
+    document = read_document(path)
+    ledger, key = document.at(("ledger",)), document.at(("noise_key_file",))
+    if ledger is None and key is not None:
+        ledger = f"{key}{ENDING}"
+    return ledger if isinstance(ledger, str) and (is_database(ledger) or os.path.exists(ledger)) else None
 
 
 def monitor_promise(path: str) -> Promise | None:

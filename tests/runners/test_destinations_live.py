@@ -266,6 +266,8 @@ privacy: {{epsilon: 8, delta: 0}}
 questions:
   present: {{question: cardinality, timeout: 30m}}
   middle:  {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
+views:
+  busy: {{of: present, above: 5}}
 noise_key_file: key
 output: {{folder: out, {sent_to}}}
 """
@@ -287,5 +289,7 @@ def test_each_question_of_a_monitor_has_a_table(postgres, tmp_path, monkeypatch)
     assert cli.main(["run", "monitor.yaml"]) == 0
     assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM present") == [(2, 1)]
     assert postgres.ask("SELECT count(*) FROM middle") == [(2,)]
+    assert postgres.ask("SELECT count(*), min(state) FROM busy") == [(2, "alert")]
     assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
     assert postgres.ask("SELECT count(*) FROM present") == [(2,)]
+    assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
