@@ -17,12 +17,11 @@ from privstream.pipelines.frames import OF_FILES, in_python, options
 from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.option_checks import check_numbers, check_texts
-from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.questions.catalogue import COUNTS, QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import UNIT, options_of
-from privstream.pipelines.questions.readings import by_clocks
+from privstream.pipelines.questions.readings import by_clocks, settle_counts
 from privstream.pipelines.questions.run import given_to, settled
-from privstream.pipelines.questions.settling import settle_counts
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.yaml_file import Document, Path, meant, read_document
@@ -84,8 +83,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
 
-SETTLED_COUNTS, REMEMBERS = "questions.settling.settle_counts", {"forget": False}
-"""By what the question is known that finds items, and what it says where they stay found."""
+REMEMBERS = {"forget": False}
+"""What is settled of counts of items that stay found."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -327,7 +326,7 @@ def _named_in_alerts(
     is not on the list, or where no item can be public beside those that are found. What is wrong with a view is told
     when views are read, and with a list when options are.
     """
-    if spec.settle != SETTLED_COUNTS or settle_counts(options) != REMEMBERS or options.get("top") is not None:
+    if spec is not COUNTS or settle_counts(options) != REMEMBERS or options.get("top") is not None:
         return None
     columns, given = options.get("item_field") or "item", options.get("public_items")
     try:
