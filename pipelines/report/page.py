@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -12,10 +13,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.report.cost import DataSetCost
+from privstream.pipelines.report.result import Result
+from privstream.pipelines.report.section import words_of
 from privstream.pipelines.report.sign_off import SignOff
 from privstream.pipelines.terminal import printable
 
 ROOM = "privstream.pipelines.report"
+NOTEBOOK_PICTURES, NOTEBOOK_ROWS = 3, 20
+"""What a cell of a notebook shows: pictures of so many streams, and so many rows."""
 
 
 def render(
@@ -57,6 +62,18 @@ def render(
         style=Markup(style),
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
     )
+
+
+def in_notebook(result: Result) -> str:
+    """Return a result as a cell of a notebook shows it: its picture, its first rows, and what is guaranteed.
+
+    It has no script, and like every page nothing exact.
+    """
+    one = words_of(result, None)
+    streams = dict.fromkeys(getattr(row, "stream", "") for row in result.rows)
+    drawn = [result.picture(stream or None) for stream in itertools.islice(streams, NOTEBOOK_PICTURES)]
+    images = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in drawn]
+    return templates().get_template("notebook.html").render(one=one, images=images, rows=one["rows"][:NOTEBOOK_ROWS])
 
 
 def templates(*rooms: str) -> Environment:

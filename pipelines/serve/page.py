@@ -131,7 +131,7 @@ def _is_whole(row: Any, field: str) -> bool:
 
 def _between(value: Any, lower: Any, upper: Any, *, whole: bool) -> str:
     """Return a value with its interval; `whole`: rounded to whole numbers."""
-    texts = [f"{number:,.0f}" if whole and number is not None else cell(number) for number in (value, lower, upper)]
+    texts = [f"{round(number):,}" if whole and number is not None else cell(number) for number in (value, lower, upper)]
     return f"{texts[0]} (between {texts[1]} and {texts[2]})"
 
 
