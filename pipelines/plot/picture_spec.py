@@ -12,7 +12,7 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.local_time import Clocks, moment
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
