@@ -147,7 +147,8 @@ class Given:
         except ValueError:
             return ()
         last = max(row.window_end.micros for row in self.rows)
-        return range(first, last, max(round(every * 1e6), (last - first) // MOST_RENEWALS, 1))[1:]
+        found = range(first, last, max(1, round(every * 1e6)))[1:]
+        return found if len(found) <= MOST_RENEWALS else ()
 
     @property
     def of_windows(self) -> bool:
