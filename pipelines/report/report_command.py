@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         check_destination(arguments.output)
         check_names(arguments.sign_off, arguments.purpose, arguments.truth)
         if arguments.docs is not None and not re.fullmatch(r"https?://\S+", arguments.docs):
-            raise ValueError(f"--docs must be an address such as https://example.org/privstream, got {arguments.docs}")
+            raise ValueError(f"--docs must be an address such as https://localhost/privstream, got {arguments.docs}")
         page, signed = _page(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error

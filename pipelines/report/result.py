@@ -98,6 +98,11 @@ class Result:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
         return f"<{self.spec.title}: {len(self.rows):,} rows, {budget}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows where the result is the last value of a cell."""
+        html: str = loaded("report.page.in_notebook")(self)
+        return html
+
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Hand the table to whatever reads Arrow's C stream."""
         return self.table.__arrow_c_stream__(requested_schema)

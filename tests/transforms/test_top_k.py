@@ -136,7 +136,7 @@ def test_items_compete_that_nobody_holds():
 
 
 @one_job("late counts", runners=["prism"])
-def test_an_endless_run_publishes_each_window_as_it_ends():
+def test_an_unbounded_run_publishes_each_window_as_it_ends():
     made = transform(end=None, participation_cap=2)
     events = [(f"user {i}", ITEMS[i % 3], START * SECOND + i * SECOND, "") for i in range(60)]
     source = test_stream.TestStream().add_elements([stamped(e) for e in events])
