@@ -36,7 +36,7 @@ GROUP_OF: Mapping[str, str] = {
         ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
     ),
     **dict.fromkeys((STREAMS_PER_PERSON, "visits_per_person", "separator"), LIMITS),
-    **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
+    **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }
 """Under which heading of a help page an option stands; all others are about the answers."""

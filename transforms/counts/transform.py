@@ -10,7 +10,7 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists, Totals
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import KeyPublisher, in_groups, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
@@ -95,6 +95,7 @@ class KeyedCounts(CountsParameters, PrivateTransform):  # noqa: D101 - its docst
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,
             everything=not self._by_person or not self._may_leave_out,
+            always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
         )
         return publish_counts(
             counted,

@@ -51,6 +51,14 @@ from typing_extensions import Unpack, override
 UNITS = ("person", "person_in_window")
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
 
+LIKELY_DELTA, WORTH_A_DELTA = 1e-6, 0.8
+"""A usual delta, and how much of an error it must take away to be spoken of."""
+
+BETTER = (
+    "delta is 0: no item that is left out belongs to over {now:,.0f} more people than one that is published, and with "
+    "a delta of {delta:g}, or the number of people in its place, to over {then:,.0f}"
+)
+
 
 class TopKWithGap(PrivateTransform):
     """Publish, window by window, the `top` items that most people have, their gaps and their counts.
@@ -222,6 +230,9 @@ class TopKWithGap(PrivateTransform):
             for law in ("exponential", "laplace")
         }
         makers["counts"] = partial(CountedTopK, **budget, size=len(domain))
+        self._with_delta = (
+            partial(CountedTopK, **(budget | {"delta": LIKELY_DELTA}), size=len(domain)) if not delta else None
+        )
         name, mechanism = choose_method(
             method, makers, lambda made: (made.selection_error(len(domain), self.beta), made.measure_error(self.beta))
         )
@@ -237,7 +248,14 @@ class TopKWithGap(PrivateTransform):
     @property
     @override
     def advice(self) -> str:
-        return short_period(self.answer.mechanism, self.steps) if isinstance(self.answer, FoundItems) else ""
+        """That a delta would rank a list better; that periods are short."""
+        if isinstance(self.answer, FoundItems):
+            return short_period(self.answer.mechanism, self.steps)
+        if self._with_delta is None:
+            return ""
+        size = len(self.answer.domain)
+        now, then = (made.selection_error(size, self.beta) for made in (self.answer.mechanism, self._with_delta()))
+        return "" if then > WORTH_A_DELTA * now else BETTER.format(delta=LIKELY_DELTA, now=now, then=then)
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
         """Find what one person can take part in, and what of that has to be limited by counting."""
