@@ -36,7 +36,7 @@ GROUP_OF: Mapping[str, str] = {
         ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
     ),
     **dict.fromkeys((STREAMS_PER_PERSON, "visits_per_person", "separator"), LIMITS),
-    **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
+    **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }
 """Under which heading of a help page an option stands; all others are about the answers."""
@@ -132,6 +132,13 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     )
 
 
+WORKERS = Option(
+    "workers",
+    "int",
+    "processes that share the work, for files on the FnApiRunner; the rows are the same for any number (default: one "
+    "for each 64 MiB of input, and at most one for each processor)",
+)
+
 LEDGER_ENDING = ".ledger.jsonl"
 DEFAULT_DATASET = "default"
 
@@ -200,6 +207,7 @@ def add_files(
             "read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
             "recorded or spent. The numbers are exact: guard them like the input",
         ),
+        WORKERS,
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
