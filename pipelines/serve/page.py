@@ -207,7 +207,7 @@ def _count_error(result: Result) -> int | None:
     return found if isinstance(found, int) and "error_bound" not in result.row_type._fields else None
 
 
-ROOM = "privstream.pipelines.serve"
+PACKAGE = "privstream.pipelines.serve"
 MOST_PICTURES = 6
 PATIENCE_SECONDS = 0.2
 NOT_IN_LEDGER = "The ledger of this page has no run that promises what this result does."
@@ -240,7 +240,7 @@ class Page:
     ) -> None:
         self._folder, self._accounts, self._limit, self._health = folder, accounts, limit, health
         self._version = version
-        self._templates = templates(ROOM)
+        self._templates = templates(PACKAGE)
         self._made: dict[tuple[str, ...], tuple[str, str]] = {}
         self._drawing, self._adding = threading.Lock(), threading.Lock()
 

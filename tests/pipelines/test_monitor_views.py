@@ -400,8 +400,12 @@ def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path:
     ]
 
 
-def test_what_a_view_remembers_can_be_restored(tmp_path: Path, made: dict[str, Any]) -> None:
+@pytest.mark.parametrize("size", [1, views_stream.SEGMENT_BYTES])
+def test_what_a_view_remembers_can_be_restored(
+    tmp_path: Path, made: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In any window: the rows and the state after it are those of a run that has not been interrupted."""
+    monkeypatch.setattr(views_stream, "SEGMENT_BYTES", size)
     rows = found_later("a", [40, 50, 60, 70, 20, 90], 2)
     by_name, output = live(
         tmp_path, "  sums: {of: pages, over: 3h}\n  high: {of: pages, item: a, above: 55}\n", rows, made

@@ -299,8 +299,8 @@ def test_bounds_hold_for_whole_runs(name, runs):
 
 
 def test_bounds_grow_with_time_and_intervals_alone():
-    endless = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
-    bounds = [endless.error_bound(step, step) for step in range(1, 70)]
+    unbounded = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
+    bounds = [unbounded.error_bound(step, step) for step in range(1, 70)]
     assert bounds == sorted(bounds)
     assert [bounds[i] for i in (0, 1, 2, 4, 8, 16)] == sorted({*bounds[:32]})
     ends = HistogramQueries(epsilon=1.0, columns=3, mode="direct", horizon=100)
