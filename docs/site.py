@@ -88,3 +88,11 @@ class Docstrings(griffe.Extension):
         """Put in the words that mkdocstrings knows."""
         for written, read in DOCSTRING.items() if obj.docstring else ():
             obj.docstring.value = re.sub(written, read, obj.docstring.value, flags=re.MULTILINE)
+
+    def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
+        """Give transforms that have no docstring of their own that of their parameters, as `help` does."""
+        for each in [member for member in pkg.members.values() if not member.is_alias]:
+            if isinstance(each, griffe.Module):
+                self.on_package(pkg=each)
+            elif isinstance(each, griffe.Class) and each.docstring is None and each.resolved_bases:
+                each.docstring = each.resolved_bases[0].docstring

@@ -240,6 +240,18 @@ def _candidates(bins: int) -> list[BinTree]:
 
 LARGEST_CONTRIBUTIONS = 1 << 24
 WORDINGS = ("beta", "quantiles")  # fields that shape no noise
+LARGEST_TAIL = 0.1
+"""Intervals are not narrower than those with which a quantile is beyond an end with this probability."""
+
+
+START_SHARE = 0.1
+"""Part of beta that pays for the edges from which on edges are tested one by one."""
+
+
+def _passed(rejected: NDArray[np.bool_], surely: NDArray[np.bool_]) -> int:
+    """Return how many edges are before the first that is not rejected, of those after the last that surely is."""
+    start = int(np.max(np.flatnonzero(surely) + 1, initial=0))
+    return start + int(np.argmin(np.append(rejected[start:], False)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -263,7 +275,8 @@ class QuantileRows:
         step: number of the step.
         quantiles: which ones, increasing.
         estimates: their estimates, from `low` to `high`, never falling.
-        lower, upper: the interval that contains the true quantile, with the probability that the mechanism states.
+        lower, upper: the interval that contains the true quantile, each with the probability that the mechanism states.
+            Both never fall.
     """
 
     step: int
@@ -287,8 +300,8 @@ class NumericQuantiles(Mechanism[KeyedState]):
         `KeyedCounts` with so many times as many contributions. Public: the parameters and the steps.
 
     Accuracy:
-        With probability 1 - beta, all intervals of all steps contain the true quantile, of values clipped to [low,
-        high], if there are any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
+        Each interval contains the true quantile with probability 1 - beta at least, of values clipped to [low, high],
+        if there are any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
 
     Attributes:
         epsilon: finite and > 0.
@@ -303,7 +316,7 @@ class NumericQuantiles(Mechanism[KeyedState]):
         contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
         unit: "person" or "event".
         neighbouring: "add_remove" or "replace_one".
-        beta: probability that not all intervals contain their quantile; without a horizon, in a step by itself.
+        beta: probability that an interval does not contain its quantile, of each by itself.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -314,7 +327,7 @@ class NumericQuantiles(Mechanism[KeyedState]):
         >>> counts = ages.bins.count(np.repeat(np.arange(20, 60), 1000))
         >>> _, rows = ages.step(ages.initial_state(), BinnedStep(step=1, counts=counts), SeededNoise(1))
         >>> rows.estimates.round(), rows.lower, rows.upper
-        (array([40.]), array([39.]), array([41.]))
+        (array([40.]), array([40.]), array([41.]))
 
     Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay, Rastogi, Miklau, Suciu,
     Boosting the accuracy of differentially private histograms through consistency (VLDB 2010).
@@ -402,15 +415,14 @@ class NumericQuantiles(Mechanism[KeyedState]):
         )
 
     def error(self, step: int, beta: float) -> float:
-        """Return z such that, with probability 1 - beta, no count below an edge is off by more than z.
+        """Return z such that a count below an edge is off by more than z with probability beta at most.
 
-        That is the count of values below an edge, less a quantile's part of all values: at all inner edges and for all
-        `quantiles`, at all of steps 1 .. `step`. So an edge inside of an interval is at most 2 z values away from the
+        That is the count of values below an inner edge, less a quantile's part of all values, at a step: each by
+        itself, for the worst edge and the worst of `quantiles`. Intervals reach about that far to both sides of a
         quantile, in the order of values.
         """
         number = checks.integer("step", step, minimum=1, maximum=self.horizon)
-        bounds = self._bounds(number, checks.probability("beta", beta) / number)
-        return max(float(each.max()) for each in bounds)
+        return max(float(each.max()) for each in self._bounds(number, checks.probability("beta", beta)))
 
     @property
     def accuracy(self) -> Accuracy:
@@ -421,8 +433,8 @@ class NumericQuantiles(Mechanism[KeyedState]):
         return Accuracy(
             error=float(error),
             failure_probability=self.beta,
-            claim=f"With probability {1 - self.beta:g} all intervals contain their quantile, and edges of bins "
-            f"inside of an interval are at most {2 * error:,} values away from it.",
+            claim=f"With probability {1 - self.beta:g} an interval contains its quantile, and the number of values "
+            f"below an edge of a bin is off by at most {error:,}, each by itself.",
             numbers={"rank_error": error, "rank_stddev": deviation, "levels": self.tree.levels},
         )
 
@@ -463,23 +475,25 @@ class NumericQuantiles(Mechanism[KeyedState]):
         )
 
     def _intervals(self, step: int, counts: Floats) -> tuple[Floats, Floats]:
-        """Return the last edge that is below each quantile for certain, and the first one that is above it."""
+        """Return ends of intervals: from both sides, edges are passed up to the first that may be the quantile's."""
         below, total = np.cumsum(counts)[:-1], float(counts.sum())
-        steps = self.horizon or 1
         lower, upper = [], []
-        for quantile, bounds in zip(self.quantiles, self._bounds(step, self.beta / steps), strict=True):
+        walked, started = (self._bounds(step, self.beta, start=start) for start in (False, True))
+        for quantile, each, every in zip(self.quantiles, walked, started, strict=True):
             ranks = below - quantile * total
-            lower.append(max(np.flatnonzero(ranks < -bounds) + 1, default=0))
-            upper.append(min(np.flatnonzero(ranks > bounds) + 1, default=self.resolution))
-        least = np.maximum.accumulate(np.array(lower))
-        most = np.minimum.accumulate(np.array(upper)[::-1])[::-1]
-        edges = self.bins.edges
-        return edges[np.minimum(least, most)], edges[np.maximum(least, most)]
+            lower.append(_passed(ranks < -each, ranks < -every))
+            upper.append(self.resolution - _passed((ranks > each)[::-1], (ranks > every)[::-1]))
+        least = np.minimum.accumulate(np.array(lower)[::-1])[::-1]
+        most = np.maximum.accumulate(np.array(upper))
+        return self.bins.edges[np.minimum(least, most)], self.bins.edges[np.maximum(least, most)]
 
-    def _bounds(self, step: int, beta: float) -> list[Floats]:
-        """Return for each quantile how far counts below edges may be off at `step`, all of them with beta."""
+    def _bounds(self, step: int, beta: float, *, start: bool = False) -> list[Floats]:
+        """Return for each quantile how far counts below edges may be off at `step`: each edge, or all of one to start.
+
+        Both together, on both sides, fail with probability beta.
+        """
         (noise,) = self.counts.law.noises
-        tail = beta / (2 * len(self.quantiles) * (self.resolution - 1))
+        tail = min(beta / 2, LARGEST_TAIL) * (START_SHARE / (self.resolution - 1) if start else 1 - START_SHARE)
         return [noise.sums_exceeded(step, tail, *norms) for norms in self._norms]
 
     @cached_property

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, with_dashes
+from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.commands import (
     audit_command,
@@ -48,7 +49,10 @@ BUDGET: Commands = {
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
-    "audit": (AUDITS, "attack a question, or the run of a RESULT.guarantee.json, and bound what it shows of a person"),
+    "audit": (
+        AUDITS,
+        "attack a question, or a run by its RESULT.guarantee.json or FILE.yaml: what does it show of a person",
+    ),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
@@ -91,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
     commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
-    if given[:1] == ["audit"] and given[1:] != [] and given[1].endswith(".json"):
+    if given[:1] == ["audit"] and given[1:] != [] and given[1].endswith((".json", *MONITOR_FILES)):
         commands = {**COMMANDS, **RESULTS}
     chosen = _add(parser, commands, given, "command")
     known, others = parser.parse_known_args(given)
@@ -111,7 +115,7 @@ NO_DELTA = "; give --delta, or --people N, an upper bound on the number of peopl
 
 def _names_monitor(given: list[str]) -> bool:
     """Tell whether a command is about a monitor."""
-    return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith((".yaml", ".yml"))
+    return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith(MONITOR_FILES)
 
 
 def _prepare_terminal() -> None:

@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 READ = ("avro", "parquet", "jsonl", "csv")
 WRITTEN = READ
 DEFAULT_FORMAT = "jsonl"
+MONITOR_FILES = (".yaml", ".yml")
+"""What the names of files end in that describe monitors."""
+
 TIME_UNITS = ("s", "ms", "us", "ns")
 
 ARRIVAL, MARKS = "arrival", "marks"

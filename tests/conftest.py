@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ settings.register_profile("explore", settings.get_profile("ci"), derandomize=Fal
 settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 
+FOLDERS = "privstream-tests-"
+"""How the temporary folders of runs begin; the number of the process follows."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give this run, with its workers and all programs that it starts, a temporary folder that goes when it ends.
 
@@ -37,12 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return  # it has the folder of the process that started it
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    folder = tempfile.mkdtemp(prefix="privstream-tests-")
+    _remove_folders_of_ended_runs()
+    folder = tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-")
     os.chmod(folder, 0o711)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     java = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={folder}", "-XX:-UsePerfData"]
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after all that tests have put off until the end
+
+
+def _remove_folders_of_ended_runs() -> None:
+    """Remove what runs have left that were killed, or that pytest-timeout has ended: nothing is done at their end."""
+    hour_ago = time.time() - 3600
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*-*"):
+        process = Path("/proc", folder.name.removeprefix(FOLDERS).partition("-")[0])
+        if Path("/proc/self").exists() and not process.exists() and folder.stat().st_mtime < hour_ago:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

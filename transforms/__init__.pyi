@@ -4,7 +4,7 @@ from privstream.transforms.alerts.measurement_alerts import MeasurementAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
-from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import Published

@@ -93,7 +93,7 @@ class Alert(NamedTuple):
         epsilon_spent: what this alert has cost, rounded up; 0 but with the method "sparse_vector".
         epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
-            longer tested.
+            longer tested. With the method "status", whether from here on rules with `at_most` are not.
         since: start of the window since which the rule has been met, in each window without a gap.
         status: "started" in that window, "continues" in those that follow. With the method "status" a rule that is met
             stays so until it ends; its row then says "ended", and where it continues, `estimate` and all of `gap` are
@@ -347,8 +347,8 @@ class QuantileEstimate(NamedTuple):
         quantile: which part of all values is at most as large; 0.5 for the median.
         estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
         lower, upper: an interval that contains the quantile of the values that count, of each person at most one in a
-            window, with probability 1 - beta for all rows of the stream together. Where it covers (nearly) all values,
-            tables and pictures say "nothing is known here".
+            window, with probability 1 - beta in each row by itself. Where it covers (nearly) all values, tables and
+            pictures say "nothing is known here".
     """
 
     stream: str

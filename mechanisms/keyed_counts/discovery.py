@@ -57,14 +57,16 @@ class Scale:
 
         `margin`: for a better one, how low the noise of a window may be with this probability.
         """
-        overlap = min(
-            max(
-                min(end, lasting) - max(end - self.windows, 0)
-                for end in range(first, lasting + self.windows, self.stride)
-            )
-            for first in range(1, self.stride + 1)
-        )
+        overlap = _overlap(self.windows, self.stride, lasting)
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
+
+
+@functools.lru_cache(maxsize=1024)
+def _overlap(windows: int, stride: int, lasting: int) -> int:
+    """Return how many of so many windows lie in one of the blocks of a scale, wherever they lie."""
+    ends = 1 + np.arange(lasting + windows - 1)
+    inside = np.minimum(ends, lasting) - np.maximum(ends - windows, 0)
+    return min(int(inside[first::stride].max()) for first in range(stride))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import mpmath
 import numpy as np
@@ -39,21 +39,34 @@ class RuleRows:
         since: int64, shape (m,): the step since which each was active.
         counts: int64, shape (m,): noisy number of people charged, for rules that started or ended; 0 for those that
             continue. Shape (0,) without counts.
+        stopped: whether with this step so many changes are published that rules of few people are no longer tested.
     """
 
     rules: Integers
     status: NDArray[np.uint8]
     since: Integers
     counts: Integers
+    stopped: bool
 
 
 @dataclass(frozen=True, eq=False)
 class RuleState:
-    """Who has been charged, and since which step each rule is active, int64 (rules,); INACTIVE for others. Private."""
+    """Who has been charged, and what is public: since which step rules are active, and how many changes there were.
+
+    Attributes:
+        counters: who has been charged. Private.
+        since: int64, shape (rules,); INACTIVE for rules that are not.
+        changes: all of them so far, of all rules.
+        last_step: the last one that was decided.
+    """
 
     counters: UserCounters = field(default_factory=UserCounters)
     since: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    changes: int = 0
     last_step: int = -1
+
+
+State = TypeVar("State", bound=RuleState)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +75,21 @@ class RuleMonitor(ChargingMonitor[RuleState]):
 
     A rule has two numbers, around which its tests are: one at which it becomes active, and one at which it ends. Each
     change charges every person who took part in the test; staying as it is costs nothing. A person charged `max_hits`
-    times takes part no more.
+    times takes part no more. Rules of few people would then be active although many are there: they are no longer
+    tested, nor active, once so many changes are published that somebody may be left out of them. That is
+    `max_hits` + 1 less their number.
 
     Privacy:
         Unit: one person over the whole run. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`. Every rule is
         tested at every step, whether anybody is counted for it or not; people may take part in any number of steps.
-        Assumes that of a person only the rules ranked below the charges left count, see `Holdings`. Public: all fields,
-        the steps, the changes and the noisy counts of changes.
+        Assumes that of a person only the rules ranked below the charges left count, see `Holdings`; rules of few people
+        are ranked first. Public: all fields, the steps, the changes and the noisy counts of changes.
 
     Accuracy:
         `margin`: with probability 1 - beta, in `tests` tests together, every number of people, of those not yet
         dropped, that passes its threshold by more than the margin makes a rule active at once, and keeps it so; and
-        none that misses it by more does. In between a rule stays as it is.
+        none that misses it by more does. In between a rule stays as it is. For rules of few people, while they are
+        tested, that is true of all people: nobody has been dropped.
 
     Attributes:
         epsilon: finite and > 0.
@@ -215,30 +231,47 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         """
         if state.last_step >= 0 and holdings.step != state.last_step + 1:
             raise ValueError(f"step must be {state.last_step + 1}, got {holdings.step}: every step is decided")
-        rows, since, charges = self.decide(state.counters, state.since, holdings, noise)
-        return RuleState(state.counters.add(charges), since, holdings.step), rows
+        rows, after, charges = self.decide(state, holdings, noise)
+        return replace(after, counters=state.counters.add(charges)), rows
 
-    def decide(
-        self, counters: UserCounters, since: Integers, holdings: Holdings, noise: NoiseSource
-    ) -> tuple[RuleRows, Integers, Charges]:
-        """Return the rows of a step, since when rules are active after it, and who is charged (not for publication).
+    def decide(self, state: State, holdings: Holdings, noise: NoiseSource) -> tuple[RuleRows, State, Charges]:
+        """Return the rows of a step, the state after it but for charges, and who is charged (not for publication).
 
-        For those who keep the state themselves: all steps must be decided, in order, each once, which only `step`
+        For those who keep the charges themselves: all steps must be decided, in order, each once, which only `step`
         checks.
         """
         self._check(holdings)
-        step, source = holdings.step, self._source(noise)
-        tally = Tally.of(holdings, counters, self.max_hits)
+        step, source, since = holdings.step, self._source(noise), state.since
+        tally = Tally.of(holdings, state.counters, self.max_hits)
         counts = tally.counts(np.arange(len(self.starts), dtype=np.uint64))
         active = since != INACTIVE
-        changed = self._active(step, counts, active, source) != active
+        changed = (self._active(step, counts, active, source) != active) & self._tested(state.changes)
+        changes = state.changes + int(changed.sum())
         after = np.where(changed, np.where(active, INACTIVE, step), since)
         listed = np.flatnonzero(active | changed)
         kinds = np.where(changed, np.where(active, ENDED, STARTED), CONTINUES).astype(np.uint8)
         new = np.flatnonzero(changed).astype(np.uint64)
         noisy = self._noisy_of_changed(step, listed.astype(np.uint64), new, counts[changed], source)
-        rows = RuleRows(listed, kinds[listed], np.where(active, since, step)[listed], noisy)
-        return rows, after, tally.charges(np.isin(tally.items, new))
+        tested = self._tested(changes)
+        stopped = bool(np.any(self._tested(state.changes) & ~tested))
+        rows = RuleRows(listed, kinds[listed], np.where(active, since, step)[listed], noisy, stopped)
+        kept = replace(state, since=np.where(tested, after, INACTIVE), changes=changes, last_step=step)
+        return rows, kept, tally.charges(np.isin(tally.items, new))
+
+    @property
+    def changes_for_few(self) -> int | None:
+        """After so many changes, of all rules, rules of few people are no longer tested; None if there is none."""
+        few = self.many.count(False)
+        return self.max_hits + 1 - few if few else None
+
+    def _tested(self, changes: int) -> NDArray[np.bool_]:
+        """Return which rules are tested after so many changes: those of few people while everybody counts for them.
+
+        A person has been charged once for a change at most, and counts for as many rules as charges are left, the first
+        of which are those of few people.
+        """
+        last = self.changes_for_few
+        return np.array(self.many) | (last is not None and changes < last)
 
     def _active(self, step: int, counts: Integers, active: NDArray[np.bool_], source: NoiseSource) -> NDArray[np.bool_]:
         """Test all rules: whether each is active now, given whether it was."""
@@ -262,12 +295,17 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
         if repeats(holdings.users) and (repeats(holdings.users, ranks) or repeats(holdings.users, holdings.items)):
             raise ValueError("ranks and items must be distinct for each person")
+        few = ~np.array(self.many)[holdings.items.astype(np.int64)]
+        if np.any(ranks[few] >= self.many.count(False)):
+            raise ValueError("ranks of rules of few people must come first")
 
     def _fields(self, state: RuleState) -> dict[str, Any]:
-        return {"last": state.last_step, "charges": state.counters.compact().to_bytes(), "since": state.since}
+        charges = state.counters.compact().to_bytes()
+        return {"last": state.last_step, "charges": charges, "since": state.since, "changes": state.changes}
 
     def _state(self, fields: dict[str, Any]) -> RuleState:
-        return RuleState(UserCounters().add(Charges.from_bytes(fields["charges"])), fields["since"], fields["last"])
+        counters = UserCounters().add(Charges.from_bytes(fields["charges"]))
+        return RuleState(counters, fields["since"], fields["changes"], fields["last"])
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,8 +11,7 @@ from typing import Any
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import MINUTES, Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
-from privstream.pipelines.accounts.periods import fullest
-from privstream.pipelines.accounts.spending import Limit, Total, distinct, total, totals, units
+from privstream.pipelines.accounts.spending import Limit, Total, distinct, left_of, total, totals, units
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.terminal import printable
@@ -144,13 +143,10 @@ def _by_question(entries: Sequence[Entry]) -> Iterator[tuple[str, Total]]:
 
 
 def _kept(limit: Limit, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """Give what is spent and left of a limit, for each unit and period in which a run begins."""
-    first = [release[0] for release in distinct(entries)]
-    for period, about in [(None, first)] if limit.period is None else fullest(limit.period, first):
-        for found in totals(about):
-            left = limit.left(found)
-            unit = {"unit": str(found.unit), "neighbouring": found.neighbouring}
-            yield {"period": period} | unit | {"epsilon": limit.epsilon, "delta": limit.delta, "left": left}
+    """Give what is left of a limit as plain values."""
+    for period, unit, neighbouring, left in left_of(limit, entries):
+        named = {"period": period, "unit": str(unit), "neighbouring": neighbouring}
+        yield named | {"epsilon": limit.epsilon, "delta": limit.delta, "left": left}
 
 
 def _of_release(release: Sequence[Entry]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +40,15 @@ class Limit(NamedTuple):
         """Return the epsilon that is left of the limit for one unit; 0 if nothing is, or if the deltas are spent."""
         charges = [charge for charge in total.charges if charge is not None]
         return max(0.0, self.epsilon - spent(charges, self.delta))
+
+
+class Left(NamedTuple):
+    """What a limit leaves to one unit, of one of its periods, or of all time if it has none."""
+
+    period: str | None
+    unit: PrivacyUnit
+    neighbouring: str
+    epsilon: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +92,14 @@ def totals(entries: Iterable[Entry]) -> list[Total]:
     """Return a total for each unit and neighbouring relation that a release names."""
     guarantees = [release[0].guarantee for release in distinct(entries)]
     return [total(guarantees, *unit) for unit in units(guarantees)]
+
+
+def left_of(limit: Limit, entries: Iterable[Entry]) -> Iterator[Left]:
+    """Yield what is left of a limit, for each unit and period in which a run begins."""
+    first = [release[0] for release in distinct(entries)]
+    for period, about in [(None, first)] if limit.period is None else fullest(limit.period, first):
+        for found in totals(about):
+            yield Left(period, found.unit, found.neighbouring, limit.left(found))
 
 
 def total(guarantees: Sequence[PrivacyGuarantee], unit: PrivacyUnit, neighbouring: str) -> Total:

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from privstream.pipelines.plot.picture_spec import check_picture, write_picture
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import say
 from rich.table import Table
+from typing_extensions import override
 
 WRONG = 1e-4
 """Probability with which some bound on the transforms of an audit may be wrong, of all its attacks together."""
@@ -166,11 +168,8 @@ MEANING = (
 )
 
 
-@dataclass(frozen=True)
-class AuditCommand:
-    """The command that attacks the transform of a question."""
-
-    spec: QuestionSpec
+class Audit(ABC):
+    """Attacks, and what they found about claims."""
 
     def run(self, arguments: argparse.Namespace) -> None:
         """Run all attacks, print and draw what they found, and end with the verdict."""
@@ -191,40 +190,42 @@ class AuditCommand:
             write_picture(arguments.output, lambda: partial(self._draw, findings, arguments.trials))
         _conclude(findings)
 
+    @abstractmethod
     def _attacks(self) -> Sequence[Attack]:
-        """Return the attacks on the question."""
-        own = () if self.spec.audit is None else loaded(self.spec.audit.path)
-        return (*own, *whole_runs(self.spec))
+        """Return the attacks, whose names differ."""
 
-    def _claim(self) -> PrivacyGuarantee | None:
-        """Return what is claimed; None for what each transform promises."""
-        return None
+    @abstractmethod
+    def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:
+        """Return how an attack is run, of which some bound may be wrong with such a probability."""
+
+    @abstractmethod
+    def _title(self, trials: int) -> str:
+        """Return what was audited."""
+
+    @property
+    @abstractmethod
+    def _about(self) -> Mapping[str, Any]:
+        """What was audited, for machines."""
+
+    @property
+    def _notes(self) -> Sequence[str]:
+        """What else there is to say below the table."""
+        return ()
 
     def _find(self, attacks: Sequence[Attack], arguments: argparse.Namespace) -> list[Finding]:
         """Run all attacks."""
         began, findings = time.monotonic(), []
-        trying = Trying(
-            spec=self.spec,
-            trials=arguments.trials,
-            key_file=arguments.noise_key_file,
-            wrong=WRONG / len(attacks),
-            claim=self._claim(),
-        )
         for number, attack in enumerate(attacks, start=1):
             say(f"attack {number} of {len(attacks)}: {attack.name}")
-            findings.append(trying.find(attack))
+            findings.append(self._trying(attack, arguments, WRONG / len(attacks)).find(attack))
         say(f"audited in {time.monotonic() - began:.0f} s")
         return findings
-
-    def _title(self, trials: int) -> str:
-        """Return what was audited."""
-        return f"audit of {self.spec.word}, {trials:,} trials of each attack"
 
     def _describe(self, findings: Sequence[Finding], trials: int) -> dict[str, Any]:
         """Return the audit for machines."""
         least = weakest(findings)
         return {
-            "question": self.spec.word,
+            **self._about,
             "claimed_epsilon": least.guarantee.epsilon,
             "measured_epsilon": least.real.measured,
             "unit": str(least.guarantee.unit),
@@ -263,7 +264,42 @@ class AuditCommand:
                 table.add_row(name, mechanism, *(f"{number:.3g}" for number in numbers), verdict)
             table.add_section()
         texts = [f"{finding.attack.name}: {finding.attack.text}" for finding in findings]
-        show(self._title(trials), table, [*texts, *MEANING])
+        show(self._title(trials), table, [*self._notes, *texts, *MEANING])
+
+
+@dataclass(frozen=True)
+class AuditCommand(Audit):
+    """The command that attacks the transform of a question."""
+
+    spec: QuestionSpec
+
+    @override
+    def _attacks(self) -> Sequence[Attack]:
+        own = () if self.spec.audit is None else loaded(self.spec.audit.path)
+        return (*own, *whole_runs(self.spec))
+
+    @override
+    def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:
+        return Trying(
+            spec=self.spec,
+            trials=arguments.trials,
+            key_file=arguments.noise_key_file,
+            wrong=wrong,
+            claim=self._claim(),
+        )
+
+    def _claim(self) -> PrivacyGuarantee | None:
+        """Return what is claimed; None for what each transform promises."""
+        return None
+
+    @override
+    def _title(self, trials: int) -> str:
+        return f"audit of {self.spec.word}, {trials:,} trials of each attack"
+
+    @property
+    @override
+    def _about(self) -> Mapping[str, Any]:
+        return {"question": self.spec.word}
 
 
 def _options(options: Any) -> str:

@@ -1,10 +1,13 @@
-"""`privstream audit RESULT.guarantee.json`: attacks the run that a guarantee file describes, at its own parameters."""
+"""`privstream audit RESULT.guarantee.json` or `FILE.yaml`: attacks the run that a file describes, at its parameters."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,19 +15,21 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import Attack
-from privstream.pipelines.audit.audit_command import AuditCommand
+from privstream.pipelines.audit.audit_command import Audit, AuditCommand, Finding, Trying
 from privstream.pipelines.audit.whole_run import SPENDINGS, always_met, whole_run
 from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.locations import MONITOR_FILES
+from privstream.pipelines.monitor.monitor_file import read_monitor
+from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.commands import add_audit_options
 from privstream.pipelines.questions.options import STREAMS
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import METHOD, STREAMS_PER_PERSON
+from privstream.pipelines.questions.run import promise as promise_of
+from privstream.pipelines.questions.spec import METHOD, STREAMS_PER_PERSON, QuestionSpec
+from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from typing_extensions import override
-
-MAKER = "privstream "
-"""What stands before the question in a guarantee file."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,18 @@ class FileAudit(AuditCommand):
         if streams and STREAMS_PER_PERSON in self.spec.signature.arguments and several != 1:
             raise ValueError(f"streams_per_person must be 1: attacks are on one stream of a person, got {several}")
         options.pop(STREAMS, None)
-        return always_met(options)
+        return always_met(one_period(options))
 
     @override
     def _attacks(self) -> Sequence[Attack]:
+        return self.attacks()
+
+    def attacks(self) -> Sequence[Attack]:
+        """Return the attack on all that the run publishes.
+
+        Raises:
+            ValueError, TypeError: there is none; the message says why.
+        """
         made = self.spec.transform_class(**self._options, noise=KeyedNoise.random("audit"))
         claim = self._claim()
         if (claim.unit, claim.neighbouring) != (made.guarantee.unit, made.guarantee.neighbouring):
@@ -62,44 +75,196 @@ class FileAudit(AuditCommand):
 
     @override
     def _claim(self) -> PrivacyGuarantee:
-        try:
-            return guarantee_of(self.promise.content)
-        except (KeyError, RecursionError) as error:
-            raise ValueError(f"{self.promise.path} must be a guarantee that privstream wrote: {error}") from None
+        return _guarantee(self.promise)
 
     @override
     def _title(self, trials: int) -> str:
         return f"audit of the run of {self.promise.path}, at most {trials:,} trials"
 
 
+def one_period(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a run that has an end: of one that starts afresh now and then, those of its first period."""
+    every, start = options.get("renew_every"), options.get("start")
+    if every is None or start is None or options.get("end") is not None or options.get("windows") is not None:
+        return options
+    return options | {"end": start + every}
+
+
+@dataclass(frozen=True)
+class MonitorAudit(Audit):
+    """The command that attacks each question of a monitor as its run answers it.
+
+    Attributes:
+        path: of the file of the monitor, or of its guarantee.
+        whole: what all questions promise together.
+        audits: of the questions on whose runs there is an attack, by name.
+        without: why there is none on the others, by name.
+    """
+
+    path: str
+    whole: PrivacyGuarantee
+    audits: Mapping[str, FileAudit]
+    without: Mapping[str, str]
+
+    @classmethod
+    def of(cls, path: str, whole: PrivacyGuarantee, promises: Mapping[str, Promise]) -> MonitorAudit:
+        """Return the audit of a monitor, from what each of its questions promises.
+
+        Raises:
+            ValueError: there is an attack on none of them.
+        """
+        audits, without = {}, {}
+        for name, promise in promises.items():
+            word = _word(promise)
+            if word not in SPENDINGS:
+                without[name] = f"privstream audit {word} attacks {word} at parameters of its own"
+                continue
+            try:
+                audit = FileAudit(_question(promise), promise)
+                audit.attacks()
+            except ValueError as error:
+                without[name] = str(error)
+            else:
+                audits[name] = audit
+        if not audits:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in without.items())
+            raise ValueError(f"{path} must have a question on whose runs there is an attack: {reasons}")
+        return cls(path, whole, audits, without)
+
+    @override
+    def _attacks(self) -> Sequence[Attack]:
+        return [
+            replace(attack, name=f"{name}: {attack.name}")
+            for name, audit in self.audits.items()
+            for attack in audit.attacks()
+        ]
+
+    @override
+    def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:
+        return self.audits[attack.name.partition(":")[0]]._trying(attack, arguments, wrong)
+
+    @override
+    def _title(self, trials: int) -> str:
+        return f"audit of the questions of {self.path}, at most {trials:,} trials of each"
+
+    @property
+    @override
+    def _about(self) -> Mapping[str, Any]:
+        return {
+            "monitor": self.path,
+            "together": {"epsilon": self.whole.epsilon, "delta": self.whole.delta, "unit": str(self.whole.unit)},
+            "without_attack": dict(self.without),
+        }
+
+    @override
+    def _describe(self, findings: Sequence[Finding], trials: int) -> dict[str, Any]:
+        found = super()._describe(findings, trials)
+        return found | {"attack": found["weakest_attack"]}
+
+    @property
+    @override
+    def _notes(self) -> Sequence[str]:
+        together = (
+            f"Each question is held against its own part of the budget; all together promise epsilon = "
+            f"{self.whole.epsilon:g}, delta = {self.whole.delta:g}, for {self.whole.unit}."
+        )
+        return (together, *(f"{name} is not attacked: {reason}" for name, reason in self.without.items()))
+
+
+def _guarantee(promise: Promise) -> PrivacyGuarantee:
+    """Return the guarantee of a file.
+
+    Raises:
+        ValueError: there is none in it; the message names the file.
+    """
+    try:
+        return guarantee_of(promise.content)
+    except (KeyError, RecursionError) as error:
+        raise ValueError(f"{promise.path} must be a guarantee that privstream wrote: {error}") from None
+
+
+def _word(promise: Promise) -> str:
+    """Return the question that a guarantee file answers."""
+    return str(promise.number("made_by", "command")).removeprefix(MADE_BY)
+
+
+def _question(promise: Promise) -> QuestionSpec:
+    """Return the question of a guarantee file on whose runs there is an attack.
+
+    Raises:
+        ValueError: there is none.
+    """
+    word = _word(promise)
+    if word not in SPENDINGS:
+        raise ValueError(
+            f"{promise.path} must be of {', '.join(SPENDINGS)}, whose noise is added to what is published, got "
+            f"{word}: privstream audit {word} attacks it at parameters of its own"
+        )
+    return question(word)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("file", metavar="RESULT.guarantee.json", help="what a run has written beside its rows")
+    words = "what a run has written beside its rows, or in the folder of a monitor; or FILE.yaml, a monitor"
+    parser.add_argument("file", metavar="RESULT.guarantee.json", help=words)
     add_audit_options(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the file, and attack a run as it describes."""
-    try:
-        promise = Promise.read(arguments.file)
-        if promise is None:
-            raise ValueError(f"{arguments.file} must be a file that can be read")
-        word = str(promise.number("made_by", "command")).removeprefix(MAKER)
-        if word not in SPENDINGS:
-            raise ValueError(
-                f"{arguments.file} must be of {', '.join(SPENDINGS)}, whose noise is added to what is published, got "
-                f"{word}: privstream audit {word} attacks it at parameters of its own"
-            )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    FileAudit(question(word), promise).run(arguments)
+    path = arguments.file
+    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:  # of lists, which transforms read
+        try:
+            audit = _planned(path, folder) if path.endswith(MONITOR_FILES) else _published(path)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UsageError(str(error)) from error
+        audit.run(arguments)
+
+
+def _published(path: str) -> Audit:
+    """Return the audit of what has been published under a guarantee file, that of a question or of a monitor.
+
+    Raises:
+        ValueError: the message names the file.
+    """
+    promise = Promise.read(path)
+    if promise is None:
+        raise ValueError(f"{path} must be a file that can be read")
+    if promise.number("made_by", "command") != MADE_BY + OF_MONITOR:
+        return FileAudit(_question(promise), promise)
+    promises = {}
+    for name, each in promise.number("questions").items():
+        beside = promise_path(os.path.join(os.path.dirname(path), str(each["output"])))
+        found = None if beside == path else Promise.read(beside)
+        if found is None:
+            raise ValueError(f"{path} must have the guarantee of {name} beside it, which is not there")
+        promises[name] = found
+    return MonitorAudit.of(path, _guarantee(promise), promises)
+
+
+def _planned(path: str, folder: str) -> Audit:
+    """Return the audit of a monitor as its run would be, with the budget of each question that its plan has.
+
+    Raises:
+        UsageError, ValueError: the message names line and key.
+    """
+    monitor = read_monitor(path, folder)
+    planned = shared_out(monitor)
+    promises = {}
+    for asked, paid in zip(monitor.questions, planned.questions, strict=True):
+        options = asked.with_budget(paid.epsilon, paid.delta)
+        content = json.loads(json.dumps(promise_of(asked.spec, paid.transform, options, {})))
+        promises[asked.name] = Promise(f"{path}, line {asked.line}: questions.{asked.name}", content)
+    return MonitorAudit.of(path, planned.guarantee, promises)
 
 
 COMMAND = Command(
-    description="Attacks the run that a guarantee file describes, at its own parameters: one person spends all that "
-    "limits allow, and the adversary sees all that is published. The claim is that of the file. Events are invented: "
+    description="Attacks the run that a file describes, at its own parameters: one person spends all that limits "
+    "allow, and the adversary sees all that is published. The claim is that of the file. Of a monitor, FILE.yaml or "
+    "the _guarantee.json of its folder, each question is attacked with its part of the budget. Events are invented: "
     "it reads no data of yours, costs no privacy budget, and needs no key. It is for runs of "
-    f"{', '.join(SPENDINGS)} whose noise is added to counts. Public lists are read where the file says.",
+    f"{', '.join(SPENDINGS)} whose noise is added to counts; other questions of a monitor are named. Public lists are "
+    "read where the file says.",
     add_arguments=add_arguments,
     run=run,
 )

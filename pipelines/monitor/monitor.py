@@ -184,7 +184,7 @@ class Monitor(beam.PTransform[Any, Any]):
         place = Output(
             folder=os.path.join(folder, "rows") if output is None else os.fspath(output),
             format="parquet",
-            sent_to=None,
+            sent_to=(),
             dead_letter=None,
         )
         options = dict.fromkeys(("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit"))

@@ -52,7 +52,10 @@ OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
 """Keys of the file that stand for options of a run, which may be given in their place."""
 
 VIEWS = "views"
-TOP = ("data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
+VERSION, PRESENT = "version", 1
+"""The key that names the version of such files, and the one that is read; without the key it is this one."""
+
+TOP = (VERSION, "data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
 DATA = ("input", *FIELDS, *FORMS, *SOURCE, WHERE)
 OTHER_NAMES = {"ranks": "quantiles"}
 OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
@@ -160,19 +163,23 @@ class Output:
     Attributes:
         folder: of files, one for each question and named after it; of input without an end, a folder for each.
         format: of the files.
-        sent_to: the database or the broker that gets them, too; None for none. Tables and topics have the names of
-            questions.
+        sent_to: the database and the broker that get them, too, as far as there are any. Tables and topics have the
+            names of questions and views.
         dead_letter: a file for records that cannot be used; without an end, a folder.
     """
 
     folder: str
     format: str
-    sent_to: str | None
+    sent_to: tuple[str, ...]
     dead_letter: str | None
 
-    def file(self, name: str) -> str:
-        """Return the name of the file of a question about input with an end, or of a view."""
-        return f"{name}.{self.format}"
+    def name(self, name: str, *, unbounded: bool) -> str:
+        """Return the name of the file of a question or a view; of its folder, where input has no end."""
+        return name if unbounded else f"{name}.{self.format}"
+
+    def urls(self, name: str) -> list[str]:
+        """Return the tables and topics of a question or a view."""
+        return [f"{address}/{name}" for address in self.sent_to]
 
 
 def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFile:
@@ -187,6 +194,9 @@ def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFil
         UsageError: a key is unknown or missing, or its value breaks a rule; the message names line and key.
     """
     document = read_document(path)
+    if (version := document.number((VERSION,), PRESENT)) != PRESENT:
+        rule = f"must be {PRESENT}, the version of such files that this release of privstream reads"
+        raise document.error((VERSION,), f"{rule}, got {version:g}")
     document.check_keys((), TOP)
     data = document.mapping(("data",))
     document.check_keys(("data",), DATA)
@@ -227,12 +237,11 @@ def _output(document: Document) -> Output | None:
         raise document.error(("output",), "folder must be given")
     if format is not None and format not in WRITTEN:
         raise document.error(("output", "format"), f"must be one of {', '.join(WRITTEN)}, got {format}")
-    if postgres is not None and kafka is not None:
-        raise document.error(("output", "kafka"), "must not be given with postgres")
     for key, address in (("postgres", postgres), ("kafka", kafka)):
         if address is not None and not ADDRESSES[key].fullmatch(address):
             raise document.error(("output", key), f"must be of the form {FORM_OF[key]}, without a password")
-    return Output(folder=folder, format=format or DEFAULT_OUTPUT, sent_to=postgres or kafka, dead_letter=dead_letter)
+    sent_to = tuple(address for address in (postgres, kafka) if address is not None)
+    return Output(folder=folder, format=format or DEFAULT_OUTPUT, sent_to=sent_to, dead_letter=dead_letter)
 
 
 def _text(document: Document, keys: Path) -> str | None:

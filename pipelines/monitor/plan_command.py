@@ -16,7 +16,8 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.monitor.calibration import Asked, Calibrated, calibrate
 from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor
-from privstream.pipelines.monitor.views import answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import answer_views, tables_of
+from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.questions.plan_command import shown
 from rich.table import Table
 

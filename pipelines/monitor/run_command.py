@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -33,7 +34,10 @@ from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
 from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.views import View, answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import Table, View, answer_views, tables_of
+from privstream.pipelines.monitor.views_file import read_views
+from privstream.pipelines.monitor.views_stream import Followed, FollowView, followed
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.input_output import (
     GUARANTEE,
     INPUT,
@@ -50,6 +54,7 @@ from privstream.pipelines.questions.options import DEFAULT_DATASET, add_key
 from privstream.pipelines.questions.run import (
     DRY,
     Asked,
+    PublishedView,
     Run,
     check_apart,
     given_to,
@@ -65,6 +70,7 @@ from privstream.pipelines.questions.run_command import run_label
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
+from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,
     check_destination,
@@ -74,7 +80,7 @@ from privstream.pipelines.sinks.row_files import (
     read_row_file,
     write_row_file,
 )
-from privstream.pipelines.sinks.window_files import check_folder
+from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.terminal import NOTE, WARNING, say
 
@@ -132,6 +138,8 @@ class MonitorRun:
         output: where answers go.
         monitor: the file.
         views: what is made of the rows of its questions.
+        described: what the guarantee file of the whole says of them, by name.
+        sent: where their rows are sent, by name; None for nowhere.
         guarantee: what is promised of all together.
         promised: what the guarantee file of the whole says.
     """
@@ -140,6 +148,8 @@ class MonitorRun:
     output: Output
     monitor: MonitorFile
     views: tuple[View, ...]
+    described: Mapping[str, Mapping[str, Any]]
+    sent: Mapping[str, Destination | None]
     guarantee: PrivacyGuarantee
     promised: Mapping[str, Any]
 
@@ -156,7 +166,7 @@ class MonitorRun:
         views = read_views(monitor)
         common = _options_of_run(monitor, arguments)
         unbounded = is_unbounded(monitor.questions[0].options)
-        if views and not unbounded and FileSystems.get_scheme(output.folder) is not None:
+        if views and FileSystems.get_scheme(output.folder) is not None:
             raise monitor.document.error((VIEWS,), "must not be given without an output on this machine")
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
@@ -169,7 +179,9 @@ class MonitorRun:
             planned = shared_out(monitor)
         except (ValueError, TypeError, OverflowError) as error:
             raise monitor.document.error(("privacy",), str(error)) from None
-        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
+        tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {})
+        answers = answer_views(views, tables)
+        streamed = followed(views, tables, answers) if unbounded else []
         for paid in planned.questions:  # what could be refused without knowing them has been
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
@@ -182,11 +194,15 @@ class MonitorRun:
         if unbounded and common.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
         if not common.dry_run:
-            _make_folders(output, given, unbounded=unbounded)
+            _make_folders(output, given, views, unbounded=unbounded)
         asked = tuple(
             _asked(each, paid, given[each.name], made[each.name], fields[each.name], noise, common, output)
             for each, paid in zip(monitor.questions, planned.questions, strict=True)
         )
+        described = described_views(monitor, views, answers, output, unbounded=unbounded)
+        sent = _sent(views, answers, common, next(iter(given.values())), output)
+        if unbounded:
+            _check_same_views(monitor, described, output)
         charged = _charged(common, given, output)
         parts = {each.name: each.transform.guarantee for each in asked}
         return cls(
@@ -198,10 +214,13 @@ class MonitorRun:
                 questions=asked,
                 charge=partial(account.charge, identity, label, charged, noise, planned.guarantee, parts=parts),
                 letters=letters_to(common.dead_letter, unbounded=unbounded),
+                views=tuple(_published(each, asked, sent[each.name], output) for each in streamed),
             ),
             output=output,
             monitor=monitor,
             views=views,
+            described=described,
+            sent=sent,
             guarantee=planned.guarantee,
             promised=_promised(monitor, planned, common, asked),
         )
@@ -225,9 +244,11 @@ class MonitorRun:
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)
                 self._write_guarantees(charge)
-        for each in asked:
-            if each.destination is not None and not unbounded:
-                say(send(each.destination, each.arguments.output))
+        sent = [(each.destination, each.arguments.output) for each in asked]
+        sent += [(self.sent[view.name], view_path(self.output, view.name, unbounded=False)) for view in self.views]
+        for to, path in sent if not unbounded else ():
+            if to is not None:
+                say(send(to, path))
         return counted
 
     def _write_views(self, files: Mapping[str, str], folder: str) -> None:
@@ -237,11 +258,11 @@ class MonitorRun:
         transforms = {each.name: each.transform for each in self.run.questions}
         rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
         found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
+        hidden = replace(self.output, folder=folder)
         for name, table in found.items():
-            write_row_file(str(FileSystems.join(folder, self.output.file(name))), table.written_type, table.rows)
+            write_row_file(view_path(hidden, name, unbounded=False), table.written_type, table.rows)
         for name in found:
-            file = self.output.file(name)
-            move_file(str(FileSystems.join(folder, file)), str(FileSystems.join(self.output.folder, file)))
+            move_file(view_path(hidden, name, unbounded=False), view_path(self.output, name, unbounded=False))
 
     def _write_guarantees(self, charge: Any) -> None:
         """Write what each question promises, and last what is promised of all of them together."""
@@ -251,8 +272,7 @@ class MonitorRun:
             write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
             rows[each.name] = more
         questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
-        of_views = () if self.run.unbounded else self.views
-        views = {view.name: {"output": self.output.file(view.name)} for view in of_views}
+        views = with_digests(self.described, self.output.folder, unbounded=self.run.unbounded)
         more = {"questions": questions} | ({"views": views} if views else {})
         write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
@@ -273,15 +293,105 @@ class MonitorRun:
         dry = self.run.arguments.dry_run
         lines += [DRY] if dry else []
         lines.append(self.promised["guarantee"]["paragraph"])
-        if self.views and self.run.unbounded:
-            lines.append(f"views: privstream views {self.monitor.path} makes them of what has been published by then")
-        elif self.views and not dry:
+        if self.views and not dry:
             lines.append(f"views, at no cost: {', '.join(view.name for view in self.views)}")
         if not dry:
             lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
         say("\n".join([*lines, *warnings]))
         if nothing:
             raise NothingUsableError("; ".join(nothing))
+
+
+def view_path(output: Output, name: str, *, unbounded: bool) -> str:
+    """Return where the rows of a view are: a file, or a folder where input has no end."""
+    return str(FileSystems.join(output.folder, output.name(name, unbounded=unbounded)))
+
+
+def described_views(
+    monitor: MonitorFile, views: Sequence[View], answers: Mapping[str, Table], output: Output, *, unbounded: bool
+) -> dict[str, dict[str, Any]]:
+    """Return what the guarantee file of the whole says of views: what they are made of, and what their rows are."""
+    return {
+        view.name: {
+            "output": output.name(view.name, unbounded=unbounded),
+            "view": monitor.document.mapping((VIEWS, view.name)),
+            "questions": sorted(answers[view.name].questions),
+            "rows": answers[view.name].row_type.__name__,
+            "order": list(answers[view.name].order),
+            "columns": list(answers[view.name].columns),
+        }
+        for view in views
+    }
+
+
+def with_digests(
+    described: Mapping[str, Mapping[str, Any]], folder: str, *, unbounded: bool
+) -> dict[str, dict[str, Any]]:
+    """Return what is said of views, with digests of their files where these are complete."""
+    if unbounded:
+        return {name: dict(each) for name, each in described.items()}
+    return {
+        name: {**each, "sha256": fingerprint(str(FileSystems.join(folder, each["output"])))}
+        for name, each in described.items()
+    }
+
+
+def _check_same_views(monitor: MonitorFile, described: Mapping[str, Mapping[str, Any]], output: Output) -> None:
+    """Refuse views of which files were published as other ones; a run that starts again has the same."""
+    promise = Promise.read(whole_path(output.folder))
+    before = {} if promise is None else promise.maybe(VIEWS) or {}
+    for name, each in described.items():
+        if name in before and before[name].get("view") != json.loads(json.dumps(each["view"])):
+            folder = view_path(output, name, unbounded=True)
+            raise monitor.document.error((VIEWS, name), f"must be as it was when {folder} was begun: take another name")
+
+
+def _sent(
+    views: Sequence[View],
+    answers: Mapping[str, Table],
+    common: argparse.Namespace,
+    options: argparse.Namespace,
+    output: Output,
+) -> dict[str, Destination | None]:
+    """Return where the rows of views are sent, which has been checked."""
+    found = {}
+    given = argparse.Namespace(**(vars(options) | vars(common)))
+    for view in views:
+        table = answers[view.name]
+        with _errors_of_output(view.name):
+            sent = destination(output.urls(view.name), given, common.run_id, table.written_type, table.key)
+            if sent is not None and not common.dry_run:
+                sent.check(first=not FileSystems.exists(whole_path(output.folder)))
+        found[view.name] = sent
+    return found
+
+
+@contextmanager
+def _errors_of_output(name: str) -> Iterator[None]:
+    """Let an error about a destination name the question or the view whose rows it gets."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ValueError(str(error).replace("--output", f"output of {name}", 1)) from None
+
+
+def _published(
+    followed: Followed, asked: Sequence[Asked], destination: Destination | None, output: Output
+) -> PublishedView:
+    """Return a view with what writes its rows while the run goes on."""
+    row_types = {each.name: each.row_type for each in asked if each.name in followed.tables}
+    table = followed.table
+    write = WriteWindowFiles(
+        view_path(output, followed.name, unbounded=True),
+        table.written_type,
+        output.format,
+        table.order,
+        destination=destination,
+        option="output.folder",
+    )
+    return PublishedView(
+        name=followed.name, questions=tuple(row_types), follow=FollowView(followed, row_types), write=write
+    )
 
 
 def whole_path(folder: str) -> str:
@@ -301,9 +411,8 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
 
 def _options(question: Question, common: argparse.Namespace, output: Output, *, unbounded: bool) -> argparse.Namespace:
     """Return the options of a question's command in a run, but for the budget."""
-    name = question.name if unbounded else output.file(question.name)
     own = {
-        "output": str(FileSystems.join(output.folder, name)),
+        "output": str(FileSystems.join(output.folder, output.name(question.name, unbounded=unbounded))),
         "output_format": output.format if unbounded else None,
     }
     return settled(question.spec, argparse.Namespace(**(vars(question.options) | vars(common) | own)))
@@ -382,22 +491,26 @@ def _check_places(
         if not is_unbounded(options) and not common.overwrite:
             check_new(options.output, f"the rows of {name}")
             check_new(guarantee_path(options), f"the guarantee of {name}")
-    for view in views if not is_unbounded(next(iter(given.values()))) else ():
-        path = str(FileSystems.join(output.folder, output.file(view.name)))
+    unbounded = is_unbounded(next(iter(given.values())))
+    for view in views:
+        path = view_path(output, view.name, unbounded=unbounded)
         written.append((f"the rows of {view.name}", path))
-        if not common.overwrite:
+        if not unbounded and not common.overwrite:
             check_new(path, f"the rows of {view.name}")
-    if not is_unbounded(next(iter(given.values()))) and not common.overwrite:
+    if not unbounded and not common.overwrite:
         check_new(whole_path(output.folder), "the guarantee")
-    elif common.overwrite and is_unbounded(next(iter(given.values()))):
+    elif unbounded and common.overwrite:
         raise ValueError("overwrite must not be given when the input has no end: use a new folder")
     check_apart(read, ledger, [*written, ("the guarantee", whole_path(output.folder))])
 
 
-def _make_folders(output: Output, given: Mapping[str, argparse.Namespace], *, unbounded: bool) -> None:
+def _make_folders(
+    output: Output, given: Mapping[str, argparse.Namespace], views: Sequence[View], *, unbounded: bool
+) -> None:
     """Make the folders of rows that are missing."""
     letters = next(iter(given.values())).dead_letter
     each = [options.output for options in given.values()] + [letters] * (letters is not None)
+    each += [view_path(output, view.name, unbounded=True) for view in views]
     for folder in (output.folder, *(each if unbounded else [])):
         try:
             if not FileSystems.exists(folder):
@@ -463,15 +576,10 @@ def _asked(
     row_type = row_type_of(question.spec, transform, fields, options)
     if unbounded:
         check_same_promise(guarantee_path(options), promised, "output.folder")
-    sent = None
-    if output.sent_to is not None:
-        to = argparse.Namespace(**(vars(options) | {"output": f"{output.sent_to}/{question.name}"}))
-        try:
-            sent = destination(question.spec, to, common.run_id, row_type)
-            if sent is not None and not common.dry_run:
-                sent.check(first=not FileSystems.exists(guarantee_path(options)))
-        except (ValueError, OSError) as error:
-            raise ValueError(str(error).replace("--output", f"output of {question.name}", 1)) from None
+    with _errors_of_output(question.name):
+        sent = destination(output.urls(question.name), options, common.run_id, row_type, question.spec.key)
+        if sent is not None and not common.dry_run:
+            sent.check(first=not FileSystems.exists(guarantee_path(options)))
     return Asked(
         name=question.name,
         spec=question.spec,

@@ -19,7 +19,9 @@ from privstream.pipelines.monitor.monitor_file import (
     OF_RUN,
     OTHER_NAMES,
     OUTPUTS,
+    PRESENT,
     SHARED,
+    VERSION,
     VIEWS,
     keys_of,
 )
@@ -69,6 +71,7 @@ def schema() -> dict[str, Any]:
     budget = {"epsilon": {"type": "number", "exclusiveMinimum": 0}, "delta": {"type": "number", "minimum": 0}}
     output = dict.fromkeys(OUTPUTS, TEXT) | {"format": {"enum": list(WRITTEN)}}
     top = {
+        VERSION: {"const": PRESENT, "description": "of such files"},
         "data": _object(data, ["input"]),
         "privacy": _object(budget, ["epsilon"]),
         "questions": _named({"allOf": [_question(), *map(_if_question, QUESTIONS.values())]}) | {"minProperties": 1},

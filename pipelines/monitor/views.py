@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.monitor.monitor_file import KINDS, NAME, VIEWS, MonitorFile, Question
-from privstream.pipelines.monitor.yaml_file import Document, meant
+from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
+from privstream.pipelines.monitor.yaml_file import Document
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.sinks.row_files import with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
-from privstream.transforms.counts.finished import numbers_or_none
-from privstream.transforms.counts.keyed_counts import KeyedCounts
-from privstream.transforms.counts.publishing import LargestCounts
+from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
+from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.item_columns import column_names, join_item, split_item
 from privstream.transforms.rows import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
 from privstream.transforms.timing.calendar import Calendar
@@ -39,6 +37,9 @@ ESTIMATES = (
 
 BOUNDED = ("estimate", "error_bound")
 """Fields of rows that have a number and how far it is off at most."""
+
+HISTORY = 128
+"""Windows before those of a sum or a comparison from which smoothed numbers are made where input has no end."""
 
 COMPARED = {"KeyCount", "KeySum", "TotalEstimate", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
@@ -60,6 +61,7 @@ class Table:
         streams: public names of the streams; one without a name where there are none.
         questions: names of those whose noise is in the numbers.
         transform: what has published the rows; None for a view.
+        live: whether the last rows are those of a run that goes on.
     """
 
     row_type: Any
@@ -70,6 +72,7 @@ class Table:
     streams: tuple[str, ...]
     questions: frozenset[str]
     transform: Any = None
+    live: bool = False
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any]) -> Table:
@@ -90,6 +93,11 @@ class Table:
     def written_type(self) -> type:
         """The type of rows as they are written: with the columns of an item in place of the item."""
         return with_item_columns(self.row_type, self.columns)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The fields that no two rows have in common."""
+        return tuple(name for name in self.order if not name.startswith("-"))
 
     def having(self, rows: Iterable[Any], row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
         """Return the table of a view with these rows, in order."""
@@ -127,6 +135,22 @@ class View(ABC):
     def error(self, key: str, message: str) -> UsageError:
         """Return an error about a key."""
         return self.document.error((VIEWS, self.name, key), message)
+
+    def back(self, tables: Mapping[str, Table]) -> int:
+        """Return of how many windows before its own a row is made."""
+        return 0
+
+    def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
+        """Return the rows of one window as they are known at its end, and what the next window needs to know.
+
+        Args:
+            tables: of its sources, with rows of this window and as many before it as `back` says.
+            step: the window.
+            before: what the window before has returned; None in the first one.
+        """
+        found = self.answered(tables)
+        end = found.steps.bounds(step)[1]
+        return replace(found, rows=[row for row in found.rows if row.window_end == end]), None
 
     def answered(self, tables: Mapping[str, Table]) -> Table:
         """Return the rows, with the largest alone if these are asked for."""
@@ -180,18 +204,42 @@ class Largest(OfOne):
 class OfCounts(OfOne):
     """A view that is made of the counts of all windows of an item."""
 
-    def viewed(self, table: Table, key: str, span: str, argument: str) -> list[Any]:
-        """Return what the transform of a question makes of its rows, over or against so many windows."""
+    @property
+    @abstractmethod
+    def span(self) -> tuple[str, str, str]:
+        """The key that says over or against how many windows, its duration, and the argument of the transform."""
+
+    @override
+    def answer(self, tables: Mapping[str, Table]) -> Table:
+        return tables[self.of].having(self.viewed(tables[self.of]))
+
+    @override
+    def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
+        return super().follow({self.of: replace(tables[self.of], live=True)}, step, before)
+
+    @override
+    def back(self, tables: Mapping[str, Table]) -> int:
+        return self._windows(tables[self.of]) + HISTORY
+
+    def viewed(self, table: Table) -> list[Any]:
+        """Return what the transform of a question makes of its rows."""
+        key, _, argument = self.span
+        windows = self._windows(table)
+        try:
+            rows: list[Any] = table.transform.view(**{argument: windows}, live=table.live)(table.rows)
+        except ValueError as error:
+            raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
+        return rows
+
+    def _windows(self, table: Table) -> int:
+        """Return over or against how many windows it is."""
+        key, span, _ = self.span
         if not isinstance(table.transform, KeyedCounts):
             raise self.error("of", "must be a question `counts`")
         try:
-            windows = _windows(span, table.steps)
+            return _windows(span, table.steps)
         except ValueError as error:
             raise self.error(key, str(error).removeprefix("over ")) from None
-        try:
-            return table.transform.view(**{argument: windows})(table.rows)
-        except ValueError as error:
-            raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,10 +252,10 @@ class Sums(OfCounts):
 
     over: str
 
+    @property
     @override
-    def answer(self, tables: Mapping[str, Table]) -> Table:
-        table = tables[self.of]
-        return table.having(self.viewed(table, "over", self.over, "windows"))
+    def span(self) -> tuple[str, str, str]:
+        return "over", self.over, "windows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,14 +270,18 @@ class Risers(OfCounts):
     against: str
     probability: float = LIKELY
 
+    @property
+    @override
+    def span(self) -> tuple[str, str, str]:
+        return "against", self.against, "rising"
+
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
-        table = tables[self.of]
-        rows = self.viewed(table, "against", self.against, "rising")
+        rows = self.viewed(tables[self.of])
         risen = [
             row for row in rows if row.rise is not None and row.rise > 0 and row.rise_probability >= self.probability
         ]
-        return table.having(risen, order=("stream", "window_start", "-rise", "item"))
+        return tables[self.of].having(risen, order=("stream", "window_start", "-rise", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +394,7 @@ class Totals(OfOne):
     def _group(self, row: Any, places: Sequence[int], columns: int) -> tuple[str, int, str]:
         """Return stream, window and common part of a row."""
         parts = split_item(row.item, columns)
-        return row.stream, row.window_start.micros, _item([parts[place] for place in places])
+        return row.stream, row.window_start.micros, item_of([parts[place] for place in places])
 
     def _check_whole(self, table: Table, whole: Table, by: Sequence[str]) -> None:
         """Refuse a whole to which the parts do not add up."""
@@ -392,7 +444,7 @@ def _factor(rows: Sequence[Any]) -> float:
     return float(np.max((upper - numbers)[seen] / stddevs[seen], initial=NORMAL))
 
 
-def _item(parts: Sequence[str]) -> str:
+def item_of(parts: Sequence[str]) -> str:
     """Return the text of an item: of one column as it is."""
     return parts[0] if len(parts) == 1 else join_item(parts)
 
@@ -446,7 +498,25 @@ class Alerts(OfOne):
 
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
-        table = tables[self.of]
+        table, rows = tables[self.of], self._watched(tables[self.of])
+        found, watches = [], self._watches(table, rows, None)
+        for start, end in _windows_of(table):
+            watches, states = self._after(watches, rows, start, end)
+            found += states
+        return self._table(table, found)
+
+    @override
+    def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
+        table, rows = tables[self.of], self._watched(tables[self.of])
+        watches, found = self._after(self._watches(table, rows, before), rows, *table.steps.bounds(step))
+        return self._table(table, found), watches
+
+    def _watched(self, table: Table) -> dict[tuple[str, int], Any]:
+        """Return the rows of what is watched, by stream and start of the window.
+
+        Raises:
+            UsageError: rows have no number, or the key that names one of those of a window is wrong.
+        """
         fields = table.row_type._fields
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
@@ -457,31 +527,59 @@ class Alerts(OfOne):
         if named == "item" and self.columns != len(table.columns):
             raise self.error("item", f"must be of the columns {', '.join(table.columns)}")
         rows = [row for row in table.rows if named is None or getattr(row, named) == self.item]
-        streams = sorted({*table.streams, *(row.stream for row in rows)})
-        found = [state for stream in streams for state in self._states(stream, rows, _windows_of(table))]
-        made = table.having(found, AlertState, ("stream", "window_start", "item"))
-        return made if named == "item" else replace(made, columns=())
+        return {(row.stream, row.window_start.micros): row for row in rows}
 
-    def _states(self, stream: str, rows: Sequence[Any], windows: Sequence[tuple[Any, Any]]) -> Iterable[AlertState]:
-        """Yield the state in each window of a stream.
+    def _table(self, table: Table, found: Sequence[AlertState]) -> Table:
+        """Return states as a table."""
+        made = table.having(found, AlertState, ("stream", "window_start", "item"))
+        return made if "item" in table.row_type._fields else replace(made, columns=())
+
+    def _watches(self, table: Table, rows: Iterable[tuple[str, int]], before: Any) -> dict[str, Watch]:
+        """Return how the alert of each stream stands after the windows before."""
+        known: dict[str, Watch] = before or {}
+        return {
+            stream: known.get(stream, Watch()) for stream in {*table.streams, *known, *(stream for stream, _ in rows)}
+        }
+
+    def _after(
+        self, watches: Mapping[str, Watch], rows: Mapping[tuple[str, int], Any], start: Timestamp, end: Timestamp
+    ) -> tuple[dict[str, Watch], list[AlertState]]:
+        """Return how the alerts stand after a window, and their states in it.
 
         Where there is no data, an alert neither begins nor ends: after it, the state is what it was, and the windows in
         a row that an alert needs begin anew.
         """
-        numbers = {row.window_start.micros: _number(row) for row in rows if row.stream == stream}
-        alert, beyond, state, since = False, 0, "", None
-        for start, end in windows:
-            value, lower, upper = numbers.get(start.micros, (None, None, None))
-            before = state
-            if value is None:
-                state, beyond = NO_DATA, 0
-            else:
-                beyond = beyond + 1 if self.sign * (value - self.threshold) > 0 else 0
+        after, found = {}, []
+        for stream, watch in watches.items():
+            row = rows.get((stream, start.micros))
+            value, lower, upper = (None, None, None) if row is None else _number(row)
+            alert, beyond, state = watch.alert, 0, NO_DATA
+            if value is not None:
+                beyond = watch.beyond + 1 if self.sign * (value - self.threshold) > 0 else 0
                 ends = self.sign * (value - self.ends_at) <= 0
                 alert = not ends if alert else beyond >= self.windows
                 state = ALERT if alert else CLEAR
-            since = since if state == before and since is not None else start
-            yield AlertState(stream, start, end, str(self.item), value, lower, upper, self.threshold, state, since)
+            since = start if state != watch.state else Timestamp(micros=watch.since)
+            after[stream] = Watch(alert, beyond, state, since.micros)
+            given = value, lower, upper, self.threshold, state, since
+            found.append(AlertState(stream, start, end, str(self.item), *given))
+        return after, found
+
+
+class Watch(NamedTuple):
+    """How an alert stands after a window.
+
+    Attributes:
+        alert: whether it has begun, and not ended.
+        beyond: number of windows in a row in which the number was beyond the threshold.
+        state: of the window; empty before the first one.
+        since: start of the first window of those in this state, microseconds since 1970.
+    """
+
+    alert: bool = False
+    beyond: int = 0
+    state: str = ""
+    since: int = 0
 
 
 def _number(row: Any) -> tuple[float | None, float | None, float | None]:
@@ -522,35 +620,6 @@ def _windows(span: str, steps: Steps) -> int:
     return wanted.number // steps.calendar.number
 
 
-def read_views(monitor: MonitorFile) -> tuple[View, ...]:
-    """Return the views of a monitor, each behind those that it is made of.
-
-    Raises:
-        UsageError: a key is unknown or missing, its value breaks a rule, or views are made of each other in a circle;
-            the message names line and key.
-    """
-    document = monitor.document
-    if VIEWS not in document.content:
-        return ()
-    asked = {each.name: each.spec.has_windows for each in monitor.questions}
-    views = {name: _view(document, name, asked) for name in document.mapping((VIEWS,))}
-    known = [*asked, *views]
-    for view in views.values():
-        for key, source in view.sources:
-            if source not in known:
-                raise view.error(key, f"must be a question or another view, got `{source}`{meant(source, known)}")
-            if not asked.get(source, True):
-                raise view.error(key, f"must be about windows, and {source} has none")
-    try:
-        order = TopologicalSorter(
-            {name: {source for _, source in view.sources} for name, view in views.items()}
-        ).static_order()
-        return tuple(views[name] for name in order if name in views)
-    except CycleError as error:
-        circle = error.args[1]
-        raise document.error((VIEWS, circle[0]), f"must not be made of itself: {' of '.join(circle[::-1])}") from None
-
-
 def tables_of(
     monitor: MonitorFile, transforms: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]
 ) -> dict[str, Table]:
@@ -585,129 +654,3 @@ def answer_views(views: Sequence[View], tables: Mapping[str, Table]) -> dict[str
     for view in views:
         found[view.name] = view.answered(found)
     return {view.name: found[view.name] for view in views}
-
-
-def _view(document: Document, name: str, asked: Iterable[str]) -> View:
-    """Return one view."""
-    keys = (VIEWS, name)
-    if not NAME.fullmatch(name):
-        raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
-    if name in asked:
-        raise document.error(keys, "must not have the name of a question")
-    given = document.mapping(keys)
-    kind = next((key for key in KINDS if key in given), None)
-    if kind is None:
-        raise document.error(keys, f"must have one of {', '.join(KINDS)}")
-    other = next((key for key in KINDS if key in given and key not in KINDS[kind]), None)
-    if other is not None:
-        raise document.error((*keys, other), f"must not be given with {kind}: make it a view of another view")
-    document.check_keys(keys, KINDS[kind])
-    read = _Read(document, name)
-    common: dict[str, Any] = {"name": name, "document": document, "largest": read.whole("largest", None)}
-    if kind == "ratio":
-        return Ratios(**common, ratio=read.two("ratio"))
-    common["of"] = read.text("of")
-    if kind == "over":
-        return Sums(**common, over=read.span("over"))
-    if kind == "against":
-        return Risers(**common, against=read.span("against"), probability=read.share("probability", LIKELY))
-    if kind in ("by", "whole"):
-        whole = None if "whole" not in given else read.text("whole")
-        return Totals(**common, by=read.texts("by") if "by" in given else (), whole=whole)
-    return Largest(**common) if kind == "largest" else _alert(read, common, kind)
-
-
-def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
-    """Return a view of alerts."""
-    item = read.texts("item") if read.has("item") else ()
-    if item and read.has("rank"):
-        raise read.error("rank", "must not be given with item")
-    sign, clear = (1, "clear_below") if kind == "above" else (-1, "clear_above")
-    threshold = read.number(kind, None)
-    ends_at = read.number(clear, threshold)
-    if sign * (threshold - ends_at) < 0:
-        raise read.error(
-            clear, f"must be {'<=' if sign > 0 else '>='} {threshold:g}, where an alert begins, got {ends_at:g}"
-        )
-    return Alerts(
-        **common,
-        item=read.share("rank", 0.5) if read.has("rank") else _item(item),
-        columns=len(item),
-        sign=sign,
-        threshold=threshold,
-        ends_at=ends_at,
-        windows=read.whole("for", 1) or 1,
-    )
-
-
-@dataclass(frozen=True)
-class _Read:
-    """Reads the values of a view."""
-
-    document: Document
-    name: str
-
-    def has(self, key: str) -> bool:
-        return self._value(key) is not None
-
-    def error(self, key: str, message: str) -> UsageError:
-        return self.document.error((VIEWS, self.name, key), message)
-
-    def text(self, key: str) -> str:
-        """Return a text, which must be given."""
-        value = self._value(key)
-        if not isinstance(value, str) or not value:
-            raise self.error(key, "must be a text" if self.has(key) else "must be given")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """Return one text, or a list of them."""
-        value = self._value(key)
-        found = [value] if not isinstance(value, list) else value
-        if not found or any(isinstance(one, bool) or not isinstance(one, str | int) or one == "" for one in found):
-            raise self.error(key, "must be a text, or a list of texts, none of them empty")
-        return tuple(map(str, found))
-
-    def two(self, key: str) -> tuple[str, str]:
-        """Return a list of two texts."""
-        found = self.texts(key)
-        if len(found) != 2:
-            raise self.error(key, f"must be two names, got {len(found)}")
-        return found[0], found[1]
-
-    def span(self, key: str) -> str:
-        """Return a duration, as a text."""
-        value = self._value(key)
-        try:
-            if isinstance(value, bool) or not isinstance(value, str | int | float):
-                raise ValueError("must be a duration, such as 7d")
-            length(str(value))
-        except ValueError as error:
-            raise self.error(key, str(error)) from None
-        return str(value)
-
-    def number(self, key: str, default: float | None) -> float:
-        """Return a finite number."""
-        found = self.document.number((VIEWS, self.name, key), default)
-        if not math.isfinite(found):
-            raise self.error(key, f"must be finite, got {found:g}")
-        return found
-
-    def share(self, key: str, default: float) -> float:
-        """Return a probability."""
-        found = self.number(key, default)
-        if not 0 < found < 1:
-            raise self.error(key, f"must be in (0, 1), got {found:g}")
-        return found
-
-    def whole(self, key: str, default: int | None) -> int | None:
-        """Return a whole number, at least 1."""
-        if not self.has(key):
-            return default
-        found = self.number(key, None)
-        if found != int(found) or found < 1:
-            raise self.error(key, f"must be a whole number, at least 1, got {found:g}")
-        return int(found)
-
-    def _value(self, key: str) -> Any:
-        return self.document.at((VIEWS, self.name, key))

@@ -6,18 +6,22 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.monitor.monitor_file import MonitorFile, Question, read_monitor
+from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.views import answer_views, read_views, tables_of
+from privstream.pipelines.monitor.run_command import described_views, whole_path, with_digests
+from privstream.pipelines.monitor.views import answer_views, tables_of
+from privstream.pipelines.monitor.views_file import read_views
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.input_output import is_unbounded
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.run import settled
 from privstream.pipelines.report.result import Result, read_result
-from privstream.pipelines.sinks.row_files import check_destination, check_new, write_row_file
+from privstream.pipelines.sinks.row_files import check_destination, check_new, write_json, write_row_file
 from privstream.pipelines.terminal import say
 
 
@@ -36,7 +40,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
                 views, output = read_views(monitor), monitor.output
                 if not views or output is None:
                     raise monitor.document.error((), "views and output must be given")
-                paths = {view.name: os.path.join(output.folder, output.file(view.name)) for view in views}
+                paths = {
+                    view.name: os.path.join(output.folder, output.name(view.name, unbounded=False)) for view in views
+                }
                 for name, path in paths.items():
                     check_destination(path, "output.folder")
                     if not arguments.overwrite:
@@ -48,7 +54,19 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         found = answer_views(views, tables_of(monitor, transforms, rows))
     for name, table in found.items():
         write_row_file(paths[name], table.written_type, table.rows)
+    _describe(output, described_views(monitor, views, found, output, unbounded=False))
     say("\n".join(f"{name}: {len(table.rows):,} rows, {paths[name]}" for name, table in found.items()))
+
+
+def _describe(output: Output, described: Mapping[str, Mapping[str, Any]]) -> None:
+    """Let the guarantee file of the whole name the files, but for views that a run goes on to publish."""
+    whole = Promise.read(whole_path(output.folder))
+    if whole is None:
+        return
+    before = whole.maybe(VIEWS) or {}
+    streamed = {name: each for name, each in before.items() if each.get("output") == name}
+    views = {**before, **with_digests(described, output.folder, unbounded=False), **streamed}
+    write_json(whole.path, {**whole.content, VIEWS: views})
 
 
 def _published(monitor: MonitorFile, question: Question, transform: Any) -> list[Any]:
@@ -58,7 +76,7 @@ def _published(monitor: MonitorFile, question: Question, transform: Any) -> list
         UsageError, ValueError: there are none yet, or a run with other options has published them.
     """
     assert monitor.output is not None
-    name = question.name if is_unbounded(question.options) else monitor.output.file(question.name)
+    name = monitor.output.name(question.name, unbounded=is_unbounded(question.options))
     result = read_result(os.path.join(monitor.output.folder, name))
     if changed := _changed(question, transform, result):
         message = f"must be as in the run that has published {result.path}: {', '.join(changed)} differs"
@@ -78,8 +96,8 @@ def _changed(question: Question, transform: Any, result: Result) -> list[str]:
 
 
 COMMAND = Command(
-    description="Makes the views of a monitor from the rows that its run has published so far, at no cost: for a run "
-    "about input without an end, whose views no job writes, or when views were added to the file. It reads no events "
+    description="Makes the views of a monitor from all rows that its run has published so far, at no cost: when views "
+    "were added to the file, or to draw views of earlier windows of input without an end anew. It reads no events "
     "and no key, and needs the file as it was when the run was started, but for its views.",
     add_arguments=add_arguments,
     run=run,

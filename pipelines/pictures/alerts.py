@@ -126,7 +126,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=INK)
         _stop(axes, picture.rows, span)
-        words = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
+        words: Any = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
         style_axes(figure, axes, span=span, starts=starts_of(picture.rows), **words)
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
@@ -196,11 +196,12 @@ def _day(row: Alert | RuleCount) -> float:
 
 
 def _stop(axes: Axes, rows: Sequence[Alert], span: tuple[int, int] | None) -> None:
-    """Mark where runs of tests have stopped, and the time after it, in which nothing is tested."""
+    """Mark where tests have stopped, and the time after it, if nothing is tested in it."""
     for row in rows:
         if row.stopped and span is not None:
             axes.axvline(row.window_end.micros / DAY, color=ALARM, linewidth=1.2, linestyle=":")
-            axes.axvspan(row.window_end.micros / DAY, span[1] / DAY, facecolor="none", edgecolor=FAINT, hatch="//")
+            if row.epsilon_spent:
+                axes.axvspan(row.window_end.micros / DAY, span[1] / DAY, facecolor="none", edgecolor=FAINT, hatch="//")
 
 
 def _caption(picture: AlertPicture) -> str:
@@ -223,7 +224,10 @@ def _caption(picture: AlertPicture) -> str:
     if picture.truth:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")
-    if any(row.stopped for row in picture.rows):
+    stops = [row for row in picture.rows if row.stopped]
+    if stops and not stops[0].epsilon_spent:
+        parts.append(" From the dotted line on rules with at_most are no longer tested.")
+    elif stops:
         parts.append(" At the dotted line the budget was spent: where it is hatched, nothing was tested.")
     elif picture.rows and (last := picture.rows[-1]).epsilon_left:
         parts.append(f" After the last alert its run has epsilon {last.epsilon_left:.3g} left.")

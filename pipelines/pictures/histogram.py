@@ -212,7 +212,7 @@ def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
         if not names:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         title = "Categories that have passed their thresholds" + (f", {short(found.stream)}" if found.stream else "")
-        words = {"values": "", "title": title, "caption": caption_of_flags(found)}
+        words: Any = {"values": "", "title": title, "caption": caption_of_flags(found)}
         style_axes(figure, axes, span=found.span, starts=found.starts, **words)
         axes.grid(visible=False)
         axes.set_yticks(range(len(names)), [f"{short(name)} ({found.thresholds[name]:,})" for name in names])

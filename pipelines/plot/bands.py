@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import (
+    ALARM,
     COLOURS,
     DAY,
     FAINT,
@@ -137,8 +138,10 @@ def draw_bands(
     title: str,
     caption: str,
     top: int = 10,
-    levels: Sequence[int] = (),
+    levels: Sequence[float] = (),
     renewals: Sequence[int] = (),
+    alarms: Sequence[tuple[int, int]] = (),
+    whole: bool = True,
     clocks: Clocks = UTC,
 ) -> None:
     """Draw bands; those with the largest estimates in colour, at most `top` of them, the others grey.
@@ -156,6 +159,8 @@ def draw_bands(
         top: bands in colour and with a name, at most as many as there are colours.
         levels: values to mark with a line across.
         renewals: moments at which limits start afresh, in microseconds since 1970, to mark with upright lines.
+        alarms: first and last moments of times to shade, in microseconds since 1970; of one band.
+        whole: whether values are whole numbers on their axis.
         clocks: by which times are shown.
     """
     ranked = sorted(bands, key=lambda band: (-float(np.fmax.reduce(band.estimates, initial=0.0)), band.name))
@@ -164,13 +169,15 @@ def draw_bands(
     caption = NOTHING_SURE * nothing_sure(bands) + caption
     with chart(stream, format, clocks) as figure:
         if len(bands) > 1 and len(moments_of(bands)) == 1 and not levels:
-            _draw_rows(figure, ranked, top, values)
+            _draw_rows(figure, ranked, top, values, whole=whole)
             figure.say(title, caption + STROKES * any(band.truth is not None for band in bands))
         elif one_by_one(bands):
-            _draw_panels(figure, ranked[:top], values, within)
+            _draw_panels(figure, ranked[:top], values, within, whole=whole)
             figure.say(title, caption + EACH_BY_ITSELF + AFRESH * bool(within))
         else:
-            labels = _draw_together(figure, ranked, top, values, levels, within)
+            labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole)
+            for begin, end in alarms:
+                figure.axes[0].axvspan(begin / DAY, end / DAY, color=ALARM, alpha=0.12, linewidth=0, zorder=0)
             figure.say(title, caption + AFRESH * bool(within))
             freeze_layout(figure)
             place(figure.axes[0], labels, _places(ranked[:top]))
@@ -178,7 +185,14 @@ def draw_bands(
 
 
 def _draw_together(
-    figure: Sheet, ranked: Sequence[Band], top: int, values: str, levels: Sequence[int], renewals: Sequence[int]
+    figure: Sheet,
+    ranked: Sequence[Band],
+    top: int,
+    values: str,
+    levels: Sequence[float],
+    renewals: Sequence[int],
+    *,
+    whole: bool,
 ) -> list[Label]:
     """Draw all bands into one picture; return their names."""
     axes, labels = figure.add_subplot(), []
@@ -196,7 +210,7 @@ def _draw_together(
     span = (min(moments), max(moments)) if moments else None
     if not moments:
         axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-    style_axes(figure, axes, span=span, values=values, title="", caption="", starts=_starts(ranked))
+    style_axes(figure, axes, span=span, values=values, title="", caption="", starts=_starts(ranked), whole=whole)
     if not moments:
         axes.set_yticks([])
     return labels[::-1]
@@ -215,7 +229,7 @@ def nothing_sure(bands: Sequence[Band]) -> bool:
     return len(known) > 0 and bool((known <= 0).all())
 
 
-def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Sequence[int]) -> None:
+def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Sequence[int], *, whole: bool) -> None:
     """Draw each band by itself, the largest first."""
     columns = ABREAST.get(len(bands), 4)
     rows = -(-len(bands) // columns)
@@ -228,7 +242,7 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
         _mark_renewals(axes, renewals)
         axes.set_title(short(band.name, LONGEST_HEADINGS // columns), loc="left", fontsize=9, color=COLOURS[number])
         time_axis(axes, *span, starts, most=PANEL_TICKS)
-        value_axis(axes, PANEL_TICKS + 2)
+        value_axis(axes, PANEL_TICKS + 2, whole=whole)
         lowest = min(np.nanmin(part, initial=0.0) for part in (band.interval[0], band.points) if part is not None)
         axes.set_ylim(bottom=0.0 if lowest >= 0 else None)
         if number != columns * (rows - 1):
@@ -237,7 +251,7 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
             axes.tick_params(labelbottom=False)
 
 
-def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str) -> None:
+def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str, *, whole: bool) -> None:
     """Draw points with bars, one below the other, of bands of one window."""
     axes, shown = figure.add_subplot(), bands[:MOST_ROWS]
     for row, band in enumerate(shown):
@@ -252,7 +266,7 @@ def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str) -> N
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(left=0.0 if np.nanmin([band.interval[0, 0] for band in shown], initial=0.0) >= 0 else None)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_formatter("{x:,.0f}" if whole else "{x:,.6g}")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -296,7 +310,8 @@ def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
     """Say what error bounds mean, and how far they reach."""
     if not widest(bands):
         return ""
-    return f" {meaning} The widest reach {widest(bands):,.0f} upwards."
+    reach = widest(bands)
+    return f" {meaning} The widest reach {f'{reach:,.0f}' if reach >= 1 else f'{reach:.2g}'} upwards."
 
 
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:

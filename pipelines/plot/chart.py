@@ -187,6 +187,7 @@ def style_axes(
     title: str,
     caption: str,
     starts: Iterable[int] = (),
+    whole: bool = True,
 ) -> None:
     """Draw the axes, title and caption.
 
@@ -197,19 +198,20 @@ def style_axes(
         title: above the picture, on the left.
         caption: below it; says what is seen.
         starts: when windows start, in microseconds since 1970: those of several days have the ticks.
+        whole: whether ticks of values are whole numbers.
     """
     axes.set_xticks([])
     if span is not None:
         time_axis(axes, *span, starts)
-    value_axis(axes)
+    value_axis(axes, whole=whole)
     axes.set_ylabel(values)
     figure.say(title, caption)
 
 
-def value_axis(axes: Axes, most: int = MOST_TICKS) -> None:
-    """Draw an axis of whole numbers, with lines across."""
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=most - 1, integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number))
+def value_axis(axes: Axes, most: int = MOST_TICKS, *, whole: bool = True) -> None:
+    """Draw an axis of numbers, `whole` ones or others, with lines across."""
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=most - 1, integer=whole))
+    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number if whole else _number))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -321,6 +323,11 @@ def _fitting(text: str, width: int) -> str:
 def _whole_number(value: float, _: int | None) -> str:
     """Write a tick that is a whole number."""
     return f"{value:,.0f}"
+
+
+def _number(value: float, _: int | None) -> str:
+    """Write a tick."""
+    return f"{value:,.6g}"
 
 
 DISTANCES = (5, 16, 30, 46, 64, 84, 108, 136)

@@ -89,7 +89,8 @@ COUNTS = QuestionSpec(
     "or in several, and then has a row in every window; with --forget, in each window in which enough people have it.",
     protected="a person over the whole run, or an event",
     known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
-    transform="counts.keyed_counts.KeyedCounts",
+    transform="counts.transform.KeyedCounts",
+    parameters="counts.keyed_counts.CountsParameters",
     row="KeyCount",
     order=("stream", "window_start", "-count", "item"),
     title="counts",
@@ -278,8 +279,11 @@ ALERTS = QuestionSpec(
         ),
         CHARGES,
     ),
-    beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
-    only_by={"runs_stopped": "sparse_vector"},
+    beyond={
+        "runs_stopped": "runs of tests have stopped, because their budget is spent",
+        "rules_stopped": "times the rules with at_most have stopped, since people may be used up",
+    },
+    only_by={"runs_stopped": "sparse_vector", "rules_stopped": "status"},
     by_method=ALERTS_BY_METHOD,
     files=("rules",),
     by_name=("sparse_vector",),
@@ -403,8 +407,8 @@ QUANTILES = QuestionSpec(
     },
     error_unit="values",
     plan_epilog="""\
-The error is one of ranks: the number of values below an edge of a bin is off by at most so many. An edge inside of an
-interval is at most twice as many values away from the true quantile.
+The error is one of ranks: the number of values below an edge of a bin is off by at most so many, with probability
+1 - beta for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
 """,
     picture=Part("pictures.quantiles.PICTURE", "quantiles with their intervals, and the true ones"),
     simulation=Part("simulate.quantiles.COMMAND", "requests to a service, with their latencies and a slow hour"),

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
-from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, UnreachableError
+from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, Several, UnreachableError
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, AnyFields, FieldMapping
@@ -120,21 +120,30 @@ def files_option(arguments: argparse.Namespace) -> str:
     return "--output" if arguments.copy is None else "--copy"
 
 
-def destination(spec: QuestionSpec, arguments: argparse.Namespace, run_id: str, row_type: type) -> Destination | None:
-    """Return where rows are sent, if they are.
+def destination(
+    urls: Sequence[str], arguments: argparse.Namespace, run_id: str, row_type: type, key: Sequence[str]
+) -> Destination | None:
+    """Return where rows are sent; None for nowhere.
+
+    Args:
+        urls: of tables and topics.
+        arguments: options of the run.
+        run_id: its public name.
+        row_type: of the rows.
+        key: fields that no two of them have in common.
 
     Raises:
         ValueError, OSError: naming the option.
     """
-    if not is_sent(arguments):
-        return None
-    if arguments.output.startswith(POSTGRESQL):
-        table = _imported("postgres_table", "postgresql").PostgresTable
-        found: Destination = table(arguments.output, run_id, row_type, spec.key, replace=arguments.overwrite)
-        return found
-    topic = _imported("kafka_topic", "kafka").KafkaTopic
-    found = topic(arguments.output, run_id, row_type, spec.key, kafka_settings(arguments))
-    return found
+    found: list[Destination] = []
+    for url in urls:
+        if url.startswith(POSTGRESQL):
+            table = _imported("postgres_table", "postgresql").PostgresTable
+            found.append(table(url, run_id, row_type, key, replace=arguments.overwrite))
+        else:
+            topic = _imported("kafka_topic", "kafka").KafkaTopic
+            found.append(topic(url, run_id, row_type, key, kafka_settings(arguments)))
+    return None if not found else found[0] if len(found) == 1 else Several(found)
 
 
 def send(destination: Destination, path: str) -> str:

@@ -17,12 +17,10 @@ from privstream.pipelines.console import clock, show
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded, resolve
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE
+from privstream.transforms.timing.steps import end_of
 from rich.table import Table
-
-END_OF = "privstream.transforms.timing.steps.end_of"
-"""What knows the windows of a calendar; it imports Beam, as the transform does."""
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
 CLOSE = 2e-4
@@ -93,10 +91,10 @@ class PlanCommand:
             length = made.get("window", 1)
             if isinstance(length, str):  # of the calendar: errors are the same in each zone
                 length = length.partition(" ")[0]
-            made |= {"window": length, "start": 0, "end": None if end is None else resolve(END_OF)(end, length)}
+            made |= {"window": length, "start": 0, "end": None if end is None else end_of(end, length)}
         if method is not None:
             made[METHOD] = method
-        return spec.transform_class(**made, noise=KeyedNoise.random("plan"))
+        return spec.planned_class(**made, noise=KeyedNoise.random("plan"))
 
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""

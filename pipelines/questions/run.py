@@ -27,7 +27,7 @@ from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import with_item_columns, write_json
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.normalise import OF_READING
@@ -178,6 +178,23 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedView:
+    """What is made of the rows of questions while a run goes on, and where it goes.
+
+    Attributes:
+        name: of the view.
+        questions: names of those whose rows it is made of.
+        follow: makes its rows of the paths of their files, by these names.
+        write: writes them.
+    """
+
+    name: str
+    questions: tuple[str, ...]
+    follow: Any
+    write: WriteWindowFiles
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """Questions about one input, and what writes all of them into the ledger.
 
@@ -187,6 +204,7 @@ class Run:
         read: the reader of events.
         fields: what it reads.
         questions: at least one; the names of several differ.
+        views: what is made of published rows while the run goes on.
         charge: writes the run into the ledger.
         letters: what writes dead letters; None if they are not wanted.
     """
@@ -198,6 +216,7 @@ class Run:
     questions: tuple[Asked, ...]
     charge: Callable[[], Charge]
     letters: Any
+    views: tuple[PublishedView, ...] = ()
 
     def publish(
         self, options: PipelineOptions, writes: Sequence[Any], write_guarantees: Callable[[Charge], None]
@@ -233,6 +252,7 @@ class Run:
             write_guarantees(recorded[0])
 
         ends = end_paths(each.arguments for each in self.questions)
+        ends += [view.write.end for view in self.views]
         counters = launch.run(options, build, ends, accepted if self.unbounded else None)
         for line in recorded:
             say(line.told)
@@ -260,17 +280,21 @@ class Run:
     def _build(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""
         read = pipeline | READ >> self.read
-        dead = [read.dead_letters]
+        dead, written = [read.dead_letters], {}
         for asked, write in zip(self.questions, writes, strict=True):
             try:
-                dead += self._branch(pipeline, read.events, asked, write)
+                letters, written[asked.name] = self._branch(pipeline, read.events, asked, write)
             except (ValueError, TypeError) as error:
                 raise type(error)(asked.label(str(error))) from None
+            dead += letters
+        for view in self.views:
+            rows = {name: written[name] for name in view.questions} | f"{view.name}{OF_READING}Follow" >> view.follow
+            rows | f"{view.name}{OF_READING}Write" >> view.write
         if self.letters:
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
 
-    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> list[Any]:
-        """Answer one question about the events that were read; return its dead letters."""
+    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[list[Any], Any]:
+        """Answer one question about the events that were read; return its dead letters, and what was written."""
         inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
         if isinstance(self.fields, SharedFields):
             take = beam.ParDo(TakeReading(self.fields, asked.name)).with_output_types(pa.RecordBatch)
@@ -278,8 +302,8 @@ class Run:
         named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
         rows = {"events": events} | {name: each.events for name, each in inputs.items()}
         published = (rows if inputs else events) | named
-        published.rows | asked.label("Write") >> write
-        return [*(each.dead_letters for each in inputs.values()), published.dead_letters]
+        written = published.rows | asked.label("Write") >> write
+        return [*(each.dead_letters for each in inputs.values()), published.dead_letters], written
 
 
 def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLetterFiles | None:

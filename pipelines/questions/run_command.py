@@ -24,6 +24,7 @@ from privstream.pipelines.questions.input_output import (
     destination,
     files_option,
     guarantee_path,
+    is_sent,
     is_unbounded,
     reader,
     send,
@@ -88,8 +89,9 @@ class RunCommand:
         promised = Promise(guarantee_file, asked.promised)
         note = partial(shown_in_words, row_type, promised)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised)
+        words = (self.spec.title, shown, note, below)
         with file_or_terminal(
-            arguments.output, row_type, self.spec.title, shown, note, below, table=self.spec.table
+            arguments.output, row_type, *words, table=self.spec.table, clocks=promised.clocks
         ) as path:
             try:
                 write = asked.write_to(path, unbounded=run.unbounded)
@@ -133,7 +135,8 @@ class RunCommand:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         row_type = row_type_of(self.spec, transform, read.fields, arguments)
-        sent = destination(self.spec, given_output, arguments.run_id, row_type)
+        urls = [output] if is_sent(given_output) else []
+        sent = destination(urls, given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not FileSystems.exists(guarantee_file))
         asked = Asked(

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from privstream.pipelines.questions.input_output import is_unbounded
 from privstream.pipelines.questions.option_types import SPANS
 
 
@@ -50,4 +49,6 @@ def bind_histogram(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if given["separator"] is None and given["categories_per_row"] > 1:
         raise ValueError("separator must be given when an event may have several categories")
+    from privstream.pipelines.questions.input_output import is_unbounded  # noqa: PLC0415 - late: plans need no Beam
+
     return {"restartable": given["restartable"] or is_unbounded(argparse.Namespace(**given)) or None}

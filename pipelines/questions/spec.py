@@ -118,6 +118,8 @@ class QuestionSpec:
         known_as: what it is called elsewhere, such as in dashboards or in SQL.
         transform: the path of the transform's class in `privstream.transforms`. Names, types, defaults and texts of
             options come from its signature and its docstring.
+        parameters: the path of the class from which it has its arguments, its guarantee and its accuracy, if that needs
+            no Beam: plans take that one, and options are those of its source.
         row: the NamedTuple in `privstream.transforms.rows` that is published; see `row_type_of`.
         order: fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row.
         title: what the rows are, in the plural.
@@ -179,6 +181,7 @@ class QuestionSpec:
     order: tuple[str, ...]
     title: str
     published: str
+    parameters: str = ""
     why_nothing: str = ""
     user: str = "person"
     item: str = "item"
@@ -224,7 +227,7 @@ class QuestionSpec:
     @cached_property
     def signature(self) -> Signature:
         """What the source of the transform says."""
-        return read_signature(self.transform)
+        return read_signature(self.parameters or self.transform)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -246,6 +249,11 @@ class QuestionSpec:
     def transform_class(self) -> Any:
         """The transform; imports Beam."""
         return resolve(f"{PACKAGE}.{self.transform}")
+
+    @property
+    def planned_class(self) -> Any:
+        """The transform, or what is enough of it for plans; imports Beam where there is no such part."""
+        return resolve(f"{PACKAGE}.{self.parameters or self.transform}")
 
     @property
     def row_type(self) -> Any:

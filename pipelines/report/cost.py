@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.entries import WATCHED, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
-from privstream.pipelines.accounts.spending import Limit, Total, distinct, totals
+from privstream.pipelines.accounts.spending import Left, Limit, Total, distinct, left_of, totals
 from privstream.pipelines.report.result import Result
 
 FINGERPRINT = "fingerprint of input, for reports"
@@ -27,12 +28,16 @@ class DataSetCost:
         releases: how many there are.
         totals: for each unit, what they promise together.
         left: for each unit, the epsilon that a limit leaves; empty without a limit.
+        limit: the limit in words; empty without one.
+        periods: what a limit by period leaves of each period that runs are about, and to whom.
     """
 
     dataset: str
     releases: int
     totals: Sequence[Total]
     left: Sequence[float] = ()
+    limit: str = ""
+    periods: Sequence[Left] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,11 @@ class Accounts:
             f"{result.promise.path} does: name the ledger of that run, or leave it out"
         )
 
+    def state(self) -> dict[str, Any]:
+        """Return the number of lines of the ledger, and its head, as guarantee files have them."""
+        contents = Ledger(self.path).contents()
+        return {"line": len(contents.records), "head": contents.heads[-1]}
+
     def head(self) -> str:
         """Return what changes with each line of the ledger; empty while it cannot be read."""
         try:
@@ -90,22 +100,29 @@ class Accounts:
         return f"{int(key.derive(FINGERPRINT, entry.data).words(1)[0, 0, 0]):016x} (under the noise key)"
 
     def costs(self, datasets: Sequence[str], limit: Limit | None = None) -> list[DataSetCost]:
-        """Return what data sets have cost in all, and what a limit leaves of each: by default the ledger's.
-
-        A limit by period leaves something else of each period, and is not shown here.
-        """
+        """Return what data sets have cost in all, and what a limit leaves of each: by default the ledger's."""
         contents = Ledger(self.path).contents()
         found = []
         for name in dict.fromkeys(datasets):
             own = [entry for entry in contents.entries if entry.dataset == name]
             spent, stored = totals(own), contents.limits.get(name)
-            kept = limit_of(stored) if limit is None and stored is not None and stored.period is None else limit
-            left = [] if kept is None else [kept.left(total) for total in spent]
-            found.append(DataSetCost(dataset=name, releases=len(distinct(own)), totals=spent, left=left))
+            kept = limit_of(stored) if limit is None and stored is not None else limit
+            by_period = kept is not None and kept.period is not None
+            cost = DataSetCost(
+                dataset=name,
+                releases=len(distinct(own)),
+                totals=spent,
+                left=[] if kept is None or by_period else [kept.left(total) for total in spent],
+                limit="" if kept is None else kept.in_words(),
+                periods=list(left_of(kept, own)) if kept is not None and by_period else [],
+            )
+            found.append(cost)
         return found
 
 
 def _same(entry: Entry, result: Result) -> bool:
     """Return whether an entry promises what a result's guarantee file does: by its command, or as one of several."""
+    if result.is_view:
+        return bool(entry.parts) and result.guarantee == entry.guarantee
     own = entry.parts.values() if entry.parts else [entry.guarantee] if entry.command == result.spec.word else []
     return result.guarantee in own

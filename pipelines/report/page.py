@@ -12,6 +12,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.report.cost import DataSetCost
+from privstream.pipelines.report.sign_off import SignOff
 from privstream.pipelines.terminal import printable
 
 ROOM = "privstream.pipelines.report"
@@ -25,6 +26,7 @@ def render(
     sections: Sequence[dict[str, Any]],
     costs: Sequence[DataSetCost] | None,
     together: Sequence[str],
+    sign_off: SignOff | None = None,
 ) -> str:
     """Return the page.
 
@@ -37,6 +39,7 @@ def render(
         sections: one for each result, as `section` makes them.
         costs: of their data sets, or None without a ledger.
         together: what the results of each monitor promise together.
+        sign_off: who releases it, and what for; None if nobody has signed yet.
     """
     script, style = text_file("report.js"), text_file("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -48,6 +51,7 @@ def render(
         sections=sections,
         costs=costs,
         together=together,
+        sign_off=sign_off,
         neighbouring=NEIGHBOURING,
         script=Markup(script),  # both are files of this package
         style=Markup(style),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,9 +16,11 @@ from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import Result, monitor_promise, read_result, results_of
+from privstream.pipelines.report.result import Result, monitor_promise, output_of, read_result, results_of
 from privstream.pipelines.report.section import section
-from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
+from privstream.pipelines.report.sign_off import ENDING as SIGNED
+from privstream.pipelines.report.sign_off import SignOff, check_names
+from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file, write_json
 from privstream.pipelines.terminal import say
 
 TITLE = "Differentially private results"
@@ -27,7 +30,8 @@ LONGEST_TITLE = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     words = (
-        "output of a command, a file or a folder, with its guarantee file; or the folder of a monitor, with all results"
+        "output of a command, a file or a folder, with its guarantee file; or a monitor, FILE.yaml or its folder, "
+        "with all results"
     )
     parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
@@ -47,6 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "has a fingerprint of the input, too, which only who has the key can check",
     )
 
+    parser.add_argument(
+        "--sign_off",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="who releases the page; several times for several people. Digests of all files go onto the page, and into "
+        f"the file PAGE{SIGNED}",
+    )
+    parser.add_argument("--purpose", metavar="TEXT", help="what it is released for; with --sign_off")
+    parser.add_argument("--docs", metavar="URL", help="the site of the documentation, to which proofs are linked")
+
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the results, make the page, and write it."""
@@ -56,36 +71,50 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if not 0 < len(arguments.title.strip()) <= LONGEST_TITLE:
             raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
         check_destination(arguments.output)
-        page = _page(arguments)
+        check_names(arguments.sign_off, arguments.purpose, arguments.truth)
+        if arguments.docs is not None and not re.fullmatch(r"https?://\S+", arguments.docs):
+            raise ValueError(f"--docs must be an address such as https://example.org/privstream, got {arguments.docs}")
+        page, signed = _page(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:
         with whole_file(arguments.output) as stream:
             stream.write(page.encode())
+        if signed is not None:
+            record = signed.to_dict(arguments.output, page.encode(), version("privstream"))
+            write_json(f"{arguments.output}{SIGNED}", record)
     except (OSError, BeamIOError) as error:
         raise RunError(f"cannot write {arguments.output}: {error}") from error
     say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
+    if signed is not None:
+        say(f"sign-off: {arguments.output}{SIGNED}")
 
 
-def _page(arguments: argparse.Namespace) -> str:
-    """Return the page."""
+def _page(arguments: argparse.Namespace) -> tuple[str, SignOff | None]:
+    """Return the page, and what is signed of it."""
     render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
-        paths = [path for given in arguments.results for path in results_of(given)]
-        sections = [section(result, accounts) for result in _results(paths, arguments.truth)]
-        monitors = [each for each in map(monitor_promise, arguments.results) if each is not None]
+        given = [output_of(path) for path in arguments.results]
+        paths = [path for one in given for path in results_of(one)]
+        results = list(_results(paths, arguments.truth))
+        sections = [section(result, accounts, arguments.docs or "") for result in results]
+        monitors = [each for each in map(monitor_promise, given) if each is not None]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
+    date, signed = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), None
+    if arguments.sign_off:
+        signed = SignOff.of(arguments.sign_off, arguments.purpose, date, results, accounts)
     page: str = render(
         title=arguments.title,
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        date=date,
         version=version("privstream"),
         sections=sections,
         together=[str(each.number("guarantee", "paragraph")) for each in monitors],
         costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
+        sign_off=signed,
     )
-    return page
+    return page, signed
 
 
 def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:

@@ -13,13 +13,14 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
+from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.questions.risers import newest, risers
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.pipelines.stores import check_store
@@ -29,6 +30,29 @@ from privstream.transforms.events.item_columns import column_names
 MADE_BY = "privstream "
 OF_MONITOR = "run"
 """The command whose guarantee files are about several results."""
+
+BESIDE = ".guarantee.json"
+"""How the name of a guarantee file beside rows ends."""
+
+VIEW = "view"
+"""What a result is called that is a view of a monitor."""
+
+VIEW_TITLES = {
+    "ratio": "ratios",
+    "over": "sums",
+    "against": "risers",
+    "above": "alerts",
+    "below": "alerts",
+    "by": "totals",
+    "whole": "totals",
+    "largest": "largest items",
+}
+"""What rows of views are, by the first of these keys that a view has."""
+
+OF_SOURCE = ("run_id", "beta", "low", "high", "time_zone", "start", "renew_every")
+"""Options of a question that hold for views of it."""
+
+VIEW_PICTURE = Part("pictures.views.PICTURE", "a view of a monitor")
 
 
 class Picture(bytes):
@@ -63,6 +87,11 @@ class Result:
     guarantee: PrivacyGuarantee
     log: str = ""
     truth: Sequence[Any] | None = None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it is made of the rows of other results, and costs nothing."""
+        return self.spec.word == VIEW
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
@@ -162,11 +191,41 @@ def results_of(path: str) -> list[str]:
     promise = monitor_promise(path)
     if promise is None:
         return [path]
-    questions = promise.maybe("questions")
-    outputs = [each.get("output") for each in questions.values()] if isinstance(questions, Mapping) else []
+    outputs = [each.get("output") for each in _described(promise, "questions").values()]
     if not outputs or not all(isinstance(each, str) and os.path.basename(each) == each for each in outputs):
         raise ValueError(f"{promise.path} must be a guarantee that a monitor has written: it names no results")
-    return [os.path.join(path, each) for each in outputs]
+    return [*(os.path.join(path, str(each)) for each in outputs), *views_of(path)]
+
+
+def views_of(folder: str) -> list[str]:
+    """Return the files and folders with views of a monitor whose output is a folder; none if it is another one."""
+    try:
+        promise = monitor_promise(folder)
+    except ValueError:
+        return []
+    outputs = [] if promise is None else [each.get("output") for each in _described(promise, "views").values()]
+    return [os.path.join(folder, each) for each in outputs if isinstance(each, str) and os.path.basename(each) == each]
+
+
+def _described(promise: Promise, names: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the guarantee file of a monitor says of its questions, or of its views, by name."""
+    found = promise.maybe(names)
+    return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
+
+
+def output_of(path: str) -> str:
+    """Return the folder with the results of a monitor, if a path is that of its file; else the path alone.
+
+    Raises:
+        ValueError: the file does not say it.
+    """
+    if not path.endswith(MONITOR_FILES):
+        return path
+    document = read_document(path)
+    folder = document.at(("output", "folder"))
+    if not isinstance(folder, str) or not folder:
+        raise document.error(("output",), "must be given, with a folder")
+    return folder
 
 
 def monitor_promise(path: str) -> Promise | None:
@@ -187,6 +246,8 @@ def read_promise(path: str) -> Result:
     """
     promise = _read_promise(path)
     command = promise.maybe("made_by", "command")
+    if command == MADE_BY + OF_MONITOR:
+        return _view(path, promise)
     word = command.removeprefix(MADE_BY) if isinstance(command, str) else ""
     if word not in WORDS:
         raise ValueError(
@@ -203,9 +264,72 @@ def read_promise(path: str) -> Result:
     return Result(path=path, spec=spec, row_type=spec.row_type, rows=[], promise=promise, guarantee=guarantee)
 
 
+def _view(path: str, whole: Promise) -> Result:
+    """Return what is known of a view of a monitor, which has no rows yet: the guarantee is that of the whole.
+
+    Raises:
+        ValueError: the message names the file and the rule.
+    """
+    views = _described(whole, "views")
+    described: Mapping[str, Any] = next(
+        (one for one in views.values() if one.get("output") == os.path.basename(path)), {}
+    )
+    try:
+        row, order, columns = described["rows"], tuple(described["order"]), described["columns"]
+        asked, given = _described(whole, "questions"), dict(described[VIEW])
+        source = views.get(str(given.get("of")), {}).get(VIEW, {})
+        given |= {"over": source["over"]} if "over" in source else {}  # the largest of sums are sums
+        sources = [
+            read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in described["questions"]
+        ]
+        guarantee = guarantee_of(whole.content)
+        first, row_type = sources[0], getattr(row_types, row)
+        if {field.removeprefix("-") for field in order} - {*row_type._fields}:
+            raise ValueError("order must name fields of the rows")
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise ValueError(f"RESULT must be a question or a view of {whole.path}, got {path}") from None
+    sentences = [f"{one}: {each.accuracy}" for one, each in zip(described["questions"], sources, strict=True)]
+    accuracy: dict[str, Any] = dict(first.promise.content["accuracy"]) if len(sources) == 1 else {}
+    accuracy["sentence"] = f"It is as accurate as the rows that it is made of. {' '.join(sentences)}"
+    parameters = {key: first.parameters[key] for key in OF_SOURCE if key in first.parameters}
+    parameters |= {
+        key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()
+    }
+    parameters |= {"item_field": ",".join(columns)} if columns else {}
+    parameters |= {"top": given["largest"]} if "largest" in given else {}
+    digest = {"rows": {"sha256": described["sha256"]}} if "sha256" in described else {}
+    content = {**whole.content, "parameters": parameters, "accuracy": accuracy, **digest}
+    made_of = " and ".join(described["questions"])
+    spec = replace(
+        first.spec,
+        word=VIEW,
+        description=f"A view of {made_of}: made of what these have published, at no cost.",
+        title=next((title for key, title in VIEW_TITLES.items() if key in described[VIEW]), VIEW),
+        row=row,
+        order=order,
+        why_nothing=f"{made_of} have published nothing that it could be made of",
+        picture=VIEW_PICTURE,
+        values_with="",
+        files=(),
+        limits=(),
+        clipped=(),
+        beyond={},
+        by_method={},
+        unusable={},
+        unanswered={},
+    )
+    promise = Promise(whole.path, content)
+    return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)
+
+
 def promise_path(path: str) -> str:
-    """Return where the guarantee file of a result is, which may be a file or a folder."""
-    return os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}.guarantee.json"
+    """Return where the guarantee file of a result is, which may be a file or a folder; of a view that of its monitor.
+
+    A view has none of its own.
+    """
+    own = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}{BESIDE}"
+    whole = os.path.join(os.path.dirname(path), GUARANTEE)
+    return own if os.path.exists(own) or not os.path.exists(whole) else whole
 
 
 def files_of(path: str) -> list[str]:

@@ -22,8 +22,8 @@ from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.cost import Accounts
+from privstream.pipelines.report.highlights import highlights
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 
@@ -158,21 +158,26 @@ MOST_ROWS = 1000
 MOST_NOTES = 4000
 
 
-def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
+def section(result: Result, accounts: Accounts | None, docs: str = "") -> dict[str, Any]:
     """Return all that a page says of a result.
+
+    Args:
+        result: what was published.
+        accounts: the ledger of its run, or None.
+        docs: address of the site of the documentation, to which proofs are linked; empty without links.
 
     Raises:
         ValueError: the ledger does not have its run.
     """
     streams = list(result.given())
-    return words_of(result, accounts) | {
+    return words_of(result, accounts, docs) | {
         "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
         "other_pictures": max(0, len(streams) - MOST_PICTURES),
     }
 
 
-def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
-    """Return what a page says of a result beside its pictures.
+def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[str, Any]:
+    """Return what a page says of a result beside its pictures; arguments as those of `section`.
 
     Raises:
         ValueError: the ledger does not have its run.
@@ -187,16 +192,16 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "kind": result.spec.title,
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
-        "left_out": [
-            *filter(None, [limits_in_words(result.rows)]),
-            *left_out(
-                result.guarantee,
-                result.spec,
-                result.parameters,
-                result.promise.maybe("accuracy", "intervals", "limits"),
-                method,
-            ),
-        ],
+        "highlights": highlights(result),
+        "left_out": left_out(
+            result.guarantee,
+            result.spec,
+            result.parameters,
+            result.promise.maybe("accuracy", "intervals", "limits"),
+            method,
+        ),
+        "proof": linked(result.guarantee.proof or "", docs),
+        "view": result.is_view,
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
@@ -209,6 +214,21 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "date": "not known without a ledger" if entry is None else f"{entry.time[:MINUTES].replace('T', ' ')} UTC",
         "dataset": None if entry is None else entry.dataset,
     }
+
+
+PROOF = re.compile(r"(docs/(proofs/\w+)\.md)")
+
+
+def linked(proof: str, docs: str) -> list[tuple[str, str]]:
+    """Return the parts of the name of a proof, each with the address of its page in the site, if it has one."""
+    parts = PROOF.split(proof)  # text, name, page, text, ..
+    texts = [(text, "") for text in parts[::3]]
+    pages = [
+        (name, f"{docs.rstrip('/')}/{page}.html" if docs else "")
+        for name, page in zip(parts[1::3], parts[2::3], strict=True)
+    ]
+    both = [part for pair in zip(texts, [*pages, ("", "")], strict=True) for part in pair]
+    return [part for part in both if part[0]]
 
 
 def picture(result: Result, given: Any) -> dict[str, Any]:

@@ -137,13 +137,13 @@ def run(
             restarts_told(options, partial(_tell, shown)),
         ):
             pipeline = beam.Pipeline(options=options)
-            with _no_folders_left(pipeline) as folder:
-                build(pipeline)
-                with on_loopback(), state_cache_as_asked(options), _lists_of_packages_in(folder):
-                    result = pipeline.run()
-                if accepted is not None:
-                    accepted()
-                state = _wait(result, ends)
+            shutil.rmtree(pipeline.local_tempdir)  # for Java's transforms; a run that is killed would leave it
+            build(pipeline)
+            with on_loopback(), state_cache_as_asked(options), _no_lists_of_packages_left(local=runner == LOCAL_RUNNER):
+                result = pipeline.run()
+            if accepted is not None:
+                accepted()
+            state = _wait(result, ends)
     except UsageError:
         raise
     except Exception as error:
@@ -168,25 +168,19 @@ def summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 @contextmanager
-def _no_folders_left(pipeline: beam.Pipeline) -> Iterator[str]:
-    """Give a folder that goes when the run is over, and remove that of a pipeline that never ran, which Beam leaves."""
-    try:
-        with TemporaryDirectory(prefix="privstream-") as folder:
-            yield folder
-    finally:
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
+    """Keep what workers may install, of pipelines that are started meanwhile, in a folder that goes when they have it.
 
-
-@contextmanager
-def _lists_of_packages_in(folder: str) -> Iterator[None]:
-    """Let pipelines that are started meanwhile write there what workers may install; by itself Beam leaves folders."""
+    By itself Beam leaves such folders. Workers in this process install nothing, and get no list.
+    """
     module: Any = environments  # its function is replaced, which mypy refuses
     theirs = module.python_sdk_dependencies
-    module.python_sdk_dependencies = partial(theirs, tmp_dir=folder)
-    try:
-        yield
-    finally:
-        module.python_sdk_dependencies = theirs
+    with nullcontext() if local else TemporaryDirectory(prefix="privstream-") as folder:
+        module.python_sdk_dependencies = (lambda options: ()) if local else partial(theirs, tmp_dir=folder)
+        try:
+            yield
+        finally:
+            module.python_sdk_dependencies = theirs
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.report.result import (
+    BESIDE,
     Result,
     files_of,
     is_rows,
@@ -28,6 +29,7 @@ from privstream.pipelines.report.result import (
     promise_path,
     read_file,
     read_promise,
+    views_of,
 )
 from privstream.pipelines.sources.folder_polls import END
 
@@ -40,9 +42,6 @@ MORE_RESULTS = f"The {MOST_RESULTS} results that changed last are shown; {{:,}} 
 
 FRESH_SECONDS = 0.4
 """A look is not repeated before this, however many people watch."""
-
-BESIDE = promise_path("")
-"""How the name of a guarantee file beside rows ends."""
 
 Stamp = tuple[int, ...]
 
@@ -140,6 +139,9 @@ class WatchedFolder:
                 written = _regular(guarantee) if path else None
                 if written is not None:
                     yield max(written.st_mtime, os.stat(path).st_mtime if os.path.isdir(path) else 0), path
+        for path in views_of(self.path):
+            if os.path.exists(path):
+                yield os.stat(path).st_mtime, path
 
 
 def _of_monitor(folder: str) -> bool:

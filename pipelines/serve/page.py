@@ -49,15 +49,25 @@ FULL_FIELDS = ("kept", "left_out", USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
 RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
 LIMITS_OF = {
     "estimate": LIMITS,
+    "ratio": LIMITS,
+    "value": LIMITS,
     SMOOTHED: SMOOTHED_LIMITS,
     RISE: RISE_LIMITS,
     FULL: FULL_LIMITS,
     USED_UP: USED_UP_LIMITS,
 }
+MAY_LACK, FRACTIONS = (RISE, FULL, USED_UP, "ratio", "value"), ("estimate", "ratio", "value")
+OF_VIEWS = (
+    "In brackets: where the same number is with probability 95%, each by itself; if counts stay near levels "
+    "that move, where numbers are smoothed."
+)
 IN_BRACKETS = (
     "In brackets, of smoothed counts and rises: where the same number is with probability 95%, each by itself, if "
     "counts stay near levels that move."
 )
+NUMBERS = {"estimate", "count", "ratio", "value"}
+"""Fields beside which their interval stands."""
+
 TIMES = ("window_start", "window_end", "time", "reported_at", "backfilled")
 
 
@@ -96,8 +106,8 @@ def reading(row: Any, field: str, count_error: int | None = None, clocks: Clocks
     if field == "gap_lower_bound" and not row.gap_stddev:
         return "no bound"
     limits = LIMITS_OF.get(field)
-    if limits is not None and hasattr(row, limits[0]) and not (field in (RISE, FULL, USED_UP) and value is None):
-        return _between(value, *(getattr(row, limit) for limit in limits), whole=field != "estimate")
+    if limits is not None and hasattr(row, limits[0]) and not (field in MAY_LACK and value is None):
+        return _between(value, *(getattr(row, limit) for limit in limits), whole=_is_whole(row, field))
     spread = _spread(row, field)
     if spread is None:
         return cell(value, clocks)
@@ -112,6 +122,11 @@ def reading(row: Any, field: str, count_error: int | None = None, clocks: Clocks
         if half >= 0
         else f"{cell(value)} (no bound is known)"
     )
+
+
+def _is_whole(row: Any, field: str) -> bool:
+    """Tell whether a number is shown without digits: counts are, with what is made of them but for ratios."""
+    return field not in FRACTIONS and not hasattr(row, "ratio")
 
 
 def _between(value: Any, lower: Any, upper: Any, *, whole: bool) -> str:
@@ -136,7 +151,7 @@ def _fields(result: Result) -> list[str]:
     beside = {spread for name in names for spread in SPREADS.get(name, ())}
     if "estimate" not in names and "count" not in names:
         beside = set()  # a bound that is not that of one number is a column
-    left_out = {*TIMES, *SMOOTHED_LIMITS, *RISE_LIMITS, *beside, *(LIMITS if {"estimate", "count"} & {*names} else ())}
+    left_out = {*TIMES, *SMOOTHED_LIMITS, *RISE_LIMITS, *beside, *(LIMITS if NUMBERS & {*names} else ())}
     if not any(getattr(row, "stream", "") for row in result.rows):
         left_out.add("stream")
     if not any(getattr(row, COSTS[0], 0) for row in result.rows):
@@ -170,6 +185,8 @@ def _title(window: tuple[int, int] | None, clocks: Clocks) -> str:
 def _meaning(result: Result) -> str:
     """Say what the bands of the table mean."""
     names, promise = set(result.row_type._fields), result.promise
+    if result.is_view and "count" not in names:
+        return OF_VIEWS
     if names.isdisjoint(("estimate", "count")):
         return columns_in_words(result.row_type, promise)
     stated = {"error_bound"} if "count" in names else {"error_bound", "lower"}

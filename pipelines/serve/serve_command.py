@@ -14,6 +14,7 @@ from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.report.cost import Accounts
+from privstream.pipelines.report.result import output_of
 from privstream.pipelines.serve.app import Access, is_loopback, read_token
 from privstream.pipelines.serve.folder import Health, WatchedFolder
 from privstream.pipelines.terminal import say
@@ -24,7 +25,8 @@ THREADS = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("folder", metavar="FOLDER", help="with results of commands, and folders of runs without an end")
+    words = "with results of commands, and folders of runs without an end; or FILE.yaml, a monitor, for its folder"
+    parser.add_argument("folder", metavar="FOLDER", help=words)
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0 for any that is free")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="where to listen (default: 127.0.0.1)")
     words = "file with a token, which browsers ask for; required if the page can be reached from elsewhere"
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
+        arguments.folder = output_of(arguments.folder)
         server = _server(arguments)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error

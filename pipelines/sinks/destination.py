@@ -79,6 +79,32 @@ class Destination(ABC):
         return keys
 
 
+class Several(Destination):
+    """Sends rows to one destination after another; those that did get them before one failed get them once.
+
+    Args:
+        destinations: at least one, of the same rows.
+    """
+
+    def __init__(self, destinations: Sequence[Destination]) -> None:
+        first = destinations[0]
+        super().__init__(first.run_id, first.row_type, first.key)
+        self.destinations = destinations
+
+    @override
+    def check(self, *, first: bool) -> None:
+        for each in self.destinations:
+            each.check(first=first)
+
+    @override
+    def send(self, rows: Sequence[Any]) -> int:
+        return max([each.send(rows) for each in self.destinations])
+
+    @override
+    def name(self) -> str:
+        return " and ".join(each.name() for each in self.destinations)
+
+
 class SendFiles(beam.PTransform[Any, Any]):
     """Sends the rows of files, named by their paths, and passes each path on when its rows are there.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import in_words
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601
 from privstream.pipelines.terminal import printable
@@ -19,6 +20,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+UTC = Clocks()
 SPREAD = {"count": "count_stddev", "gap": "gap_stddev", "sum": "sum_stddev"}
 """Numbers and their standard deviations, which share a column."""
 
@@ -44,10 +46,20 @@ IN_FILES = (
 )
 """What only files tell."""
 
-IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since")
+IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
-MINUTE, DAY = 60_000_000, 86_400_000_000
+BLOCKS = "▁▂▃▄▅▆▇█"
+TREND = "trend"
+TREND_WINDOWS = 12
+TREND_IN_WORDS = f"Trend: the last {TREND_WINDOWS} windows until that of the row, from 0 to its line's largest number."
+RULE = "rule"
+"""Rows that have it are not followed, since most windows have none."""
+
+SAME_LINE = ("stream", "item", "category", "query", "quantile", "low", "high")
+"""Fields that tell apart what is followed over windows."""
+
+MINUTE = 60_000_000
 
 
 @dataclass(frozen=True)
@@ -59,21 +71,26 @@ class View:
         number: the field that is shown as the number of a row; empty if rows show all of theirs.
         ends: fields with the ends of its interval.
         days: whether all windows are of whole days.
+        followed: the field whose numbers are shown over windows; empty if none is.
+        clocks: by which times are shown.
     """
 
     names: tuple[str, ...]
     number: str = ""
     ends: tuple[str, str] = ("lower", "upper")
     days: bool = False
+    followed: str = ""
+    clocks: Clocks = UTC
 
     @classmethod
-    def of(cls, rows: Sequence[Any], row_type: type) -> View:
+    def of(cls, rows: Sequence[Any], row_type: type, clocks: Clocks = UTC) -> View:
         """Return what is shown: of numbers with several intervals one, and nothing that all rows lack or share."""
         types = field_types(row_type)
         hidden = {*SPREAD.values(), *IN_FILES}
         if not any(getattr(row, COSTS[0], True) for row in rows):
             hidden |= {*COSTS}
-        if len({row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}) == 1:
+        lengths = {row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}
+        if len(lengths) == 1 or (lengths and clocks.window):
             hidden |= {"window_end"}
         if not any(getattr(row, "stream", "") for row in rows):
             hidden |= {"stream"}  # a run without streams has one, without a name
@@ -84,8 +101,13 @@ class View:
         if any(getattr(row, "kept", None) is not None for row in rows):
             place = names.index("item") + 1 if limits_bind(rows) else len(names)
             names[place:place] = [FULL, FULL_BETWEEN]
-        moments = [time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)]
-        return cls(tuple(names), view.number, view.ends, bool(moments) and not any(time % DAY for time in moments))
+        known = view.number or next((name for name in ("count", "estimate") if name in names and RULE not in types), "")
+        several = known and len({row.window_start for row in rows if "window_end" in types}) > 1
+        if several:
+            names.insert(names.index(BETWEEN if BETWEEN in names else known) + 1, TREND)
+        moments = {time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)}
+        days = bool(moments) and clocks.at_midnight(moments)
+        return cls(tuple(names), view.number, view.ends, days, known if several else "", clocks)
 
     @classmethod
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
@@ -133,6 +155,7 @@ def print_rows(
     note: str | Callable[[Sequence[str]], str] = "",
     limit: int | None = None,
     console: Console | None = None,
+    clocks: Clocks = UTC,
 ) -> None:
     """Print rows as a table that fits a terminal, if names are not too long; files have all columns.
 
@@ -146,11 +169,17 @@ def print_rows(
         note: printed below, or what makes it of the names of the columns.
         limit: print so many rows at most, and say how many were left out.
         console: where to print; the standard output if None.
+        clocks: by which times are shown.
     """
     console = console or Console()
-    view, types = View.of(rows, row_type), field_types(row_type)
+    view, types = View.of(rows, row_type, clocks), field_types(row_type)
     shown = view.sorted(rows)[:limit]
-    columns = {name: _column(shown, name, view) for name in view.names}
+    drawable = _can_write(console, BLOCKS)
+    columns = {
+        name: _trends(rows, shown, view) if name == TREND else _column(shown, name, view)
+        for name in view.names
+        if name != TREND or drawable
+    }
     table, wished, room = _table(console, columns, types)
     for name in IF_ROOM:
         if wished > console.width and columns.pop(name, None) is not None:
@@ -164,7 +193,8 @@ def print_rows(
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
     words = [note(tuple(columns)) if callable(note) else note, limits_in_words(rows)]
-    if told := " ".join(filter(None, [*words, FULL_IN_WORDS if FULL in columns else ""])):
+    words += [text for name, text in ((FULL, FULL_IN_WORDS), (TREND, TREND_IN_WORDS)) if name in columns]
+    if told := " ".join(filter(None, words)):
         console.print(Text(printable(told)))
 
 
@@ -172,9 +202,10 @@ def _title(title: str, rows: Sequence[Any], view: View, types: Collection[str]) 
     """Return what stands above a table."""
     parts = [title] if title else []
     if "window_end" in types and "window_end" not in view.names:
-        parts.append(f"windows of {in_words(rows[0].window_end.micros - rows[0].window_start.micros)}")
+        length = in_words(rows[0].window_end.micros - rows[0].window_start.micros)
+        parts.append(f"windows of {view.clocks.window or length}")
     if any(isinstance(getattr(row, name, None), Timestamp) for row in rows[:1] for name in view.names):
-        parts.append("times in UTC")
+        parts.append(f"times in {view.clocks.zone}")
     return ", ".join(parts)
 
 
@@ -196,10 +227,53 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
     else:
         values = [getattr(row, name) for row in rows]
         if values and all(isinstance(value, Timestamp) for value in values):
-            texts = _moments(values, days=view.days)
+            texts = _moments(values, view)
         else:
             texts = [_cell(row, name, value) for row, value in zip(rows, values, strict=True)]
     return [Text(printable(text).replace("\n", "\\n")) for text in texts]
+
+
+def _trends(rows: Sequence[Any], shown: Sequence[Any], view: View) -> list[Text]:
+    """Draw the numbers of the last windows beside each row that is shown, as blocks of different heights."""
+    windows = sorted({row.window_start.micros for row in rows})
+    places = {window: place for place, window in enumerate(windows)}
+    lines: dict[tuple[Any, ...], dict[int, float]] = {}
+    for row in rows:
+        value = view.number_of(row) if view.followed == view.number else getattr(row, view.followed)
+        if isinstance(value, int | float):
+            lines.setdefault(_line(row), {})[row.window_start.micros] = value
+    texts = []
+    for row in shown:
+        own, place = lines.get(_line(row), {}), places[row.window_start.micros]
+        until = windows[max(0, place + 1 - TREND_WINDOWS) : place + 1]
+        texts.append(sparkline([own.get(window) for window in until], max(own.values(), default=0.0)))
+    return [Text(text) for text in texts]
+
+
+def _line(row: Any) -> tuple[Any, ...]:
+    """Return what a row is about, but for its window."""
+    return tuple(getattr(row, name) for name in SAME_LINE if hasattr(row, name))
+
+
+def sparkline(numbers: Sequence[float | None], most: float) -> str:
+    """Return a block for each number, from 0 to the largest of them; a space where there is none.
+
+    >>> sparkline([0, 50, None, 100], 100)
+    '▁▅ █'
+    """
+    step = most / len(BLOCKS) if most > 0 else 1.0
+    return "".join(
+        " " if number is None else BLOCKS[min(len(BLOCKS) - 1, max(0, int(number / step)))] for number in numbers
+    )
+
+
+def _can_write(console: Console, text: str) -> bool:
+    """Tell whether a terminal has these letters."""
+    try:
+        text.encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def _ends(lower: float | None, upper: float | None) -> str:
@@ -241,13 +315,18 @@ def _rounded(value: float, spread: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-0", "0") if round(value, digits) == 0 else f"{value:,.{digits}f}"
 
 
-def _moments(values: Sequence[Timestamp], *, days: bool) -> list[str]:
-    """Write times as days, where all windows are whole ones, or else to the minute, if they are whole ones."""
-    texts = [iso_8601(value.micros) for value in values]
-    if days:
-        return [text[:10] for text in texts]
-    whole = all(value.micros % MINUTE == 0 for value in values)
-    return [text[:16].replace("T", " ") for text in texts] if whole else texts
+def _moments(values: Sequence[Timestamp], view: View) -> list[str]:
+    """Write times as days, where all windows are whole ones, or else to the minute, if they are whole ones.
+
+    Where clocks show a time twice, because they are put back, the abbreviation of their zone tells both apart.
+    """
+    if not view.days and any(value.micros % MINUTE for value in values):
+        return [iso_8601(value.micros) for value in values]
+    moments = [view.clocks.local(value.micros) for value in values]
+    texts = [f"{moment:{'%Y-%m-%d' if view.days else '%Y-%m-%d %H:%M'}}" for moment in moments]
+    if len({*texts}) < len({value.micros for value in values}):
+        texts = [f"{text} {moment:%Z}" for text, moment in zip(texts, moments, strict=True)]
+    return texts
 
 
 def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tuple[Table, int, int]:
@@ -256,8 +335,8 @@ def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tupl
     room = 0
     for name, column in columns.items():
         between = name in (BETWEEN, RISE_BETWEEN, FULL_BETWEEN)
-        number = between or types[name] in (int, float)
-        whole = number or types[name] is Timestamp  # a number that is broken is another number
+        number = between or (name != TREND and types[name] in (int, float))
+        whole = number or name == TREND or types[name] is Timestamp  # a number that is broken is another number
         longest = max((cell.cell_len for cell in column), default=0)
         room += 0 if whole else max(0, longest - LEAST_TEXT)
         heading = name.replace("_", "\n" if number else " ")

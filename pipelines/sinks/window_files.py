@@ -42,7 +42,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
     already, it stays as it is: a run that goes back to a checkpoint and comes to a window again publishes no second
     answer for it. Windows without rows have no file. When the input has ended, an empty file `_END` says that nothing
-    will follow.
+    will follow. Gives the paths of files, once they are written and their rows are sent.
 
     Metrics: `window_latency_ms`, from the end of a window, or from its moment, to the file that was written last; and
     counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
@@ -77,6 +77,11 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         if format not in WRITTEN:
             raise ValueError(f"--output_format must be one of {', '.join(WRITTEN)}, got {format!r}")
 
+    @property
+    def end(self) -> str:
+        """The file that says that nothing will follow."""
+        return str(FileSystems.join(self.folder, END))
+
     @override
     def expand(self, rows: Any) -> Any:
         fields = field_types(self.row_type)
@@ -94,7 +99,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         )
         if self.destination is not None:  # what is in the files is final: a run that comes again sends the same rows
             written = written | "Send" >> SendFiles(self.destination)
-        return written | "Say the end" >> SayEnd(self.folder)
+        _ = written | "Say the end" >> SayEnd(self.folder)
+        return written
 
     @override
     def display_data(self) -> dict[str, Any]:

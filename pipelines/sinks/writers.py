@@ -13,6 +13,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import (
     check_destination,
     field_types,
@@ -20,7 +21,7 @@ from privstream.pipelines.sinks.row_files import (
     read_row_file,
     write_row_file,
 )
-from privstream.pipelines.sinks.terminal_table import print_rows
+from privstream.pipelines.sinks.terminal_table import UTC, print_rows
 from rich.console import Console
 from typing_extensions import override
 
@@ -143,12 +144,13 @@ def file_or_terminal(
     below: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
     *,
     table: bool = True,
+    clocks: Clocks = UTC,
 ) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
 
     `shown` makes of each row what is printed in its place; `note` stands below the rows, or what it makes of the
     names of their columns, and what `below` makes of all
-    of them at the end; without `table` nothing else is printed.
+    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -162,6 +164,7 @@ def file_or_terminal(
         yield file
         rows = read_row_file(file, row_type)
         if table:
-            print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title, note=note)
+            printed = rows if shown is None else list(map(shown, rows))
+            print_rows(printed, row_type, title=title, note=note, clocks=clocks)
         for each in () if below is None else below(rows):
             Console().print(each)

@@ -10,7 +10,7 @@ from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
 from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.counts.transform import KeyedCounts
 from tiny_runner import dofns_of
 
 pytestmark = pytest.mark.slow

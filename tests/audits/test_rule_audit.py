@@ -15,7 +15,7 @@ from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.monitor import clock
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.rule_monitor import INACTIVE, RuleMonitor
+from privstream.mechanisms.monitor.rule_monitor import INACTIVE, RuleMonitor, RuleState
 from privstream.mechanisms.monitor.status_monitor import STARTED
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
@@ -26,7 +26,10 @@ COUNTED: list[int] = []
 
 
 class Steered(RuleMonitor):
-    """Answers tests as `ANSWERS` says, and notes how many people they are about."""
+    """Answers tests as `ANSWERS` says, and notes how many people they are about; no rule stops."""
+
+    def _tested(self, changes):
+        return np.ones(1, bool)
 
     def _active(self, step, counts, active, source):
         COUNTED.append(int(counts[0]))
@@ -36,8 +39,8 @@ class Steered(RuleMonitor):
 class FreeEndings(Steered):
     """Charges nobody when an alert ends."""
 
-    def decide(self, counters, since, holdings, noise):
-        rows, after, charges = super().decide(counters, since, holdings, noise)
+    def decide(self, state, holdings, noise):
+        rows, after, charges = super().decide(state, holdings, noise)
         return rows, after, charges if np.any(rows.status == STARTED) else Charges.none()
 
 
@@ -86,9 +89,9 @@ def decided(monitor, worlds, since, step, others, suspect, answer):
         users = np.concatenate([SUSPECT[: suspect and world == 0], strangers])
         ANSWERS.append(answer)
         given = Holdings(step=step, users=users, items=np.zeros(len(users), np.uint64))
-        _, after, charges = monitor.decide(counters, since, given, NOISE)
+        _, after, charges = monitor.decide(RuleState(counters, since), given, NOISE)
         following.append(counters.add(charges))
-    return following, after, np.array(COUNTED)
+    return following, after.since, np.array(COUNTED)
 
 
 def transcripts(monitor, rule, *, tests, max_hits):

@@ -866,3 +866,13 @@ def test_a_list_that_is_read_too_early_is_no_help():
     mechanism = made(horizon=40, contributions=400, listed=2)
     assert mechanism.law.people.people(8, 40, 0.95) == math.inf
     assert mechanism.people_needed(8, 0.95, others=True) == mechanism.people_needed(8, 0.95)
+
+
+@pytest.mark.parametrize("windows", [1, 4, 64])
+@pytest.mark.parametrize("lasting", [1, 7, 100])
+def test_some_block_holds_so_many_windows_wherever_they_lie(windows, lasting):
+    stride = max(1, windows // 4)
+    places = [range(first, lasting + windows, stride) for first in range(1, stride + 1)]
+    held = [[min(end, lasting) - max(end - windows, 0) for end in ends] for ends in places]
+    scale = discovery.Scale(windows, stride, 1, 12)
+    assert scale.people(lasting) == 12 / min(map(max, held))

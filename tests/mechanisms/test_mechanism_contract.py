@@ -97,7 +97,7 @@ def rules_met():
             step=i,
             users=np.concatenate([np.arange(many), np.arange(few)]).astype(np.uint64),
             items=np.repeat([0, 1], [many, few]).astype(np.uint64),
-            ranks=np.repeat([0, 1], [many, few]).astype(np.uint16),
+            ranks=np.repeat([1, 0], [many, few]).astype(np.uint16),
         )
         for i, (many, few) in enumerate(numbers)
     ]

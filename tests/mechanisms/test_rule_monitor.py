@@ -24,10 +24,11 @@ ONE_RULE = replace(MONITOR, starts=(500,), ends=(500,), many=(True,))
 
 
 def given(step: int, *numbers: int, first: int = 0) -> Holdings:
-    """So many people count for each rule; the same people for all of them."""
+    """So many people count for each rule; the same people for all of them. The second of three is ranked first."""
     people = np.concatenate([np.arange(first, first + number, dtype=np.uint64) for number in numbers])
     rules = np.repeat(np.arange(len(numbers)), numbers)
-    return Holdings(step=step, users=people, items=rules.astype(np.uint64), ranks=rules.astype(np.uint16))
+    ranks = np.array([1, 0, 2], np.uint16)[rules] if len(numbers) == 3 else rules.astype(np.uint16)
+    return Holdings(step=step, users=people, items=rules.astype(np.uint64), ranks=ranks)
 
 
 def run(monitor: RuleMonitor, numbers: list[tuple[int, ...]], seed: int = 1, fresh: bool = True):
@@ -109,6 +110,30 @@ def test_of_a_person_the_rules_ranked_below_the_charges_left_count():
     assert set(state.counters.charged(np.arange(900, dtype=np.uint64)).tolist()) == {3}
     _, rows = monitor.step(state, given(1, 900, 900, 900), SeededNoise(1))
     assert rows.status.tolist() == [ENDED] * 3, "nobody counts any more"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_rules_of_few_people_stop_before_anybody_is_missing(others):
+    """900 people at every step but some: as long as such a rule is tested, nobody has been left out of it."""
+    few = replace(
+        ONE_RULE, many=(False, True)[: 1 + others], starts=(300, 500)[: 1 + others], ends=(400, 500)[: 1 + others]
+    )
+    few = replace(few, max_hits=3)
+    state, seen = few.initial_state(), []
+    for step in range(12):
+        number = 900 if step % 2 else 0
+        state, rows = few.step(state, given(step, *[number] * (1 + others)), SeededNoise(step))
+        seen.append((0 in rows.rules, rows.stopped))
+    stop = [stopped for _, stopped in seen].index(True)
+    assert few.changes_for_few == 3
+    assert [active for active, _ in seen[: stop + 1]] == ([True] * 3, [True, True])[others]
+    assert not any(active or stopped for active, stopped in seen[stop + 1 :])
+
+
+def test_ranks_of_rules_of_few_people_come_first():
+    wrong = Holdings(step=0, users=np.zeros(1, np.uint64), items=np.ones(1, np.uint64), ranks=np.ones(1, np.uint16))
+    with pytest.raises(ValueError, match="ranks of rules of few people must come first"):
+        MONITOR.step(MONITOR.initial_state(), wrong, SeededNoise(1))
 
 
 def test_snapshots_change_nothing_and_equal_input_gives_equal_bits():

@@ -1,5 +1,6 @@
 """`privstream audit`: exact statistics, neighbours by construction, verdicts, refusals, and small audits."""
 
+import dataclasses
 import json
 import math
 from dataclasses import replace
@@ -293,6 +294,95 @@ class TestFiles:
         path.write_text("{}")
         assert cli.main(["audit", str(path)]) == 2
         assert "made_by" in capsys.readouterr().err
+
+
+MONITOR = """\
+data: {input: clicks.csv, user: customer, time: ts}
+window: 1h
+start: 2026-01-01
+windows: 4
+privacy: {epsilon: 2, delta: 1e-6}
+questions:
+  pages:   {question: counts, item: page, max_contributions: 3, share: 3}
+  listed:  {question: counts, item: page, domain: [a, b], max_contributions: 2}
+  present: {question: cardinality, timeout: 30m, end: 2026-01-01T04:00}
+output: {folder: out}
+"""
+
+
+class TestMonitors:
+    @pytest.fixture
+    def found(self, monkeypatch):
+        """Let all attacks find the same, and note which are tried and what is claimed."""
+        tried = []
+
+        def find(trying, attack):
+            tried.append((attack.name, trying.spec.word, trying.claim.epsilon, dict(attack.options), trying.wrong))
+            return dataclasses.replace(finding(CONSISTENT), attack=dataclasses.replace(attack, about="epsilon"))
+
+        monkeypatch.setattr(audit_command.Trying, "find", find)
+        return tried
+
+    def test_each_question_is_attacked_with_its_part_of_the_budget(self, tmp_path, capsys, found):
+        path = tmp_path / "monitor.yaml"
+        path.write_text(MONITOR)
+        assert cli.main(["plan", str(path), "--json"]) == 0
+        planned = json.loads(capsys.readouterr().out)["questions"]
+        assert cli.main(["audit", str(path), "--json", "--trials", "400"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert [(name, claim) for name, _, claim, *_ in found] == [
+            (f"{name}: all that is published", planned[name]["epsilon"]) for name in ("pages", "listed")
+        ]
+        assert found[0][3]["max_contributions"] == 3 and len(found[1][3]["domain"]) == 2
+        assert {wrong for *_, wrong in found} == {audit_command.WRONG / 2}
+        assert said["attack"] == said["weakest_attack"] in [name for name, *_ in found]
+        assert {"claimed_epsilon", "measured_epsilon", "unit"} <= said.keys() and said["together"]["epsilon"] == 2
+        assert said["without_attack"] == {
+            "present": "privstream audit cardinality attacks cardinality at parameters of its own"
+        }
+        assert cli.main(["audit", str(path)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "present is not attacked: privstream audit cardinality" in shown
+        assert "all together promise epsilon = 2, delta = 1e-06, for one person over the whole run" in shown
+
+    def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found):
+        path = tmp_path / "monitor.yaml"
+        path.write_text(MONITOR.replace("windows: 4", "renew_every: 3h").replace(", end: 2026-01-01T04:00", ""))
+        assert cli.main(["audit", str(path), "--json"]) == 0
+        assert found[0][3]["end"] - found[0][3]["start"] == 3 * 3600 == found[0][3]["renew_every"]
+
+    def test_the_guarantee_file_of_a_monitor_names_those_of_its_questions(self, tmp_path, capsys, found):
+        written(tmp_path / "pages.csv.guarantee.json", domain=["a", "b"])
+        whole = {
+            "made_by": {"command": "privstream run"},
+            "parameters": {"run_id": "one"},
+            "guarantee": json.loads((tmp_path / "pages.csv.guarantee.json").read_text())["guarantee"],
+            "questions": {"pages": {"output": "pages.csv"}},
+        }
+        path = tmp_path / "_guarantee.json"
+        path.write_text(json.dumps(whole))
+        assert cli.main(["audit", str(path), "--json"]) == 0
+        assert [(name, claim) for name, _, claim, *_ in found] == [("pages: all that is published", 1.0)]
+        path.write_text(json.dumps({**whole, "questions": {"gone": {"output": "gone.csv"}}}))
+        assert cli.main(["audit", str(path)]) == 2
+        assert "must have the guarantee of gone beside it" in capsys.readouterr().err
+
+    def test_a_monitor_without_attacks_is_refused(self, tmp_path, capsys):
+        path = tmp_path / "monitor.yaml"
+        lines = [line for line in MONITOR.splitlines(keepends=True) if "counts" not in line and "windows" not in line]
+        path.write_text("".join(lines))
+        assert cli.main(["audit", str(path)]) == 2
+        assert "must have a question on whose runs there is an attack: present: privstream" in capsys.readouterr().err
+
+    @pytest.mark.slow
+    def test_most_of_the_claim_of_each_question_is_measured(self, tmp_path, capsys):
+        path = tmp_path / "monitor.yaml"
+        path.write_text(MONITOR)
+        assert cli.main(["audit", str(path), "--json", "--trials", "1200"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        for attack in said["attacks"]:
+            assert 0.8 < attack["found"]["measured_epsilon"] / attack["claimed"]["epsilon"] < 1.05
+            assert attack["control"]["refuted"]
 
 
 def finding(verdict):

@@ -66,6 +66,8 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         (HEAD.replace("1e-6", "no") + PAGES, "line 6: privacy.delta: must be a number, got str"),
         (HEAD.replace("epsilon: 1", "epsilon: -1") + PAGES, "line 6: privacy: epsilon must be finite and > 0"),
         (HEAD.replace("questions:\n", "questions: {}\n"), "questions: must have at least one question"),
+        ("version: 0\n" + HEAD + PAGES, "line 1: version: must be 1, the version of such files that this release of"),
+        ("version: 2\nnew: 1\n" + HEAD + PAGES, "line 1: version: must be 1"),
         ("data: [\n", "must be YAML"),
         ("- a\n", "must be a mapping of keys to values"),
         (HEAD + PAGES.replace("share: 3", "share: x"), "must be a number, got str"),

@@ -13,7 +13,7 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor import monitor_file
 from privstream.pipelines.monitor.monitor_file import DATA, KINDS, OF_RUN, OUTPUTS, SHARED, TOP, keys_of, read_monitor
 from privstream.pipelines.monitor.schema import schema
-from privstream.pipelines.monitor.views import read_views
+from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.questions.catalogue import QUESTIONS
 

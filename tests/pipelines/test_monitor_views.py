@@ -1,5 +1,6 @@
 """Views of a monitor: how they are read, and what they make of published rows."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -7,15 +8,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.pipelines.cli import main
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.monitor import views_stream
 from privstream.pipelines.monitor.monitor_file import read_monitor
-from privstream.pipelines.monitor.views import Table, answer_views, read_views, tables_of
+from privstream.pipelines.monitor.views import Table, answer_views, tables_of
+from privstream.pipelines.monitor.views_file import read_views
+from privstream.pipelines.monitor.views_stream import FollowView, followed
+from privstream.pipelines.report.result import read_result, results_of
+from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
+from privstream.pipelines.sinks.window_files import file_name
+from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.rows import CardinalityEstimate, KeyCount, QuantileEstimate
+from privstream.transforms.timing.clocked import STEP
 
 HOUR = 3600
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
@@ -327,6 +338,105 @@ def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "line 8: views.sums.over: must be a multiple of window" in capsys.readouterr().err
 
 
+def live(folder: Path, views: str, rows: Sequence[Any], made: dict[str, Any]) -> tuple[dict[str, Any], Path]:
+    """Return the views of a run that goes on, and the folder with the files of windows that it has published."""
+    monitor, found = read(folder, PAGES, views)
+    made.setdefault(("pages", PAGES), monitor.questions[0].transform(0.5, 1e-7))
+    tables = tables_of(monitor, {"pages": made["pages", PAGES]}, {})
+    output = folder / "written"
+    output.mkdir()
+    for end in {row.reported_at for row in rows}:
+        name = file_name("", end.micros - HOUR * 1_000_000, end.micros, "jsonl")
+        write_row_file(str(output / name), KeyCount, [row for row in rows if row.reported_at == end])
+    return {each.name: each for each in followed(found, tables, answer_views(found, tables))}, output
+
+
+def follow(view: Any, output: Path) -> list[Any]:
+    """Return what a pipeline makes of the files of a folder, in any order."""
+    stamped = [TimestampedValue(str(path), Timestamp(START)) for path in output.glob("*.jsonl")]
+    found: list[Any] = []
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        paths = pipeline | beam.Create(stamped) | beam.Map(lambda one: one)
+        rows = {"pages": paths} | FollowView(view, {"pages": KeyCount})
+        written = rows | WriteRows(str(output / "found.avro"), view.table.row_type, order=view.table.order)
+    assert written is not None
+    found = read_row_file(str(output / "found.avro"), view.table.row_type)
+    return found
+
+
+def found_later(item: str, values: Sequence[int], at: int) -> list[KeyCount]:
+    """Return the rows of an item that is found in a window, and then has those of the windows before, too."""
+    reported = window(at)[1]
+    rows = series(item, values)
+    return [*(row._replace(reported_at=reported, backfilled=True) for row in rows[:at]), *rows[at:]]
+
+
+def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Rows that are published later count from then on; windows without rows have states; an alert needs two."""
+    rows = [*found_later("a", [40, 50, 60, 70, 20, 90], 2), *series("b", [10, 20, 30, 40, 50])]
+    views = (
+        "  sums: {of: pages, over: 3h}\n  top: {of: sums, largest: 1}\n"
+        "  high: {of: pages, item: a, above: 55, clear_below: 30, for: 2}\n  b: {of: pages, item: b, below: 25}\n"
+    )
+    by_name, output = live(tmp_path, views, rows, made)
+    sums = {(row.window_start, row.item): row.count for row in follow(by_name["sums"], output)}
+    assert sums == {
+        **{(window(number)[0], "a"): value for number, value in ((2, 150), (3, 180), (4, 150), (5, 180))},
+        **{(window(number)[0], "b"): value for number, value in enumerate((10, 30, 60, 90, 120))},
+    }
+    assert [row.item for row in follow(by_name["top"], output)] == ["b", "b", "a", "a", "a", "a"]
+    states = [(row.value, row.state, row.since) for row in follow(by_name["high"], output)]
+    values = (None, None, 60, 70, 20, 90)
+    names = ("no data", "no data", "clear", "alert", "clear", "clear")
+    begun = (0, 0, 2, 3, 4, 4)
+    assert states == [(value, name, window(at)[0]) for value, name, at in zip(values, names, begun, strict=True)]
+    assert [row.state for row in follow(by_name["b"], output)] == [
+        "alert",
+        "alert",
+        "clear",
+        "clear",
+        "clear",
+        "no data",
+    ]
+
+
+def test_what_a_view_remembers_can_be_restored(tmp_path: Path, made: dict[str, Any]) -> None:
+    """In any window: the rows and the state after it are those of a run that has not been interrupted."""
+    rows = found_later("a", [40, 50, 60, 70, 20, 90], 2)
+    by_name, output = live(
+        tmp_path, "  sums: {of: pages, over: 3h}\n  high: {of: pages, item: a, above: 55}\n", rows, made
+    )
+    for name in ("sums", "high"):
+        stage = views_stream._Follow(by_name[name])
+        batches = {}
+        for path in output.glob("*.jsonl"):
+            _, record = views_stream._read(str(path), "pages", KeyCount, by_name[name].tables["pages"])
+            batches[stage.step_of(record)] = [record[STEP.size :]]
+        whole, segments, published = stage.initial(b""), [], 0
+        for step in range(stage.steps.first, stage.steps.end):
+            some = batches.get(step, [])
+            again = stage.decode(b"", segments)
+            short = stage.decode(b"", stage.encode(whole)) if segments else whole
+            whole, expected = stage.advance(b"", step, some, whole)
+            for other in (again, short):
+                assert stage.advance(b"", step, some, other) == (whole, expected)
+            segments += stage.changes(step, step, {step: some}, whole)
+            published += len(expected)
+        assert published == {"sums": 4, "high": WINDOWS}[name]
+
+
+def test_views_of_questions_without_a_start_are_refused_where_input_has_no_end(tmp_path: Path) -> None:
+    """Their windows cannot be counted."""
+    path = tmp_path / "monitor.yaml"
+    head = HEAD.replace("start: 2026-01-01\n", "").replace("windows: 6\n", "")
+    path.write_text(f"{head}{PAGES}views:\n  top: {{of: pages, largest: 2}}\n")
+    monitor = read_monitor(str(path), str(tmp_path))
+    tables = tables_of(monitor, {"pages": monitor.questions[0].transform(0.5, 1e-7)}, {})
+    views = read_views(monitor)
+    with pytest.raises(UsageError, match=r"line 7: views\.top\.of: must be of questions with `start` where"):
+        followed(views, tables, answer_views(views, tables))
+
+
 RUN = """\
 data: {input: clicks.csv, user: customer, item: [country, page], time: ts}
 window: 1h
@@ -379,7 +489,11 @@ def test_a_run_writes_views_beside_its_rows(
     assert lands[0] == "stream,window_start,window_end,item,parts,estimate,stddev,lower,upper"
     assert len(lands) == 1 + 2 * WINDOWS and all(",2," in line for line in lands[1:])
     whole = json.loads((tmp_path / "out" / "_guarantee.json").read_text())
-    assert whole["views"] == {name: {"output": f"{name}.csv"} for name in ("sums", "outage", "lands")}
+    assert {name: each["output"] for name, each in whole["views"].items()} == {
+        name: f"{name}.csv" for name in ("sums", "outage", "lands")
+    }
+    assert whole["views"]["sums"]["sha256"] == hashlib.sha256((tmp_path / "out" / "sums.csv").read_bytes()).hexdigest()
+    assert whole["views"]["outage"]["view"] == {"of": "pages", "item": ["de", "/a"], "above": 20}
     capsys.readouterr()
     sums = (tmp_path / "out" / "sums.csv").read_bytes()
     assert (
@@ -428,6 +542,12 @@ def test_views_are_made_of_what_was_published(
         (out / f"{name}.csv").unlink()
     assert main(["views", "monitor.yaml"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("  sums:", "  more: {of: pages, over: 2h}\n  sums:"))
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 0
+    assert [path.rpartition("/")[2] for path in results_of("out")][1:] == [
+        f"{name}.csv" for name in ("sums", "outage", "lands", "more")
+    ]
+    assert len(read_result("out/more.csv").rows) == 24
     (tmp_path / "monitor.yaml").write_text(RUN.replace("max_contributions: 12", "max_contributions: 11"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 2
     assert "line 8: questions.pages: must be as in the run that has published" in capsys.readouterr().err

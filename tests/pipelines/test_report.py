@@ -1,24 +1,32 @@
 """`privstream report`: from files of rows to one page, also in a real browser, where nothing but its script runs."""
 
 import hashlib
+import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from example_results import HOSTILE, KEY, row_of, write
+from apache_beam.utils.timestamp import Timestamp
+from example_results import HOSTILE, KEY, PERSONS, add_window, row_of, watched, write
 from headless_browser import Chromium
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
+from privstream.pipelines.accounts.entries import BEFORE_ALL, head_after
+from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import Limit
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.public_lists import write_rules
+from privstream.pipelines.report.highlights import highlights
 from privstream.pipelines.report.page import render
-from privstream.pipelines.report.result import read_result
-from privstream.pipelines.report.section import of_method, words_of
+from privstream.pipelines.report.result import Result, read_result
+from privstream.pipelines.report.section import linked, of_method, words_of
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import AlertRule
@@ -167,6 +175,123 @@ def test_who_signs_sees_which_rows(folder: Path) -> None:
     text = plain(page_of(folder, path))
     assert f"SHA-256 {digest}" in text
     assert "Released by (name, date, signature):" in text
+
+
+def signed(folder: Path, *words: object) -> tuple[str, dict[str, Any]]:
+    """Return the text of a page that was signed, and the file beside it."""
+    page = page_of(folder, *words, "--sign_off", "Ada <b>", "--sign_off", "Grace", "--purpose", "the yearly report")
+    return plain(page), json.loads((folder / "report.html.sign_off.json").read_text())
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_sign_off_has_names_a_purpose_and_digests_of_all_files(folder: Path) -> None:
+    paths = [write(folder, word) for word in ("counts", "heavy-hitters")]
+    ledger = folder / "key.ledger.jsonl"
+    text, record = signed(folder, *paths, "--ledger", ledger)
+    assert record["names"] == ["Ada <b>", "Grace"] and record["purpose"] == "the yearly report"
+    assert record["page"] == {"file": "report.html", "sha256": digest_of(folder / "report.html")}
+    for path, found in zip(paths, record["results"], strict=True):
+        assert found["rows_sha256"] == {path.name: digest_of(path)}
+        assert found["guarantee_sha256"] == digest_of(Path(f"{path}.guarantee.json"))
+        assert found["run_id"] == f"run-{path.stem}" and found["guarantee"]["epsilon"] == 1.0
+        assert all(digest in text for digest in (found["guarantee_sha256"], *found["rows_sha256"].values()))
+    head = BEFORE_ALL
+    for line in ledger.read_bytes().splitlines(keepends=True):
+        head = head_after(head, line)
+    assert record["ledger"] == {"line": 2, "head": head} and f"line 2, head {head}" in text
+    assert re.search("released by ?Ada <b>, Grace on ?20", text) and re.search("for ?the yearly report", text)
+    assert "Grace, signature:" in text and "Released by (name, date, signature):" not in text
+
+
+def test_a_folder_and_no_ledger_can_be_signed_too(folder: Path) -> None:
+    windows = watched(folder, "counts")
+    files = [add_window(windows, hour, "tea") for hour in range(25)]
+    text, record = signed(folder, windows)
+    assert record["results"][0]["rows_sha256"] == {file.name: digest_of(file) for file in files}
+    assert "5 more files are in the file beside this page" in text
+    assert record["ledger"] is None and "what the data set has cost in all is not signed" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sign_off", "Ada"], "--purpose must be given with --sign_off"),
+        (["--purpose", "a paper"], "--sign_off must be given with --purpose"),
+        (["--sign_off", " ", "--purpose", "a paper"], "--sign_off must have 1 to 200 characters, got 1"),
+        (["--sign_off", "Ada", "--purpose", "x" * 201], "--purpose must have 1 to 200 characters, got 201"),
+        (["--sign_off", "Ada", "--purpose", "a paper", "--truth", "t"], "--sign_off must not be given with --truth"),
+        (
+            ["--docs", "javascript:alert(1)"],
+            "--docs must be an address such as https://example.org/privstream, got java",
+        ),
+    ],
+)
+def test_what_is_no_sign_off_is_refused(
+    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(folder, write(folder, "counts"), *words) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "report.html").exists()
+
+
+def test_proofs_are_links_where_the_site_is_known(folder: Path) -> None:
+    page = page_of(folder, write(folder, "counts"), "--docs", "https://example.org/privstream/")
+    assert [one["href"] for one in Tags(page).attributes("a")] == ["https://example.org/privstream/proofs/clock.html"]
+    assert "Proof: docs/proofs/clock.md, Theorem 4." in plain(page)
+    assert linked("both: docs/proofs/a.md, section 2, and docs/proofs/b.md", "https://x") == [
+        ("both: ", ""),
+        ("docs/proofs/a.md", "https://x/proofs/a.html"),
+        (", section 2, and ", ""),
+        ("docs/proofs/b.md", "https://x/proofs/b.html"),
+    ]
+    assert linked("", "https://x") == []
+
+
+def test_what_stands_out_comes_first(folder: Path) -> None:
+    path = write(folder, "counts")
+    more = {"smoothed": 90.0, "rise": 25.4, "rise_lower": 2.0, "rise_upper": 48.0, "rise_probability": 0.96}
+    told = {"kept": 900, "left_out": 100, "used_up": 7, "used_up_lower": 0, "used_up_upper": 19}
+    rows = [row_of("counts", 0, "tea"), row_of("counts", 1, "tea")._replace(**more, **told)]
+    write_row_file(str(path), row_types.KeyCount, rows)
+    page = page_of(folder, path)
+    assert page.index('class="highlights"') < page.index("<figure")
+    rose = "tea rose by +25 (+2 to +48; a rise at all with probability 96%) in the window until 2024-01-01 02:00 UTC"
+    assert rose in plain(page)
+    assert "limits leave out about 10% of all contributions, and by the last window about 7 people" in plain(page)
+
+
+def test_alerts_and_flags_have_their_days_also_by_the_clocks_of_the_run() -> None:
+    start = 1_772_406_000  # midnight in Berlin
+    when = [Timestamp(start + hour * 3600) for hour in range(4)]
+    alert = row_of("alerts", 0, "flu")._replace(estimate=815.2, since=when[0], status="continues")
+    alerts = [alert._replace(window_start=a, window_end=b) for a, b in itertools.pairwise(when)]
+    flag = row_of("flags", 0, "tea")
+    flags = [flag._replace(window_start=a, window_end=b, raised=b >= when[2]) for a, b in itertools.pairwise(when)]
+    for word, rows, text in (
+        (
+            "alerts",
+            alerts,
+            "Alert flu: from 2026-03-02 00:00 CET to 2026-03-02 03:00 CET, about 815 in its last window.",
+        ),
+        ("flags", flags, "The flag of tea is up since 2026-03-02 02:00 CET."),
+    ):
+        promise = Promise("", {"parameters": {"time_zone": "Europe/Berlin"}})
+        result = Result(
+            path="", spec=question(word), row_type=type(rows[0]), rows=rows, promise=promise, guarantee=PERSONS
+        )
+        assert highlights(result) == [text]
+
+
+def test_what_is_left_of_a_limit_by_period_is_on_the_page(folder: Path) -> None:
+    path = write(folder, "counts")
+    Ledger(str(folder / "key.ledger.jsonl")).set_limit("shop", Limit(4.0, 1e-5, "year"))
+    page = page_of(folder, path, "--ledger", folder / "key.ledger.jsonl")
+    assert "The limit: epsilon 4, delta 1e-05 for each year." in plain(page)
+    (row,) = re.findall(r"<tr><td>any time</td>(.*?)</tr>", page)
+    assert "one person over the whole run" in row and row.endswith("<td>3</td>")
 
 
 def test_without_rows_the_page_says_so_in_words(folder: Path) -> None:
@@ -416,8 +541,12 @@ def page() -> str:
         "why_nothing": "",
         "accuracy": HARMFUL,
     }
+    section |= {"highlights": [HARMFUL], "proof": [(HARMFUL, "")]}
     section |= {"pictures": [picture], "other_pictures": 0, "left_out": [], "promise": [], "not_covered": [HARMFUL]}
-    section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]}}
+    section |= {
+        "view": False,
+        "guarantee": {"epsilon": 1, "delta": 0, "unit": HARMFUL, "proof": HARMFUL, "public": [HARMFUL]},
+    }
     section |= {"columns": [(HARMFUL, HARMFUL)], "rows": [[HARMFUL]], "all_rows": 1, "facts": [(HARMFUL, HARMFUL)]}
     section |= {"parameters": [(HARMFUL, HARMFUL)], "truth": True, "rules": {"names": [HARMFUL], "rows": [[HARMFUL]]}}
     return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None, together=[])

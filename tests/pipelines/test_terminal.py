@@ -17,8 +17,10 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.promise import ALL_IN_FILES, Promise, shown_in_words
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
+from privstream.pipelines.sinks.terminal_table import sparkline
 from privstream.pipelines.sinks.writers import print_rows
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.dead_letters import DeadLetter
@@ -306,3 +308,51 @@ def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str], monkeypat
         time.sleep(0.1)
         raise KeyError
     assert capfd.readouterr() == ("", "")
+
+
+def in_hour(hour: int, item: str, number: int) -> KeyCount:
+    start = 1_704_067_200 + 3600 * hour
+    return count(item, number)._replace(window_start=Timestamp(start), window_end=Timestamp(start + 3600))
+
+
+def test_a_trend_stands_beside_numbers_where_the_terminal_has_room_and_letters_for_it() -> None:
+    rows = [in_hour(hour, "tea", number) for hour, number in enumerate((100, 50, 200))]
+    rows += [in_hour(2, "cake", 10)]
+    lines = printed(rows, KeyCount, width=90).splitlines()
+    assert [line.split()[-1] for line in lines if "tea" in line] == ["▅", "▅▃", "▅▃█"]
+    assert next(line[-14:].rstrip() for line in lines if "cake" in line).endswith("  █"), "no row, no block"
+    assert "Trend: the last 12 windows until that of the row" in " ".join(" ".join(lines).split())
+    narrow = printed(rows, KeyCount, width=44)
+    assert "trend" not in narrow.lower() and max(map(len, narrow.splitlines())) <= 44
+    one = printed(rows[:1], KeyCount, width=90)
+    assert "trend" not in one.lower(), "one window has none"
+
+
+def test_a_terminal_without_blocks_has_plain_text() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    rows = [in_hour(hour, "tea", 100 + hour) for hour in range(3)]
+    print_rows(rows, KeyCount, console=Console(file=stream, width=120))
+    stream.flush()
+    text = stream.buffer.getvalue().decode("latin-1")  # type: ignore[attr-defined]
+    assert "tea" in text and "102" in text and "trend" not in text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "blocks"), [([], ""), ([0, 0], "▁▁"), ([-5, 8], "▁█"), ([None, 4.0, 8.0], " ▅█"), ([1, 2, 3], "▂▃▄")]
+)
+def test_blocks_go_from_nothing_to_the_largest(numbers: list[float | None], blocks: str) -> None:
+    assert sparkline(numbers, 8.0 if 8 in numbers or 3 in numbers else 0.0) == blocks
+
+
+def test_times_are_those_of_the_zone_also_where_clocks_are_put_back() -> None:
+    clocks = Clocks("Europe/Berlin", "1 day")
+    days = [(1_711_753_200, 1_711_839_600), (1_711_839_600, 1_711_922_400)]  # the second one has 23 hours
+    rows = [count("tea", 9)._replace(window_start=Timestamp(a), window_end=Timestamp(b)) for a, b in days]
+    lines = printed(rows, KeyCount, title="counts", clocks=clocks).splitlines()
+    assert lines[0] == "counts, windows of 1 day, times in Europe/Berlin"
+    assert [line.split()[0] for line in lines if "tea" in line] == ["2024-03-30", "2024-03-31"]
+    twice = [in_hour(hour, "tea", 9) for hour in range(2)]
+    autumn = 1_729_987_200 - 1_704_067_200  # 27 October 2024, 02:00 summer time
+    moved = [row._replace(window_start=row.window_start + autumn, window_end=row.window_end + autumn) for row in twice]
+    text = printed(moved, KeyCount, clocks=Clocks("Europe/Berlin"))
+    assert "2024-10-27 02:00 CEST" in text and "2024-10-27 02:00 CET" in text

@@ -1,7 +1,15 @@
 """A monitor on every runner: over files, and over a folder that is watched, with rows as windows close."""
 
+import contextlib
+import csv
+import json
 import os
+import signal
+import subprocess
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runner_harness
@@ -18,11 +26,16 @@ questions:
   pages:   {{question: counts, item: [country, page], share: 3, max_contributions: 20}}
   latency: {{question: quantiles, value: ms, low: 1, high: 60000, max_contributions: 4}}
   present: {{question: cardinality, timeout: 30m}}
+views:
+  sums:  {{of: pages, over: 2h}}
+  busy:  {{of: pages, item: [de, /1], above: 20, for: 2}}
+  lands: {{of: pages, by: country}}
 output: {{folder: {output}}}
 noise_key_file: noise.key
 ledger: none
 run_id: clicks
 """
+SECONDS = 240
 RUNNERS = [
     pytest.param("prism", marks=[pytest.mark.prism, pytest.mark.slow]),
     pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
@@ -53,11 +66,49 @@ def rows_of(folder: Path) -> list[str]:
     return [",".join(line.split(",")[:6]) for file in files for line in file.read_text().splitlines()[1:]]
 
 
+def records(name: str, column: str) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of a folder, each with the hour that a column says."""
+    files = sorted(Path("found", name).glob("*.csv"))
+    rows = [row for file in files for row in csv.DictReader(file.read_text().splitlines())]
+    return [(int(row[column][11:13]), row) for row in rows]
+
+
+def views_are_of_what_was_known() -> None:
+    """Compare views with sums, totals and states of the rows that had been published by the end of each window."""
+    rows = [(hour - 1, int(row["window_end"][11:13]) - 1, row) for hour, row in records("pages", "reported_at")]
+    sums = {(hour, row["country"], row["page"]): int(row["count"]) for hour, row in records("sums", "window_start")}
+    lands = {(hour, row["item"]): float(row["estimate"]) for hour, row in records("lands", "window_start")}
+    assert any(reported > window for reported, window, _ in rows) and sums and lands
+    for hour in range(4):
+        known = [(window, row) for reported, window, row in rows if reported <= hour]
+        here = [row for window, row in known if window == hour]
+        for row in here:
+            own = [int(one["count"]) for window, one in known if hour - 1 <= window and same(one, row)]
+            assert sums.pop((hour, row["country"], row["page"])) == sum(own)
+        for country in {row["country"] for row in here}:
+            own = [int(row["count"]) for row in here if row["country"] == country]
+            assert lands.pop((hour, country)) == sum(own)
+    assert not sums and not lands
+    beyond = [False] * 4
+    for _, window, row in rows:
+        if (row["country"], row["page"]) == ("de", "/1") and row["backfilled"] == "false":
+            beyond[window] = float(row["smoothed"]) > 20
+    states = [row["state"] for _, row in records("busy", "window_start")]
+    assert [state == "alert" for state in states] == [
+        hour > 0 and all(beyond[hour - 1 : hour + 1]) for hour in range(4)
+    ]
+
+
+def same(one: dict[str, str], other: dict[str, str]) -> bool:
+    """Tell whether two rows are about one item."""
+    return (one["country"], one["page"]) == (other["country"], other["page"])
+
+
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_files_give_the_same_rows(runner: str, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("monitor.yaml").write_text(FILES.format(input="in", watch="", output="found"))
     assert cli.main(["run", "monitor.yaml", *test_watch_command.options(runner)]) == 0
-    for name in ("pages", "latency", "present"):
+    for name in ("pages", "latency", "present", "sums", "busy", "lands"):
         assert Path(f"found/{name}.csv").read_bytes() == Path(f"expected/{name}.csv").read_bytes()
     assert capsys.readouterr().err.count("present: 796 of 800 events usable, 4 estimates published") == 1
 
@@ -76,10 +127,88 @@ def test_a_watched_folder_gives_the_same_rows(runner: str, shop: Path, capsys: p
         assert sorted(rows_of(Path("found", name))) == sorted(rows_of(Path("expected", name)))
         assert Path("found", name, "_END").exists() and Path("found", name, "_guarantee.json").exists()
     assert Path("found/_guarantee.json").exists()
+    views_are_of_what_was_known()
+    before = {path: path.read_bytes() for path in Path("found").rglob("*.csv")}
     assert sum(len(file.read_text().splitlines()) for file in Path("bad").glob("*.jsonl")) == 4
     assert runner == "flink" or "present: 796 of 800 events usable" in capsys.readouterr().err
     for end in Path("found").glob("*/_END"):
         end.unlink()  # as if the run had stopped before
+    Path("monitor.yaml").write_text(text.replace("above: 20", "above: 30"))
+    assert cli.main(["run", "monitor.yaml", *chosen]) == 2
+    assert "line 12: views.busy: must be as it was when found/busy was begun" in capsys.readouterr().err
+    Path("monitor.yaml").write_text(text)
+    assert cli.main(["run", "monitor.yaml", *chosen]) == 0, "it starts again, and changes nothing"
+    assert {path: path.read_bytes() for path in Path("found").rglob("*.csv")} == before
+    for end in Path("found").glob("*/_END"):
+        end.unlink()
     Path("monitor.yaml").write_text(text.replace("high: 60000", "high: 50000"))
     assert cli.main(["run", "monitor.yaml", *chosen]) == 2
     assert "found/latency/_guarantee.json promises something else" in capsys.readouterr().err
+
+
+OF_A_TOPIC = """\
+data: {{input: {topic}, user: user, item: item, time: time, time_unit: s, watch: 0.3}}
+window: 2s
+start: {start}
+renew_every: 1h
+allowed_lateness: 4s
+privacy: {{epsilon: 8, delta: 1.0e-6}}
+questions:
+  items:   {{question: counts, max_contributions: 9}}
+  present: {{question: cardinality, timeout: 4s, visits_per_person: 4}}
+views:
+  sums: {{of: items, over: 4s}}
+  high: {{of: items, item: a, above: 20}}
+output: {{folder: out, format: jsonl, postgres: '{database}', kafka: 'kafka://{broker}'}}
+noise_key_file: noise.key
+ledger: none
+run_id: clicks
+"""
+NAMES = ("items", "present", "sums", "high")
+
+
+@pytest.mark.parametrize("runner", [RUNNERS[-1]])
+def test_a_topic_gives_tables_and_topics_of_questions_and_views(
+    runner: str, broker: str, postgres: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While records come: what is in a table and in a topic is what is in the files."""
+    kafka, admin = pytest.importorskip("confluent_kafka"), pytest.importorskip("confluent_kafka.admin")
+    monkeypatch.chdir(tmp_path)
+    chosen = test_watch_command.options(runner)
+    topics = [admin.NewTopic(name, 1, 1) for name in ("clicks", *NAMES)]
+    client = admin.AdminClient({"bootstrap.servers": broker})
+    for made in client.create_topics(topics).values():
+        made.result()
+    Path("noise.key").write_bytes(bytes(range(32)))
+    os.chmod("noise.key", 0o600)
+    start = datetime.fromtimestamp(time.time() // 2 * 2, UTC).isoformat()
+    database = postgres.url("")[:-1]
+    text = OF_A_TOPIC.format(topic=f"kafka://{broker}/clicks", start=start, database=database, broker=broker)
+    Path("monitor.yaml").write_text(text)
+    command = [*test_watch_command.PRIVSTREAM, "run", "monitor.yaml", *chosen]
+    process = subprocess.Popen(command, start_new_session=True)
+    producer, deadline = kafka.Producer({"bootstrap.servers": broker}), time.monotonic() + SECONDS
+    try:
+        while len(list(Path("out/high").glob("*.jsonl"))) < 4 or len(list(Path("out/sums").glob("*.jsonl"))) < 3:
+            assert process.poll() is None and time.monotonic() < deadline
+            for user in range(100):
+                event = {"user": f"{time.time()}-{user}", "item": "ab"[user % 2], "time": time.time()}
+                producer.produce("clicks", json.dumps(event).encode())
+            producer.flush()
+            time.sleep(0.3)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for name in NAMES:
+        files = [json.loads(line) for file in Path("out", name).glob("*.jsonl") for line in file.open()]
+        consumer = kafka.Consumer({"bootstrap.servers": broker, "group.id": "test", "auto.offset.reset": "earliest"})
+        consumer.assign([kafka.TopicPartition(name, 0, 0)])
+        sent = [json.loads(message.value()) for message in consumer.consume(10_000, timeout=5)]
+        consumer.close()
+        found, read = ({json.dumps(row) for row in rows} for rows in (files, sent))
+        windows = sorted({row["window_start"] for row in files})
+        complete = {json.dumps(row) for row in files if row["window_start"] < windows[-2]}
+        assert complete and complete <= read <= found, "a file is written, and then its rows are sent"
+        (rows,) = postgres.ask(f"SELECT count(*) FROM {name}")[0]
+        assert len(read) <= rows <= len(found), "to the table before the topic"

@@ -228,6 +228,10 @@ def test_these_tests_have_a_temporary_folder_of_their_own() -> None:
 def test_nothing_is_left_by_tests_that_fail_in_a_worker(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
+    (killed := temporary / f"privstream-tests-{10**9}-killed").mkdir()
+    (running := temporary / f"privstream-tests-{os.getpid()}-running").mkdir()
+    for folder in (killed, running):
+        os.utime(folder, (0, 0))
     (tmp_path / "test_inner.py").write_text(LEAVES_FOLDERS)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     inside = {"TMPDIR": str(temporary), "PYTHONPATH": str(TESTS)}
@@ -236,4 +240,4 @@ def test_nothing_is_left_by_tests_that_fail_in_a_worker(tmp_path: Path) -> None:
         [*command, "test_inner.py"], cwd=tmp_path, env=outside | inside, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1 and f"AssertionError: {temporary}/privstream-tests-" in done.stdout, done.stdout
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.iterdir()) == [running]

@@ -11,7 +11,7 @@ from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, full_count
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
-from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from slow_reference import hashed, lot
 from workloads import KEY, SECOND, START

@@ -26,7 +26,8 @@ from privstream.transforms.batches import (
     group_of,
 )
 from privstream.transforms.counts.contributions import CountContributions, joined, unsealed_counts
-from privstream.transforms.counts.publishing import LargestCounts, Pairs
+from privstream.transforms.counts.finished import LargestCounts
+from privstream.transforms.counts.publishing import Pairs
 from privstream.transforms.events.bounding import (
     SELECTIONS,
     BoundAcrossWindows,

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp
 from every_runner import of_elements, one_job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ from privstream.transforms import (
     ShiftingHeavyHitters,
     TopKWithGap,
 )
-from privstream.transforms.timing.calendar import Calendar
+from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps
 
 SECOND = 1_000_000
@@ -219,3 +221,10 @@ def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:
     ends = [steps.bounds(step)[1] for step in range(6)]
     assert len(set(ends)) == 6
     assert [steps.ending(end) for end in ends] == list(range(6))
+
+
+def test_moments_are_those_of_beam() -> None:
+    """Windows reckon without Beam: the last moment of a timer, and how moments are written, are the same."""
+    assert int(GlobalWindow().max_timestamp().micros) == END_OF_TIME
+    for micros in (0, 1, -5, 1_500_000, 1_704_067_200_000_000, 1_704_067_200_000_001):
+        assert iso(micros) == Timestamp(micros=micros).to_rfc3339()

@@ -114,8 +114,8 @@ def test_with_renewal_limits_and_scopes_are_those_of_a_period():
         ("counts of a list", {}, "all of them together"),
         ("counts of a list", {"streams": ("s", "t")}, "all of them together"),
         ("counts of a list", {"end": None, "over": "window"}, "all of a window together"),
-        ("quantiles", {"end": None}, "all of a window together"),
-        ("quantiles", {"end": None, "streams": ("s", "t")}, "all of a window of a stream together"),
+        ("quantiles", {}, "each by itself"),
+        ("quantiles", {"end": None, "streams": ("s", "t")}, "each by itself"),
         ("histogram", {"streams": ("s", "t")}, "all of a stream together"),
         ("flags", {"streams": ("s", "t")}, "all of a stream together"),
         ("cardinality", {"streams": ("s", "t")}, "all of a stream together"),
@@ -147,9 +147,9 @@ def test_numbers_that_are_published_for_their_noise_say_so(name, words):
     assert words in example(name).coverage.note
 
 
-def test_rules_that_are_met_for_good_say_so():
+def test_rules_that_stop_say_so():
     rules = (AlertRule(name="outage", at_most=20),)
-    assert "met for good" in example("alerts by status", rules=rules, max_hits=1).coverage.note
+    assert "after 1 start or end of an alert" in example("alerts by status", rules=rules, max_hits=1).coverage.note
     assert example("alerts by status", rules=rules, max_hits=2).coverage.note == "", "two windows charge no more"
     assert example("alerts by status", max_hits=1).coverage.note == ""
 

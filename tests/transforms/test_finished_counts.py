@@ -7,7 +7,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.transforms.counts.finished import SECOND, SmoothFinished
-from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 
 HOUR, DAY = 3600, 86_400

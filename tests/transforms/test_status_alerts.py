@@ -7,8 +7,11 @@ import pytest
 from event_forms import as_rows, run_bounded
 from every_runner import of_elements, one_job
 from grids import some_quick
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.monitor.holdings import Charges, Holdings
+from privstream.mechanisms.monitor.rule_monitor import INACTIVE
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Alert, SparseVectorAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.status_tests import DecideRules, RuleStates
@@ -75,7 +78,7 @@ def reference(made, events):
             window = (time // SECOND - START) // WINDOW
             if of != stream or window < 0:
                 continue
-            numbers = {n for n, rule in enumerate(RULES) if rule.items is None or item in rule.items}
+            numbers = {n for n, rule in enumerate(made.plan.rules) if rule.items is None or item in rule.items}
             meets[window][user] |= numbers
         state = made.counted.monitor.initial_state()
         period = made.steps.renewal or WINDOWS
@@ -86,7 +89,7 @@ def reference(made, events):
             of_window = [
                 (hashed(made.noise.derive("user hash"), user), number, rank)
                 for user, numbers in meets[window].items()
-                for rank, number in enumerate(sorted(numbers))
+                for rank, number in enumerate(sorted(numbers, key=lambda n: (made.plan.rules[n].sign, n)))
             ]
             columns = [np.array(column, np.uint64) for column in zip(*of_window, strict=True)] or [
                 np.empty(0, np.uint64)
@@ -101,7 +104,7 @@ def reference(made, events):
             state, found = made.counted.monitor.step(state, given, noise)
             kinds = ("started", "continues", "ended")
             expected += [
-                (stream, START + window * WINDOW, RULES[rule].name, kinds[kind])
+                (stream, START + window * WINDOW, made.plan.rules[rule].name, kinds[kind])
                 for rule, kind in zip(found.rules.tolist(), found.status.tolist(), strict=True)
             ]
     return sorted(expected)
@@ -162,6 +165,38 @@ def test_a_state_follows_from_its_log():
     assert state.counters.charged(np.zeros(1, np.uint64))[0] > 0
 
 
+FEW = (AlertRule(name="few", at_most=30, until=40),)
+
+
+def outages(outage):
+    """Return events of a crowd of 300 people who come every second window, and all of whom stay away in the others."""
+    times = [(START + window * WINDOW) * SECOND + 1 for window in range(WINDOWS) if window % 2 != outage]
+    return [(f"user {person}", "a", time, "") for time in times for person in range(300)]
+
+
+@pytest.mark.parametrize("max_hits", [1, 2, 4])
+def test_no_outage_is_reported_because_people_were_charged(max_hits):
+    """Without the stop, of four windows with 300 people three are outages with one charge, and two with two."""
+    rows = rows_of(transform("one", rules=FEW, max_hits=max_hits), outages(outage=0))
+    full = {START + window * WINDOW for window in range(1, WINDOWS, 2)}
+    found = [(row.window_start.micros // SECOND, row.status) for row in rows]
+    assert len(found) == max_hits
+    assert all(start not in full for start, status in found if status != "ended")
+    assert [row.stopped for row in rows] == [False] * (max_hits - 1) + [True]
+
+
+def test_rules_with_at_most_stop_alone_and_begin_again_in_the_next_period():
+    rules = (AlertRule(name="many", at_least=60), *FEW)
+    made = transform("one", rules=rules, max_hits=2, renew_every=4 * WINDOW)
+    rows = rows_of(made, outages(outage=1))
+    assert plain(rows) == reference(made, outages(outage=1))
+    starts = [
+        (row.rule, (row.window_start.micros // SECOND - START) // WINDOW) for row in rows if row.status == "started"
+    ]
+    assert starts == [("many", 0), ("few", 1), ("many", 4), ("few", 5)]
+    assert [row.rule for row in rows if row.stopped] == ["few", "many"] * 2
+
+
 def made_stage(made):
     return DecideRules(method=made.counted, steps=made.steps, timer_offset=3, noise=made.noise)
 
@@ -169,6 +204,15 @@ def made_stage(made):
 def holders(many: int) -> bytes:
     users = np.arange(many, dtype=np.uint64)
     return encode(HolderBatch(users, np.zeros(many, np.uint64), np.zeros(many, np.uint16), Names.none()))
+
+
+def test_a_state_of_before_is_refused_where_it_does_not_say_how_many_changes_there_were():
+    made = transform("one")
+    fields = {"charges": Charges.none().to_bytes(), "since": np.full(3, INACTIVE)}
+    with pytest.raises(SnapshotError, match="version of rules met must be 2, got 1"):
+        made_stage(made).decode(b"", [pack("rules met", 1, fields)])
+    only_many = made_stage(transform("one", rules=RULES[::2]))
+    assert only_many.decode(b"", [pack("rules met", 1, fields | {"since": np.full(2, INACTIVE)})]).changes == 0
 
 
 def test_auto_takes_status_where_it_is_a_quarter_better_and_nothing_runs_dry():
@@ -198,7 +242,9 @@ def test_the_guarantee_says_whom_changes_charge():
     assert found.proof == "docs/proofs/status_monitor.md, section 6"
     assert any("64-bit hashes" in caveat for caveat in found.caveats)
     sentence = transform("one").accuracy.sentence
-    assert "The end of an alert with at_most charges everybody" in sentence
+    assert (
+        "after 4 starts and ends of alerts, of all rules together, those with at_most are no longer tested" in sentence
+    )
     assert "who was charged 4 times (max_hits), for starts and ends of alerts, no longer counts" in sentence
     assert "at_most" not in transform("one", rules=RULES[2:]).accuracy.sentence
 

@@ -26,7 +26,8 @@ from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
-from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
+from privstream.transforms.events.parameters import check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock, stepped

@@ -35,8 +35,9 @@ from privstream.transforms.events.coverage import people_who_count, streams_of_p
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
-from privstream.transforms.events.split import SplitEvents, check_shards
+from privstream.transforms.events.parameters import check_shards, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -57,9 +58,9 @@ def choose_lasting(
     Compared is how far apart two kinds of numbers must be, between which a threshold lies: usual ones, which with
     probability 1 - beta give no alert in the whole run, and those that last d windows and with probability one half
     give an alert in at least half of them; as the mean of its logarithm over d = 1, 4, 16, .. up to all windows. Status
-    has numbers only where an alert starts or ends, so it must be a quarter better. Where a rule has at_most, people are
-    charged until nobody is left and the rule is met for good: then status is not taken, unless a rule has `until`,
-    which asks for it. All this depends on public parameters alone.
+    has numbers only where an alert starts or ends, so it must be a quarter better. A rule with at_most stops when
+    people may be used up: then status is not taken, unless a rule has `until`, which asks for it. All this depends on
+    public parameters alone.
 
     Args:
         makers: what makes each method; raises a ValueError where its parameters do not allow it.
@@ -77,7 +78,7 @@ def choose_lasting(
         except ValueError as reason:
             reasons.append(str(reason))
             continue
-        if isinstance(method, StatusAlerts) and method.runs_dry and not ends:
+        if isinstance(method, StatusAlerts) and method.monitor.changes_for_few and not ends:
             reasons.append("with a rule that has at_most, status is taken by its name alone")
         elif method is not None:
             found[name] = method
@@ -410,7 +411,8 @@ class SparseVectorAlerts(AlertTransform):
     def coverage(self) -> Coverage:
         limits, signs = streams_of_person(self.streams_per_person, self.plan.streams), {r.sign for r in self.plan.rules}
         more = "; alerts of at_least rules may be missing" * (1 in signs)
-        more += "; alerts of at_most rules may be false" * (-1 in signs)
+        by_status = isinstance(self.counted, StatusAlerts)
+        more += "; alerts of at_most rules may be false" * (-1 in signs and (bool(limits) or not by_status))
         if isinstance(self.counted, StatusAlerts):
             return people_who_count([*limits, *self.counted.charges], EACH, self.counted.note, more)
         return people_who_count(limits, OF_ALL_TESTS, SURE, more)
@@ -442,7 +444,8 @@ class SparseVectorAlerts(AlertTransform):
             )
             met = apply_dofn(met, limit, Keyed)
         if isinstance(self.counted, StatusAlerts):
-            ranked = met | "RankRules" >> beam.FlatMap(rank_rules).with_output_types(Keyed)
+            few = tuple(rule.sign < 0 for rule in plan.rules)
+            ranked = met | "RankRules" >> beam.FlatMap(rank_rules, few).with_output_types(Keyed)
             clocked = ranked | "WithClock" >> WithClock(self.steps, plan.streams, together=True)
             decide = DecideRules(method=self.counted, steps=self.steps, timer_offset=3, noise=self.noise)
             return apply_dofn(clocked, decide, Alert)

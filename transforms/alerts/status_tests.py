@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import Limit
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows
+from privstream.mechanisms.monitor.holdings import Charges, Holdings
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows, RuleState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack, stored_version, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey, decode, encode
@@ -26,10 +26,17 @@ from privstream.transforms.timing.clocked import SingleSteps, on_clocks
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
-USED_UP = (
-    "When an at_most alert ends, everybody who is back is charged: where nobody has charges left, such a rule is met "
-    "for good, whatever people do."
-)
+SEGMENTS = 2
+"""Version of what is stored: with the number of changes, which rules with at_least do not need."""
+
+
+def why_stopped(changes: int) -> str:
+    """Say after how many starts and ends of alerts rules are no longer tested that would be met for want of people."""
+    many = "start or end of an alert" if changes == 1 else "starts and ends of alerts"
+    return (
+        f"Starts and ends charge people, who in the end no longer count: after {changes:,} {many}, of all rules "
+        "together, those with at_most are no longer tested (stopped)."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +58,10 @@ class StatusAlerts:
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
         margin = self.monitor.margin_in(tests)
-        dry = (
-            " The end of an alert with at_most charges everybody who is counted again: after "
-            f"{self.monitor.max_hits:,} such ends nobody may be left, and these rules are met from then on."
-        )
         return (
             f"an alert starts where a number of people passes its threshold by more than {margin:,}, and nowhere where "
             f"the number misses it by more; it ends where the number misses until (without one, the threshold) by "
-            f"more than {margin:,}, and nowhere where the number passes that by more.{dry if self.runs_dry else ''}"
+            f"more than {margin:,}, and nowhere where the number passes that by more.{' ' * bool(self.note)}{self.note}"
         )
 
     @property
@@ -70,13 +73,9 @@ class StatusAlerts:
 
     @property
     def note(self) -> str:
-        """What is to be said of alerts that people who are used up can bring about."""
-        return USED_UP if self.runs_dry and self.charges else ""
-
-    @property
-    def runs_dry(self) -> bool:
-        """Whether an alert may end because of nearly everybody, who then has one charge less left."""
-        return any(rule.sign < 0 for rule in self.plan.rules)
+        """What is to be said of rules that stop."""
+        changes = self.monitor.changes_for_few
+        return why_stopped(changes) if changes is not None and self.charges else ""
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -110,25 +109,24 @@ class StatusAlerts:
         return [self.stddev]
 
 
-def rank_rules(element: Keyed) -> Iterator[Keyed]:
-    """Number the rules that each person meets in a window of a stream, and send them on by stream.
+def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Iterator[Keyed]:
+    """Number the rules that each person meets in a window of a stream, those of `few` people first; send on by stream.
 
     All that a person meets in a window of a stream is in one batch, so ranks depend on that person alone.
     """
     step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
     people = held.people()
-    ranks = place_in_run(people, np.lexsort((held.batch.items, people))).astype(np.uint16)
+    later = ~np.array(few)[held.batch.items.astype(np.int64)]
+    ranks = place_in_run(people, np.lexsort((held.batch.items, later, people))).astype(np.uint16)
     ranked = replace(held, batch=replace(held.batch, ranks=ranks))
     yield from on_clocks((stream, step, encode(batch)) for stream, batch in ranked.each())
 
 
 @dataclass(frozen=True, eq=False)
-class RuleStates:
+class RuleStates(RuleState):
     """What a stream remembers: who was charged, since when rules are met, and what changed and is not yet logged."""
 
-    counters: UserCounters
-    since: np.ndarray
-    unlogged: Charges
+    unlogged: Charges = field(default_factory=Charges.none)
 
 
 class DecideRules(SingleSteps, state="decide_rules"):
@@ -139,6 +137,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         self.method = method
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")
+        self.stopped = Metrics.counter("privstream", "rules_stopped")
         self.limited = LimitCounter("charged", steps)
 
     @cached_property
@@ -148,7 +147,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
 
     @override
     def initial(self, key: bytes) -> RuleStates:
-        return RuleStates(UserCounters(), self.monitor.initial_state().since, Charges.none())
+        return RuleStates(since=self.monitor.initial_state().since)
 
     @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: RuleStates) -> tuple[RuleStates, list[Alert]]:
@@ -158,10 +157,11 @@ class DecideRules(SingleSteps, state="decide_rules"):
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
         active = given.active(state.counters, self.monitor.max_hits)
         self.limited.add(step, len(active), len(active) - int(active.sum()))
-        found, since, charges = self.monitor.decide(state.counters, state.since, given, noise)
+        found, after, charges = self.monitor.decide(state, given, noise)
         self.alerts.inc(len(found.rules))
-        after = RuleStates(state.counters.add(charges), since, state.unlogged.merged(charges))
-        return after, list(self._rows(stream, step, found))
+        self.stopped.inc(int(found.stopped))
+        counters, unlogged = state.counters.add(charges), state.unlogged.merged(charges)
+        return replace(after, counters=counters, unlogged=unlogged), list(self._rows(stream, step, found))
 
     def _rows(self, stream: str, step: int, found: RuleRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
@@ -185,7 +185,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
                 gap_lower_bound=None if gap is None else gap - self._lower_bound,
                 epsilon_spent=0.0,
                 epsilon_left=0.0,
-                stopped=False,
+                stopped=found.stopped,
                 since=self.steps.bounds(since + later)[0],
                 status=status,
             )
@@ -205,27 +205,29 @@ class DecideRules(SingleSteps, state="decide_rules"):
 
     @override
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RuleStates) -> list[bytes]:
-        return [_segment(state.unlogged, state.since)]
+        return [_segment(state.unlogged, state)]
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> RuleStates:
         state = self.initial(key)
         for segment in segments:
-            found: dict[str, Any] = unpack("rules met", 1, segment)
+            version = SEGMENTS if self.monitor.changes_for_few else stored_version(segment)
+            found: dict[str, Any] = unpack("rules met", min(version, SEGMENTS), segment)
             counters = state.counters.add(Charges.from_bytes(found["charges"]))
-            state = RuleStates(counters, found["since"], Charges.none())
+            state = RuleStates(counters, found["since"], found.get("changes", 0))
         return state
 
     @override
     def encode(self, state: RuleStates) -> list[bytes]:
         charges = state.counters.compact()
         starts = range(0, max(1, len(charges)), SEGMENT)
-        return [_segment(charges.slice(start, start + SEGMENT), state.since) for start in starts]
+        return [_segment(charges.slice(start, start + SEGMENT), state) for start in starts]
 
     @override
     def logged(self, state: RuleStates) -> RuleStates:
         return replace(state, unlogged=Charges.none())
 
 
-def _segment(charges: Charges, since: np.ndarray) -> bytes:
-    return pack("rules met", 1, {"charges": charges.to_bytes(), "since": since})
+def _segment(charges: Charges, state: RuleState) -> bytes:
+    fields: dict[str, Any] = {"charges": charges.to_bytes(), "since": state.since, "changes": state.changes}
+    return pack("rules met", SEGMENTS, fields)

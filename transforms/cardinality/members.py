@@ -37,7 +37,8 @@ from privstream.transforms.events.bounding import (
     within_limit,
 )
 from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.split import CodedEvents, SplitCodes, check_texts, stream_numbers
+from privstream.transforms.events.parameters import check_texts
+from privstream.transforms.events.split import CodedEvents, SplitCodes, stream_numbers
 from privstream.transforms.timing.clocked import on_clocks
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps

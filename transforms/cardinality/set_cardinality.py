@@ -28,8 +28,8 @@ from privstream.transforms.events.coverage import FIRST, people_who_count, strea
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, privacy_unit
-from privstream.transforms.events.split import check_shards
+from privstream.transforms.events.parameters import check_shards, privacy_unit
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time

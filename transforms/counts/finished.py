@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
@@ -31,6 +32,50 @@ CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut shor
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
 OF_MEDIANS = OF_MEDIAN * 1.23  # the same, to medians of three
 PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
+
+
+def _count_published(number: int) -> None:
+    """Count rows that are published, or, below 0, that are not after all."""
+    from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load this module without Beam
+
+    Metrics.counter("privstream", "counts_published").inc(number)
+
+
+@dataclass(frozen=True)
+class LargestCounts:
+    """Chooses the rows of a window with the largest counts in each stream; of equal ones, those whose items come first.
+
+    Privacy: post-processing.
+
+    Attributes:
+        top: number of rows in a stream.
+        by: the fields that are compared, in this order; rows in which the first is not known are left out.
+    """
+
+    top: int
+    by: tuple[str, ...] = ("count",)
+
+    def __call__(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of all rows of a window, which are published."""
+        chosen = self.among(rows)
+        _count_published(len(chosen))
+        return chosen
+
+    def among(self, rows: Iterable[Any]) -> list[Any]:
+        """Return the largest of some rows of one window: no others can be among the largest of all."""
+        streams: defaultdict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            if getattr(row, self.by[0]) is not None:
+                streams[row.stream].append(row)
+        return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
+
+    def _largest(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of one stream."""
+        return nsmallest(self.top, rows, key=self._place)
+
+    def _place(self, row: Any) -> tuple[Any, ...]:
+        """Return what sorts a row."""
+        return *(-getattr(row, name) for name in self.by), row.item
 
 
 @dataclass(frozen=True)
@@ -58,6 +103,7 @@ class SmoothFinished:
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
+        live: whether the windows are some of a run that goes on: none of them is cut short.
     """
 
     length: int
@@ -68,12 +114,13 @@ class SmoothFinished:
     sums: KeyedCounts | None = None
     steps: Steps | None = None
     left_out: LeftOutLaw | None = None
+    live: bool = False
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
         found = self._smoothed(rows)
         shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
-        Metrics.counter("privstream", "counts_published").dec(len(found) - len(shown))
+        _count_published(len(shown) - len(found))
         return shown
 
     def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
@@ -163,7 +210,7 @@ class SmoothFinished:
         """
         factors, unsure = np.ones(len(counts)), np.zeros(len(counts))
         first, last = int(windows.min()), int(windows.max())
-        for end, beside in ((first, 1), (last, -1)) if last - first >= LEAST_WINDOWS else ():
+        for end, beside in ((first, 1), (last, -1)) if last - first >= LEAST_WINDOWS and not self.live else ():
             here = np.flatnonzero(windows == end)
             near = here + beside * np.arange(1, 4)[:, None]
             whole = series[near[-1].clip(0, len(series) - 1)] == series[here]

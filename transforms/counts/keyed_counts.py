@@ -1,4 +1,4 @@
-"""KeyedCounts: how many people have each item, public or not known before, and what their values add up to."""
+"""What `KeyedCounts` is asked with, and what it promises; needs no Beam."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -22,26 +22,11 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
-from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists, Totals
-from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import (
-    KeyPublisher,
-    LargestCounts,
-    forgets,
-    in_groups,
-    publish_counts,
-    short_period,
-)
-from privstream.transforms.events.bounding import BoundPerWindow
+from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.split import SplitEvents, check_shards
-from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
 from typing_extensions import Unpack
 
@@ -55,7 +40,7 @@ MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
 
-class KeyedCounts(PrivateTransform):
+class CountsParameters(Parameters):
     """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
@@ -244,7 +229,6 @@ class KeyedCounts(PrivateTransform):
         if rises and domain is not None and top is not None:
             raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
         self.rising, self.at_least, self._to_finish = rising, at_least, False
-        self.row_type = KeyCount if max_value is None else KeySum
 
     def _telling(self, share: float | None, *, possible: bool) -> Mechanism:
         """Return the mechanism, with this share of the budget for what limits leave out; None for the usual one.
@@ -271,7 +255,7 @@ class KeyedCounts(PrivateTransform):
             caveats.append(people_hashed(self.mechanism.neighbouring))
         if self.domain is None:
             caveats.append(items_hashed(self.mechanism.neighbouring))
-        if self._by_person and (self._distinct or self.mechanism.needs_people or self._lists):
+        if self._by_person and (self._distinct or self.mechanism.needs_people or self._listed):
             caveats.append(contributions_hashed(self.mechanism.neighbouring))
         public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
         adaptivity = "The events of each window may depend on everything published before it."
@@ -290,7 +274,7 @@ class KeyedCounts(PrivateTransform):
         """Whether an item has a noisy count of each window, of which others can be made."""
         return self.remembers or (self.mechanism.over == "window" and self._clocked)
 
-    def _finished(self, windows: int, rising: int, at_least: int | None) -> SmoothFinished:
+    def _finished(self, windows: int, rising: int, at_least: int | None, *, live: bool = False) -> SmoothFinished:
         """Return what makes rows, out of those about one window each."""
         return SmoothFinished(
             self.steps.size,
@@ -301,9 +285,10 @@ class KeyedCounts(PrivateTransform):
             self.mechanism if windows > 1 else None,
             self.steps,
             self.mechanism.left_out,
+            live,
         )
 
-    def view(self, *, windows: int = 1, rising: int = 0) -> Callable[[Sequence[Any]], list[Any]]:
+    def view(self, *, windows: int = 1, rising: int = 0, live: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
         """Return what adds published counts up over several windows, or compares them with earlier ones.
 
         Privacy: post-processing; it costs nothing.
@@ -311,6 +296,7 @@ class KeyedCounts(PrivateTransform):
         Args:
             windows: of a sum, at least 1; an item that has had a count in fewer has a sum of these.
             rising: number of windows to look back for what rose; 0 for none.
+            live: whether the last window is one of a run that goes on, so that it is whole.
 
         Returns:
             A function of all rows that a run of this transform has published. Its rows are those of a run with `over`
@@ -330,7 +316,7 @@ class KeyedCounts(PrivateTransform):
             raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {windows:,}")
         if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
             raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
-        return self._finished(windows, rising, None)
+        return self._finished(windows, rising, None, live=live)
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""
@@ -437,102 +423,13 @@ class KeyedCounts(PrivateTransform):
         return -largest if self.mechanism.signed else 0, largest
 
     @property
-    def _lists(self) -> PeopleLists | None:
-        """What the list of different people needs, if there is one."""
-        found = self.mechanism
-        return PeopleLists(found.listed, found.last_listed) if isinstance(found, FoundKeys) and found.listed else None
-
-    @property
-    def _totals(self) -> Totals | None:
-        """How what limits leave out is added up, if it is."""
-        if (told := self.mechanism.left_out) is None:
-            return None
-        return Totals(told.per_window, told.in_all, tuple(sorted(in_groups(self.streams or ("",)))))
+    def _listed(self) -> int:
+        """For how many items a person counts on a list of different people; 0 without such a list."""
+        return self.mechanism.listed if isinstance(self.mechanism, FoundKeys) else 0
 
     @property
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
-
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
-        if not events.is_bounded and self.mechanism.keeps_noise_from_data:
-            raise ValueError(
-                "delta must be > 0 when the input is unbounded and counts are since the start: with delta = 0 noise "
-                "does not depend on the data, and a job that is restored and sees other events in time would show the "
-                "exact difference"
-            )
-        if not events.is_bounded and self.domain is not None and self.rising is not None:
-            raise ValueError(
-                "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
-                "compared when a run has ended"
-            )
-        _ = self.mechanism.law  # once, at launch; workers receive it
-        split = SplitEvents(
-            steps=self.steps,
-            noise=self.noise,
-            shards=self.shards,
-            domain=self.domain,
-            positions=self.domain is not None,
-            streams=self.streams,
-            limits=self._value_limits,
-            together=True,
-        )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return self._publish(self._count(apart_in_time(batches, self.steps), apply_dofn), apply_dofn)
-
-    def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to what counts of them, by shard of items."""
-        if not self._by_person:
-            return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        bound = BoundPerWindow(
-            **common,
-            timer_offset=1,
-            items_per_step=min(self.mechanism.contributions, MOST_IN_WINDOW),
-            selection="random",
-            item_shards=1,
-            by_people=True,
-            domain=self.domain,
-        )
-        count = CountContributions(
-            **common,
-            timer_offset=2,
-            contributions=self.mechanism.contributions,
-            per_window=self.mechanism.contributions_per_window,
-            spread=self.spread,
-            distinct=self._distinct,
-            newcomers=self.mechanism.needs_people,
-            key_shards=self.shards,
-            limits=self._value_limits,
-            domain=self.domain,
-            lists=self._lists,
-            totals=self._totals,
-        )
-        return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
-
-    def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the last stage of each shard of items."""
-        mechanism = self.mechanism
-        if self._to_finish and isinstance(mechanism, FoundKeys):
-            mechanism = replace(mechanism, over="window", rising=0, smooths=False)
-        publisher = KeyPublisher(
-            steps=self.steps,
-            mechanism=mechanism,
-            noise=self._counting_noise,
-            domain=self.domain,
-            choose=self._choose,
-            at_least=None if self._to_finish else self.at_least,
-            everything=not self._by_person or not self._may_leave_out,
-        )
-        return publish_counts(
-            counted,
-            apply_dofn,
-            publisher,
-            clocked=self._clocked,
-            streams=self.streams,
-            key_shards=self.shards,
-            timer_offset=3,
-        )
 
     @property
     def _counting_noise(self) -> NoiseSource:
@@ -541,6 +438,29 @@ class KeyedCounts(PrivateTransform):
         domain = "" if self.domain is None else self.domain.digest
         found = self.noise.derive("counts per key", self.steps.label, streams, domain)
         return found.derive("spread") if self.spread else found
+
+
+def forgets(missing: str) -> str:
+    """Say that windows forget, and what is missing that they would not."""
+    return (
+        f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
+        "are too small for one window could be found in several."
+    )
+
+
+def short_period(mechanism: Mechanism, steps: Steps) -> str:
+    """Say that a period has fewer windows than the longest blocks in which items are looked for; empty if not so."""
+    if not isinstance(mechanism, FoundKeys) or steps.renewal is None:
+        return ""
+    longest, most = mechanism.law.scales[-1].windows, 1 << (MOST_SCALES - 1)
+    if longest == most:
+        return ""
+    windows = f"{steps.count:,} window{'s' * (steps.count != 1)}"
+    return (
+        f"A period of renew_every has {windows}, so items are looked for in at most "
+        f"{longest:,} of them together, and not in up to {most:,}. With a longer renew_every, up to {most:,} windows, "
+        "smaller items that last would be found."
+    )
 
 
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from heapq import nsmallest
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -18,7 +17,6 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
@@ -38,7 +36,7 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts, without_totals
-from privstream.transforms.counts.finished import NORMAL, numbers_or_none, rise_columns
+from privstream.transforms.counts.finished import NORMAL, LargestCounts, numbers_or_none, rise_columns
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -232,29 +230,6 @@ class KeyPublisher:
         keys = held.pairs.keys[numbers]
         texts = names.texts(keys) if self.domain is None else self.domain.texts.take(keys)
         return streams, texts.to_pylist()
-
-
-def forgets(missing: str) -> str:
-    """Say that windows forget, and what is missing that they would not."""
-    return (
-        f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
-        "are too small for one window could be found in several."
-    )
-
-
-def short_period(mechanism: KeyedCounts, steps: Steps) -> str:
-    """Say that a period has fewer windows than the longest blocks in which items are looked for; empty if not so."""
-    if not isinstance(mechanism, FoundKeys) or steps.renewal is None:
-        return ""
-    longest, most = mechanism.law.scales[-1].windows, 1 << (MOST_SCALES - 1)
-    if longest == most:
-        return ""
-    windows = f"{steps.count:,} window{'s' * (steps.count != 1)}"
-    return (
-        f"A period of renew_every has {windows}, so items are looked for in at most "
-        f"{longest:,} of them together, and not in up to {most:,}. With a longer renew_every, up to {most:,} windows, "
-        "smaller items that last would be found."
-    )
 
 
 class KeysOfStreams(NamedTuple):
@@ -657,43 +632,6 @@ def publish_counts(
         follow=publisher.follow,
     )
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
-
-
-@dataclass(frozen=True)
-class LargestCounts:
-    """Chooses the rows of a window with the largest counts in each stream; of equal ones, those whose items come first.
-
-    Privacy: post-processing.
-
-    Attributes:
-        top: number of rows in a stream.
-        by: the fields that are compared, in this order; rows in which the first is not known are left out.
-    """
-
-    top: int
-    by: tuple[str, ...] = ("count",)
-
-    def __call__(self, rows: list[Any]) -> list[Any]:
-        """Return the largest of all rows of a window, which are published."""
-        chosen = self.among(rows)
-        Metrics.counter("privstream", "counts_published").inc(len(chosen))
-        return chosen
-
-    def among(self, rows: Iterable[Any]) -> list[Any]:
-        """Return the largest of some rows of one window: no others can be among the largest of all."""
-        streams: defaultdict[str, list[Any]] = defaultdict(list)
-        for row in rows:
-            if getattr(row, self.by[0]) is not None:
-                streams[row.stream].append(row)
-        return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
-
-    def _largest(self, rows: list[Any]) -> list[Any]:
-        """Return the largest of one stream."""
-        return nsmallest(self.top, rows, key=self._place)
-
-    def _place(self, row: Any) -> tuple[Any, ...]:
-        """Return what sorts a row."""
-        return *(-getattr(row, name) for name in self.by), row.item
 
 
 @dataclass(frozen=True, eq=False)

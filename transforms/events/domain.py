@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.io.filesystems import FileSystems
 
 
 class Domain:
@@ -44,6 +43,8 @@ class Domain:
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
+        from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans have lists without a file
+
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"domain must be a readable file, got {path!r}: it is no regular file")
         try:

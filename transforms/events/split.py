@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey, encode, group_of, string_buffers
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.parameters import MOST_SHARDS
 from privstream.transforms.timing.on_time import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -27,24 +27,10 @@ def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
     return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
 
 
-def check_texts(name: str, values: Any, what: str = "texts") -> None:
-    """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
-    if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
-        got = (
-            repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"
-        )
-        raise ValueError(f"{name} must be distinct {what}, at least one, got {got}")
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{name} must be texts")
-
-
 ALL_STREAMS = ""
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
-
-MOST_SHARDS = 32_768
-"""As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 
 # fmt: off
 EVENLY_SPREAD = (
@@ -65,13 +51,6 @@ def people_key(shard: int) -> bytes:
     """Return the key under which a stage keeps what it remembers of a shard of people."""
     name = EVENLY_SPREAD[shard] if shard < len(EVENLY_SPREAD) else MOST_SHARDS + shard
     return name.to_bytes(4, "big")
-
-
-def check_shards(shards: int) -> int:
-    """Return a number of shards, at least one and not too many."""
-    if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
-        raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
-    return shards
 
 
 class ReadEvents(beam.DoFn):

@@ -22,7 +22,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists, add_up, sealed_counts
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts, short_period
+from privstream.transforms.counts.keyed_counts import forgets, short_period
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn

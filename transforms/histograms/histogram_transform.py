@@ -19,8 +19,8 @@ from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, 
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams, privacy_unit
-from privstream.transforms.events.split import check_shards
+from privstream.transforms.events.parameters import check_shards, check_streams, privacy_unit
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time

@@ -40,8 +40,9 @@ from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarante
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.split import SplitEvents, check_shards
+from privstream.transforms.events.parameters import check_shards, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.limits.measuring import (
     CONTRIBUTIONS,
     PER_ITEM,

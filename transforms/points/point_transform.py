@@ -25,7 +25,8 @@ from privstream.transforms.events.dead_letters import late_letter, set_aside, te
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import NUMBER, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
+from privstream.transforms.events.parameters import check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks

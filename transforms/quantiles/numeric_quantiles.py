@@ -13,7 +13,7 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.key_table import KeyedState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
@@ -21,12 +21,13 @@ from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanis
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.transforms.batches import EventBatch, Keyed
 from privstream.transforms.events.bounding import first_of_run, place_in_run
-from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, together
+from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.split import check_shards, stream_numbers
+from privstream.transforms.events.parameters import check_shards, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.histograms.categories import (
     LISTED,
     BoundCodes,
@@ -147,9 +148,8 @@ class NumericQuantiles(PrivateTransform):
         value in a window of a stream, chosen at random. Public: all arguments but `noise`.
 
     Accuracy:
-        With probability 1 - beta all intervals of a stream contain the quantile of the values that count, each
-        clipped to [low, high]: in all windows together, or in each window by itself if the run has no end. Where a
-        window has few values or none, intervals reach from `low` to `high`.
+        Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
+        1 - beta. Where a window has few values or none, intervals reach from `low` to `high`.
 
     Args:
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
@@ -176,7 +176,7 @@ class NumericQuantiles(PrivateTransform):
         streams: public names of the streams; they must be given if events have a stream.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
-        beta: probability with which some interval of a stream may not contain its quantile.
+        beta: probability with which an interval may not contain its quantile, of each row by itself.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -278,7 +278,7 @@ class NumericQuantiles(PrivateTransform):
         which = "the values that count" if limits else "all values that are usable and in time"
         return Coverage(
             holds=f"the quantiles of {which}, clipped to low and high,",
-            scope=together(self.streams, each_window=windows is None),
+            scope=EACH,
             limits=tuple(limits),
             beyond="the quantiles of all values may be larger or smaller",
             looks_like="a trend",

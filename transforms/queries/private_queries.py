@@ -30,8 +30,9 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.parameters import check_shards
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import SplitEvents, check_shards
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import choose_method
 from privstream.transforms.queries.answering import (
     ALL_TIME,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import SECOND
 
 DAY = 86_400 * SECOND
@@ -81,8 +80,8 @@ class Calendar(NamedTuple):
         if last == 0:
             raise ValueError("end must leave room for one window after start")
         if last == len(starts) or starts[last] != until:
-            near = " or ".join(_iso(starts[place]) for place in (last - 1, last) if 0 < place < len(starts))
-            raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {_iso(until)}")
+            near = " or ".join(iso(starts[place]) for place in (last - 1, last) if 0 < place < len(starts))
+            raise ValueError(f"end must be where a window of {self} ends, such as {near}, got {iso(until)}")
         return starts[: last + 1]
 
 
@@ -98,7 +97,7 @@ def _starts(calendar: Calendar, start: int) -> np.ndarray:
 
     if moment(first) != start:
         raise ValueError(
-            f"start must be where a day begins in {calendar.zone}, such as {_iso(moment(first))}, got {_iso(start)}"
+            f"start must be where a day begins in {calendar.zone}, such as {iso(moment(first))}, got {iso(start)}"
         )
     if calendar.unit in MONTHS and first.day > SURE_DAY:
         raise ValueError(f"start must be one of the first {SURE_DAY} days of a month, got day {first.day}")
@@ -130,6 +129,6 @@ def read_zone(name: str) -> ZoneInfo:
         raise ValueError(f"time_zone must be an IANA time zone such as Europe/Berlin or UTC, got {name!r}") from None
 
 
-def _iso(micros: int) -> str:
-    """Write a moment as people do."""
-    return str(Timestamp(micros=int(micros)).to_rfc3339())
+def iso(micros: int) -> str:
+    """Write a moment, in microseconds since 1970 UTC, as people do."""
+    return f"{(datetime(1970, 1, 1) + timedelta(microseconds=int(micros))).isoformat()}Z"

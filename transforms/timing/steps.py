@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import numpy as np
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
-from privstream.transforms.timing.calendar import Calendar
+from privstream.transforms.timing.calendar import Calendar, iso
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from apache_beam.utils.timestamp import Timestamp
 
 Seconds = float
 """A duration in seconds."""
@@ -32,7 +33,14 @@ Span = str | float
 MICROS = 1_000_000
 MILLISECOND = 1_000  # the finest step of event time on every runner
 STAGES = 10  # more than the dataflow has
-END_OF_TIME = int(GlobalWindow().max_timestamp().micros)  # the last moment at which a timer fires
+END_OF_TIME = 9_223_371_950_454_774_999  # the last moment at which a timer fires: that of Beam's GlobalWindow
+
+
+def timestamp(micros: int) -> Timestamp:
+    """Return a moment as Beam has it."""
+    from apache_beam.utils.timestamp import Timestamp  # noqa: PLC0415 - late: plans of windows need no Beam
+
+    return Timestamp(micros=micros)
 
 
 def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
@@ -238,7 +246,7 @@ class Steps:
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
         start = self.origin + step * self.period
-        return Timestamp(micros=start), Timestamp(micros=start + self.size)
+        return timestamp(start), timestamp(start + self.size)
 
     def ending(self, end: Timestamp) -> int:
         """Return the step whose window ends then."""
@@ -246,7 +254,7 @@ class Steps:
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
-        return self.bounds(step)[1] - Duration(micros=1)
+        return timestamp(self.bounds(step)[1].micros - 1)
 
     def decision_time(self, step: int, timer_offset: int = 0) -> Timestamp:
         """Return the event time at which a stage of the dataflow acts on a step.
@@ -254,7 +262,7 @@ class Steps:
         An element emitted at the watermark T may reach the next stage after that stage's timers at T: so each stage
         acts one millisecond after the one before: `timer_offset` is the number of that stage.
         """
-        return self.bounds(step)[1] + Duration(micros=self.allowed_lateness + timer_offset * MILLISECOND)
+        return timestamp(self.bounds(step)[1].micros + self.allowed_lateness + timer_offset * MILLISECOND)
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
@@ -352,7 +360,7 @@ class CalendarSteps(Steps):
 
     @override
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
-        return Timestamp(micros=self._begin(step)), Timestamp(micros=self._begin(step + 1))
+        return timestamp(self._begin(step)), timestamp(self._begin(step + 1))
 
     def _begin(self, step: int) -> int:
         """Return the start of a step; beyond those of a calendar they follow each other as they do on average."""
@@ -412,7 +420,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
 
 def _iso(seconds: Any) -> str:
     """Write a moment as people do."""
-    return str(Timestamp.of(seconds).to_rfc3339())
+    return iso(round(seconds * MICROS))
 
 
 def _renewal(renew_every: float, size: int, period: int, first: int | None) -> int:

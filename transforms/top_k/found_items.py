@@ -18,8 +18,8 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, Names
-from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, LargestCounts, publish_counts
+from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_counts import count_holders, counted_with_list
 from privstream.transforms.rows import KeyCount, RankedItem

@@ -1,0 +1,188 @@
+"""Views of a monitor on pages: a section for each, with its rows, its picture and what all results promise together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from example_results import HOSTILE, HOUR, PERSONS, START, row_of, write
+from headless_browser import Chromium
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.pipelines import cli
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.report.result import output_of, read_result, results_of
+from privstream.pipelines.report.section import section
+from privstream.pipelines.serve.folder import WatchedFolder
+from privstream.pipelines.serve.page import newest
+from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
+from privstream.transforms.rows import AlertState, KeyCount, RatioEstimate, TotalEstimate
+
+ITEMS = ["tea", HOSTILE[0]]
+
+
+def window(hour: int) -> tuple[Timestamp, Timestamp]:
+    """Return start and end of a window."""
+    return Timestamp(START + hour * HOUR), Timestamp(START + (hour + 1) * HOUR)
+
+
+def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str]]]:
+    """Return views by name: their type, rows, keys in the file, and order."""
+    states = [(None, None, None, "no data"), (90.0, 80.0, 100.0, "clear"), (130.0, 110.0, 150.0, "alert")]
+    alerts = [
+        AlertState("", *window(hour), "tea", *numbers, 120.0, state, window(hour)[0])
+        for hour, (*numbers, state) in enumerate(states)
+    ]
+    ratios = [
+        RatioEstimate("", *window(hour), item, 0.25 + hour / 8, 0.2, 0.7, 0.3, 0.25, 0.6)
+        for hour in range(3)
+        for item in ITEMS
+    ]
+    totals = [TotalEstimate("", *window(hour), "de", 2, 200.5, 7.0, 186.0, 215.0) for hour in range(3)]
+    sums = [
+        row_of("counts", hour, item)._replace(smoothed=90.0, smoothed_lower=80.0, smoothed_upper=99.0)
+        for hour in range(3)
+        for item in ITEMS
+    ]
+    risers = [row._replace(rise=12.0, rise_lower=3.0, rise_upper=21.0, rise_probability=0.99) for row in sums[2:]]
+    return {
+        "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["stream", "window_start", "item"]),
+        "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["stream", "window_start", "-ratio", "item"]),
+        "lands": (
+            TotalEstimate,
+            totals,
+            {"of": "pages", "by": "land"},
+            ["stream", "window_start", "-estimate", "item"],
+        ),
+        "sums": (KeyCount, sums, {"of": "pages", "over": "2h"}, ["stream", "window_start", "-count", "item"]),
+        "top": (KeyCount, sums[::2], {"of": "sums", "largest": 1}, ["stream", "window_start", "-count", "item"]),
+        "up": (KeyCount, risers, {"of": "pages", "against": "1h"}, ["stream", "window_start", "-rise", "item"]),
+    }
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Write what a monitor has published: two questions, and views of them."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in ("pages", "errors"):
+        made = write(tmp_path, "counts", ("tea", "coffee"))
+        made.rename(folder / f"{name}.jsonl")
+        Path(f"{made}.guarantee.json").rename(folder / f"{name}.jsonl.guarantee.json")
+    views = {}
+    for name, (row_type, rows, keys, order) in rows_of_views().items():
+        path = folder / f"{name}.jsonl"
+        write_row_file(str(path), row_type, rows)
+        questions = ["errors", "pages"] if "ratio" in keys else ["pages"]
+        views[name] = {"output": path.name, "view": keys, "questions": questions, "rows": row_type.__name__}
+        views[name] |= {"order": order, "columns": ["page"], "sha256": fingerprint(str(path))}
+    whole = {
+        "made_by": {"command": "privstream run", "version": "0.1.0"},
+        "parameters": {"run_id": "run-counts", "dataset": "shop", "monitor": "monitor.yaml"},
+        "guarantee": guarantee_record(PERSONS) | {"paragraph": "All of it <together>."},
+        "questions": {name: {"output": f"{name}.jsonl"} for name in ("pages", "errors")},
+        "views": views,
+    }
+    (folder / "_guarantee.json").write_text(json.dumps(whole))
+    (tmp_path / "monitor.yaml").write_text("output: {folder: out}\n")
+    return folder
+
+
+def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the file of the monitor: rows, pictures, alerts with their states, and no cost."""
+    monkeypatch.chdir(output.parent)
+    assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    for words in (
+        ">Alerts</a>, busy.jsonl",
+        ">Ratios</a>, rate.jsonl",
+        "<td>no data</td>",
+        "<td>alert</td>",
+        "A view of errors and pages: made of what these have published, at no cost.",
+        "It is as accurate as the rows that it is made of. pages: Accuracy &lt;of the run&gt;.",
+        "Shaded: 1 window with an alert.",
+        "<li>Alert tea: from 2024-01-01 02:00 UTC to 2024-01-01 03:00 UTC.</li>",
+        "What all results of one monitor promise together:</strong> All of it &lt;together&gt;.",
+    ):
+        assert words in page, words
+    assert page.count("no cost: a view") == 6 and page.count("<figure") == 8
+    assert "<script>document.title" not in page
+
+
+@pytest.mark.parametrize("name", rows_of_views())
+def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
+    """With the guarantee of the whole; a file that has changed is refused."""
+    result = read_result(str(output / f"{name}.jsonl"))
+    assert sorted(result.rows, key=repr) == sorted(rows_of_views()[name][1], key=repr)
+    assert result.guarantee == PERSONS and result.is_view and result.table.num_rows == len(result.rows)
+    shown = section(result, None)
+    (picture,) = shown["pictures"]
+    assert picture["points"] and shown["view"] and shown["guarantee"] == PERSONS
+    lines = (output / f"{name}.jsonl").read_text().splitlines(keepends=True)
+    (output / f"{name}.jsonl").write_text("".join(lines[1:]))
+    with pytest.raises(ValueError, match="has changed"):
+        read_result(str(output / f"{name}.jsonl"))
+
+
+def test_the_live_page_shows_views_beside_questions(output: Path) -> None:
+    """Numbers with their intervals, states as words; a folder of windows is a view, too."""
+    found = {one.name: one for one in WatchedFolder(str(output)).look()[0]}
+    assert set(found) == {f"{name}.jsonl" for name in ("pages", "errors", *rows_of_views())}
+    alerts = newest(found["busy.jsonl"].result)
+    assert alerts["fields"] == ["item", "value", "threshold", "state", "since"]
+    assert [line["rows"][0][1:4] for line in alerts["windows"]] == [
+        ["130 (between 110 and 150)", "120", "alert"],
+        ["90 (between 80 and 100)", "120", "clear"],
+        ["-", "120", "no data"],
+    ]
+    ratios = newest(found["rate.jsonl"].result)["windows"][0]["rows"][0]
+    assert ratios[1:] == ["0.5 (between 0.2 and 0.7)", "0.3 (between 0.25 and 0.6)"]
+    whole = json.loads((output / "_guarantee.json").read_text())
+    whole["views"]["busy"]["output"] = "busy"
+    (output / "_guarantee.json").write_text(json.dumps(whole))
+    (output / "busy").mkdir()
+    (output / "busy.jsonl").rename(output / "busy" / "20240101T000000Z_20240101T010000Z.jsonl")
+    live = {one.name: one for one in WatchedFolder(str(output)).look()[0]}
+    assert live["busy"].running and len(live["busy"].result.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": "Nothing"}, "must be a question or a view of"),
+        ({"order": ["missing"]}, "must name fields of the rows"),
+        ({"questions": ["missing"]}, "must be a question or a view of"),
+        ({"questions": []}, "must be a question or a view of"),
+        ({"output": "other.jsonl"}, "must be a question or a view of"),
+    ],
+)
+def test_views_that_are_not_described_well_are_refused(output: Path, change: dict[str, Any], message: str) -> None:
+    whole = json.loads((output / "_guarantee.json").read_text())
+    whole["views"]["busy"] |= change
+    (output / "_guarantee.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=message):
+        read_result(str(output / "busy.jsonl"))
+    assert len(WatchedFolder(str(output)).look()[0]) in (7, 8), "no other result is hidden"
+
+
+def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(output.parent)
+    assert output_of("monitor.yaml") == "out" and output_of("results") == "results"
+    assert [Path(path).name for path in results_of("out")][:2] == ["pages.jsonl", "errors.jsonl"]
+    Path("monitor.yaml").write_text("window: 1h\n")
+    with pytest.raises(UsageError, match="output: must be given, with a folder"):
+        output_of("monitor.yaml")
+    assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 2
+
+
+@pytest.mark.slow
+def test_a_browser_shows_all_pictures(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every image is drawn, the script runs, and names that would do harm do none."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", "monitor.yaml", "--output", "page.html", "--title", "views"]) == 0
+    with Chromium(tmp_path / "profile") as chromium:
+        chromium.call("Page.navigate", url=f"file://{tmp_path}/page.html")
+        chromium.wait("document.readyState == 'complete' && document.images.length == 8")
+        assert chromium.run("[...document.images].every(image => image.naturalWidth > 0)")
+        assert chromium.run("document.title").startswith("views, ")
+        assert not [event for event in chromium.events if event["method"] == "Runtime.exceptionThrown"]

@@ -1,0 +1,120 @@
+"""KeyedCounts: how many people have each item, public or not known before, and what their values add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.transforms.batches import Keyed
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists, Totals
+from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
+from privstream.transforms.counts.publishing import KeyPublisher, in_groups, publish_counts
+from privstream.transforms.events.bounding import BoundPerWindow
+from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.rows import KeyCount, KeySum
+from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+
+
+class KeyedCounts(CountsParameters, PrivateTransform):  # noqa: D101 - its docstring is that of its parameters
+    @property
+    def row_type(self) -> type:
+        """What is published."""
+        return KeyCount if self.mechanism.max_value is None else KeySum
+
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages."""
+        if not events.is_bounded and self.mechanism.keeps_noise_from_data:
+            raise ValueError(
+                "delta must be > 0 when the input is unbounded and counts are since the start: with delta = 0 noise "
+                "does not depend on the data, and a job that is restored and sees other events in time would show the "
+                "exact difference"
+            )
+        if not events.is_bounded and self.domain is not None and self.rising is not None:
+            raise ValueError(
+                "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
+                "compared when a run has ended"
+            )
+        _ = self.mechanism.law  # once, at launch; workers receive it
+        split = SplitEvents(
+            steps=self.steps,
+            noise=self.noise,
+            shards=self.shards,
+            domain=self.domain,
+            positions=self.domain is not None,
+            streams=self.streams,
+            limits=self._value_limits,
+            together=True,
+        )
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        return self._publish(self._count(apart_in_time(batches, self.steps), apply_dofn), apply_dofn)
+
+    def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to what counts of them, by shard of items."""
+        if not self._by_person:
+            return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        bound = BoundPerWindow(
+            **common,
+            timer_offset=1,
+            items_per_step=min(self.mechanism.contributions, MOST_IN_WINDOW),
+            selection="random",
+            item_shards=1,
+            by_people=True,
+            domain=self.domain,
+        )
+        count = CountContributions(
+            **common,
+            timer_offset=2,
+            contributions=self.mechanism.contributions,
+            per_window=self.mechanism.contributions_per_window,
+            spread=self.spread,
+            distinct=self._distinct,
+            newcomers=self.mechanism.needs_people,
+            key_shards=self.shards,
+            limits=self._value_limits,
+            domain=self.domain,
+            lists=self._lists,
+            totals=self._totals,
+        )
+        return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
+
+    def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the last stage of each shard of items."""
+        mechanism = self.mechanism
+        if self._to_finish and isinstance(mechanism, FoundKeys):
+            mechanism = replace(mechanism, over="window", rising=0, smooths=False)
+        publisher = KeyPublisher(
+            steps=self.steps,
+            mechanism=mechanism,
+            noise=self._counting_noise,
+            domain=self.domain,
+            choose=self._choose,
+            at_least=None if self._to_finish else self.at_least,
+            everything=not self._by_person or not self._may_leave_out,
+        )
+        return publish_counts(
+            counted,
+            apply_dofn,
+            publisher,
+            clocked=self._clocked,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=3,
+        )
+
+    @property
+    def _lists(self) -> PeopleLists | None:
+        """What the list of different people needs, if there is one."""
+        found = self.mechanism
+        return PeopleLists(found.listed, found.last_listed) if isinstance(found, FoundKeys) and found.listed else None
+
+    @property
+    def _totals(self) -> Totals | None:
+        """How what limits leave out is added up, if it is."""
+        if (told := self.mechanism.left_out) is None:
+            return None
+        return Totals(told.per_window, told.in_all, tuple(sorted(in_groups(self.streams or ("",)))))

@@ -1,0 +1,205 @@
+"""What a transform from events to private rows is asked with, and what it promises: all but its stages; no Beam."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import fields, is_dataclass, replace
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, Self
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy, Coverage
+from privstream.mechanisms.noise.sources import NoiseSource, check_noise
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
+
+MOST_SHARDS = 32_768
+"""As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
+
+
+class Parameters:
+    """The public parameters of a transform, what they promise, and how accurate its rows are.
+
+    Plans need no more: a class that derives from this one alone is made without loading Beam. The transform derives
+    from it, and from `PrivateTransform`.
+
+    Args:
+        noise: what all noise is drawn from.
+    """
+
+    _given: Mapping[str, Any] = MappingProxyType({})
+
+    def __init_subclass__(cls) -> None:
+        """Let signatures have the options of windows, too, that a transform hands on."""
+        super().__init_subclass__()
+        made = inspect.signature(cls.__init__)
+        own = list(made.parameters.values())[1:]
+        if own and own[-1].kind is own[-1].VAR_KEYWORD and WindowOptions.__name__ in str(own[-1].annotation):
+            options = inspect.signature(Steps.of).parameters
+            shared = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
+            own[-1:] = shared
+        cls.__signature__ = made.replace(  # type: ignore[attr-defined]
+            parameters=own, return_annotation=inspect.Signature.empty
+        )
+
+    def __new__(cls, *others: Any, **given: Any) -> Self:
+        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none.
+
+        What is missing or unknown is named here, as an argument of this transform, not of what it is handed on to.
+        """
+        if given:  # nothing is given where a copy or a pickle is read
+            try:
+                inspect.signature(cls).bind(*others, **given)
+            except TypeError as error:
+                raise TypeError(f"{cls.__name__}: {error}") from None
+        made = super().__new__(cls)
+        made._given = {name: value for name, value in given.items() if name != "noise"}
+        return made
+
+    def __init__(self, noise: NoiseSource) -> None:
+        super().__init__()
+        check_noise(noise)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
+
+    @property
+    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """What may be done to all rows of a run that has ended, before they are written; post-processing."""
+        return None
+
+    @property
+    def unfinished(self) -> type | None:
+        """What the rows are that `finish` gets, if they are others than those that it returns."""
+        return None
+
+    def to_finish(self) -> Self:
+        """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
+        return self
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
+        return frozenset()
+
+    @property
+    def views(self) -> Mapping[str, Any]:
+        """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
+        return {}
+
+    @property
+    @abstractmethod
+    def promise(self) -> PrivacyGuarantee:
+        """What is promised by a run in which nothing starts afresh."""
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What is promised: over the whole run and all streams, or to what a person does until all starts afresh."""
+        steps: Steps | None = getattr(self, "steps", None)  # queries about one data set have no windows
+        return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
+
+    @property
+    @abstractmethod
+    def prediction(self) -> Accuracy:
+        """How accurate the rows are about what counts, by public parameters alone."""
+
+    @property
+    @abstractmethod
+    def coverage(self) -> Coverage:
+        """What counts, and so what the intervals of rows hold, in a run in which nothing starts afresh."""
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How accurate the rows are, and what limits may keep out of them, by public parameters alone."""
+        steps: Steps | None = getattr(self, "steps", None)
+        renewed = steps is not None and steps.renewal is not None
+        return replace(self.prediction, coverage=self.coverage.of_period if renewed else self.coverage)
+
+    @property
+    def advice(self) -> str:
+        """What other arguments would show more for the same budget, by public parameters alone; or nothing."""
+        return ""
+
+    @property
+    def public(self) -> Mapping[str, Any]:
+        """Public parameters that options only name, such as the rules in a file; plain values, for guarantee files."""
+        return {}
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
+        defaults = {name: _plain(one.default) for name, one in inspect.signature(type(self)).parameters.items()}
+        given = {name: _plain(value) for name, value in self._given.items()}
+        given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
+        return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
+
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields()
+
+
+def privacy_unit(given: str, units: tuple[str, ...]) -> str:
+    """Return the unit of privacy, one of these; "user", an older word for "person", is understood with a warning."""
+    if given == "user" and "person" in units:
+        warnings.warn('unit "user" is called "person" now', FutureWarning, stacklevel=3)
+        return "person"
+    return checks.one_of("unit", given, units)
+
+
+def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return public names of streams; without them there is one, without a name."""
+    if streams is None:
+        return ("",)
+    check_texts("streams", streams, "names")
+    return tuple(streams)
+
+
+def check_texts(name: str, values: Any, what: str = "texts") -> None:
+    """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
+    if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
+        got = (
+            repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"
+        )
+        raise ValueError(f"{name} must be distinct {what}, at least one, got {got}")
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{name} must be texts")
+
+
+def check_shards(shards: int) -> int:
+    """Return a number of shards, at least one and not too many."""
+    if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
+        raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
+    return shards
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as a plain value for JSON, the same in all versions: defaults are left out."""
+    if isinstance(value, Domain):
+        return value.digest
+    if hasattr(value, "describe"):
+        return value.describe()
+    if is_dataclass(value):
+        value = {each.name: own for each in fields(value) if (own := getattr(value, each.name)) != each.default}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    if isinstance(value, Real) or hasattr(value, "micros"):  # a `Timestamp` of Beam
+        value = float(value)
+    return value if isinstance(value, str | float | None) else type(value).__name__
+
+
+def _shown(value: Any) -> str:
+    """Return a parameter as logs may have it: of lists, which may name items and streams, only how long they are."""
+    if isinstance(value, str | int | float | None | Domain):
+        return repr(value)
+    return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
