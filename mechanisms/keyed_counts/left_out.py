@@ -275,7 +275,7 @@ class FullCounts(NamedTuple):
     upper: Floats
 
 
-def full_counts(counts: Floats, stddevs: Floats, shares: Floats, of_shares: Floats) -> FullCounts:
+def full_counts(counts: Integers | Floats, stddevs: Floats, shares: Floats, of_shares: Floats) -> FullCounts:
     """Return counts divided by the share that counts, with intervals of 95% for the errors of both.
 
     The intervals are those of Fieller (1954) for a quotient, and are never below what the count alone says, for limits
@@ -290,7 +290,7 @@ def full_counts(counts: Floats, stddevs: Floats, shares: Floats, of_shares: Floa
         of_shares: their standard deviations.
 
     Example:
-        >>> found = full_counts(np.array([300.0]), np.array([10.0]), np.array([0.6]), np.array([0.02]))
+        >>> found = full_counts(np.array([300]), np.array([10.0]), np.array([0.6]), np.array([0.02]))
         >>> [round(float(column[0])) for column in found]
         [500, 454, 550]
     """
@@ -299,7 +299,7 @@ def full_counts(counts: Floats, stddevs: Floats, shares: Floats, of_shares: Floa
     known = shares - _NORMAL * of_shares >= LEAST_SHARE
     slope = np.where(known, slope, np.nan)
     middle = counts * shares
-    constant = np.square(counts) - square * np.square(stddevs)
+    constant = np.square(counts.astype(np.float64)) - square * np.square(stddevs)
     root = np.sqrt(np.maximum(np.square(middle) - slope * constant, 0))
     lower = np.maximum(counts - _NORMAL * stddevs, (middle - root) / slope)
     upper = np.maximum(counts + _NORMAL * stddevs, (middle + root) / slope)

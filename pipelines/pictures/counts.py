@@ -118,9 +118,9 @@ def by_model(promise: Promise | None) -> str:
 
 BY_SHARES = (
     "Lines: full numbers, which are counts, smoothed over windows where they can be, divided by the share of "
-    "contributions that counts in the window. Bands: where the numbers of all people are, with probability 95%, each by "
-    "itself, if what limits leave out is like what counts. Thin: the numbers that count within limits. Hatched: what is "
-    "assumed."
+    "contributions that counts in the window. Bands: where the numbers of all people are, with probability 95%, each "
+    "by itself, if what limits leave out is like what counts. Thin: the numbers that count within limits. Hatched: "
+    "what is assumed."
 )
 """What is seen where full numbers are drawn."""
 

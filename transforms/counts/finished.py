@@ -34,11 +34,11 @@ OF_MEDIANS = OF_MEDIAN * 1.23  # the same, to medians of three
 PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
 
 
-def _count_published(number: int) -> None:
-    """Count rows that are published, or, below 0, that are not after all."""
+def _count(name: str, number: int) -> None:
+    """Add to a counter of the run."""
     from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load this module without Beam
 
-    Metrics.counter("privstream", "counts_published").inc(number)
+    Metrics.counter("privstream", name).inc(number)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LargestCounts:
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
         chosen = self.among(rows)
-        _count_published(len(chosen))
+        _count("counts_published", len(chosen))
         return chosen
 
     def among(self, rows: Iterable[Any]) -> list[Any]:
@@ -120,7 +120,7 @@ class SmoothFinished:
         """Return the rows with these fields, in the same order, but for those that are left out."""
         found = self._smoothed(rows)
         shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
-        _count_published(len(shown) - len(found))
+        _count("counts_published", len(shown) - len(found))
         return shown
 
     def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
@@ -402,7 +402,7 @@ def _count_left_out(left_out: LeftOutLaw, totals: np.ndarray) -> None:
     part, stddev = left_out.part_left_out(totals)
     if part > NORMAL * stddev:  # not where it is nan
         for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
-            Metrics.counter("privstream", name).inc(total)
+            _count(name, total)
 
 
 def _alike(series: np.ndarray) -> Iterator[np.ndarray]:

@@ -208,11 +208,12 @@ class KeyPublisher:
         several = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
         recent = told.numbers if back else told.numbers[:, -max(TOGETHER, several) :]
         shares = law.shares(recent).of_sums(several)
-        counts, stddevs = found.counts.astype(np.float64), np.broadcast_to(found.count_stddev, len(found.keys))
-        if found.smoothed is not None:
-            counts, stddevs = found.smoothed.estimates, (found.smoothed.upper - found.smoothed.estimates) / NORMAL
+        stddevs = np.broadcast_to(found.count_stddev, len(found.keys))
+        if (smoothed := found.smoothed) is not None:
+            stddevs = (smoothed.upper - smoothed.estimates) / NORMAL
+        levels = found.counts if smoothed is None else smoothed.estimates
         at = recent.shape[1] - 1 - back
-        full = full_counts(counts, stddevs, shares.estimates[at], shares.stddevs[at])
+        full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at])
         numbers = told.numbers[:, windows - 1 - back].tolist()
         of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
         return [[of_window] * len(found.keys), *map(numbers_or_none, full)]
