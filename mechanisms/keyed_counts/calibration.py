@@ -112,11 +112,6 @@ class KeyLaw:
     tail: float | None
     bounds: Bounds
 
-    @property
-    def is_gaussian(self) -> bool:
-        """Whether noise is Gaussian."""
-        return isinstance(self.curve.curve if isinstance(self.curve, SlackCurve) else self.curve, GaussianCurve)
-
     def threshold(self, step: int) -> int | None:
         """Return the least noisy count at which a key is published: docs/proofs/keyed_counts.md, section 4."""
         if self.tail is None:

@@ -73,17 +73,6 @@ def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
         assert "left out 43%" not in file.read_text() and f'"{exact}"' not in file.read_text()
 
 
-def test_what_limits_leave_out_is_told_by_default(shop: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.avro"
-    count(shop, str(rows), 8, "--epsilon", "4")
-    found = read_row_file(str(rows), KeyCount)
-    assert limits_bind(found) and all(row.kept is not None for row in found)
-    known = [row for row in found if row.full is not None]  # not where less than a fifth may count
-    assert known and all(row.full_lower <= row.full <= row.full_upper for row in known)
-    count(shop, str(rows), 8, "--epsilon", "30")  # noise is Laplace noise, which would be far more if it were Gaussian
-    assert all(row.kept is None and row.full is None for row in read_row_file(str(rows), KeyCount))
-
-
 def test_a_limit_for_each_window_counts_and_is_told(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

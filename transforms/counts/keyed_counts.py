@@ -34,8 +34,6 @@ MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
 FULL = "By how much is estimated in the columns of full numbers, if what limits leave out is like what counts"
-FULL_SHARE = 0.05
-"""Part of the budget that tells what limits leave out, where nothing else is asked for."""
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -110,8 +108,7 @@ class CountsParameters(Parameters):
         full_share: share of the budget that pays for what limits leave out, in [0, 0.5], as a part of a squared shift;
             0.05 makes the noise of counts larger by 3%, and 0 tells nothing. Then rows have `full`: an estimate of the
             count as it would be without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of
-            one window or, without `renew_every`, their sums over several. Where it is not given it is 0.05 if all that
-            is so, limits can leave something out, and noise is Gaussian without it; else it is 0.
+            one window or, without `renew_every`, their sums over several.
         streams: public names of the streams to count; they must be given if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, where counts are not since the
             start and items are not on a list, an item stays found: it has a row in every window from then on, and also
@@ -231,7 +228,7 @@ class CountsParameters(Parameters):
         self.rising, self.at_least, self._to_finish = rising, at_least, False
 
     def _telling(self, share: float | None, *, possible: bool) -> Mechanism:
-        """Return the mechanism, with this share of the budget for what limits leave out; None for the usual one.
+        """Return the mechanism, with this share of the budget for what limits leave out; None for none.
 
         Raises:
             ValueError, TypeError: the share is out of range, or above 0 where nothing can be told.
@@ -241,8 +238,6 @@ class CountsParameters(Parameters):
                 "full_share must not be given without delta, or start and end or renew_every, where counts of a list "
                 "or of periods span windows or windows forget, or with the unit event"
             )
-        if share is None:
-            share = FULL_SHARE if possible and self.mechanism.law.is_gaussian else 0.0
         told = replace(self.mechanism, full_share=share) if share else self.mechanism
         return told if self._may_leave_out else self.mechanism  # else there is nothing to tell
 
