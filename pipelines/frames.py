@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
 from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -157,11 +157,29 @@ ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
 
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """What `ask` returns where `dry_run=True`: nothing was published, recorded or spent.
+
+    Attributes:
+        log: how much of the frame can be used, why the rest cannot, and what a run would promise. It has exact numbers:
+            guard it like the frame.
+    """
+
+    log: str = dataclasses.field(default="", repr=False)
+
+
 class Questions(Protocol):
     """Several questions that are answered together: a `Monitor`."""
 
     def answer(self, frame: Any, output: str | os.PathLike[str] | None, folder: str) -> Mapping[str, str]:
         """Answer them about a frame, with a folder for temporary files; return the files of rows by name."""
+
+
+@overload
+def ask(
+    question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, dry_run: Literal[True], **keywords: Any
+) -> DryRun: ...
 
 
 @overload
@@ -176,7 +194,7 @@ def ask(
 
 def ask(
     question: str | Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
-) -> Result | dict[str, Result]:
+) -> Result | DryRun | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
     The columns that are read are written into a temporary Parquet file, which its owner alone can read, and which is
@@ -200,7 +218,7 @@ def ask(
 
     Returns:
         The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `picture()`, `log`. Of a monitor, one for each
-        of its questions, by name.
+        of its questions, by name. With `dry_run=True` a `DryRun`, which has a `log` alone.
 
     Raises:
         ValueError, TypeError: an option, the frame or a column breaks a rule, or no event can be used.
@@ -216,8 +234,9 @@ def ask(
         return asked(partial(question.answer, frame, output))
     spec = _spec(question)
     check_account(keywords)
-    (result,) = asked(lambda folder: {question: _run(spec, frame, output, keywords, folder)}).values()
-    return result
+    found: Result | DryRun
+    (found,) = asked(lambda folder: {question: _run(spec, frame, output, keywords, folder)}).values()
+    return found
 
 
 def check_account(given: Mapping[str, Any]) -> None:
@@ -236,11 +255,11 @@ def check_account(given: Mapping[str, Any]) -> None:
         raise ValueError("run_id must be given with a ledger: without one, other data would get the same noise")
 
 
-def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Result]:
+def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
     """Run a command, and return its results with what it has said; errors and warnings are those of Python.
 
     Args:
-        run: gets a temporary folder, and returns the paths of results by name.
+        run: gets a temporary folder, and returns the paths of results by name; an empty one of a dry run.
     """
     said = io.StringIO()
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
@@ -257,7 +276,7 @@ def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Result]:
             raise ValueError(in_python(str(error))) from None
         except RunError as error:
             raise RuntimeError(str(error)) from None
-        results = {name: read(path) for name, path in paths.items()}
+        results: dict[str, Any] = {name: read(path) if path else DryRun() for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(NOTE) and NOT_ASKED not in line:  # advice by public parameters alone
@@ -303,4 +322,4 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     loaded("sources.frame_files.write_events")([table], fields.names(), events)
     command = loaded("questions.run_command.RunCommand")(spec, shown)
     command.run(given, [])
-    return str(given.copy or output)
+    return "" if given.dry_run else str(given.copy or output)

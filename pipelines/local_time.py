@@ -1,13 +1,15 @@
-"""How times are shown: by the clocks of the time zone of a run, which are UTC where it has none."""
+"""How times are read and shown: by the clocks of the time zone of a run, which are UTC where it has none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from privstream.transforms.events.times import TIME_TEXT, TimeForm, read_micros
 from privstream.transforms.timing.calendar import Calendar, read_zone
+from privstream.transforms.timing.steps import MICROS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIDNIGHT = time()
@@ -77,3 +79,13 @@ class Clocks:
     def at_midnight(self, moments: Iterable[int]) -> bool:
         """Tell whether all moments are beginnings of days."""
         return all(self.local(micros).time() == MIDNIGHT for micros in moments)
+
+
+def moment(name: str, value: Any, zone: str = "UTC") -> float:
+    """Return seconds since 1970 UTC."""
+    if isinstance(value, date):
+        raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
+    try:
+        return read_micros(name, value, TimeForm(unit="s", zone=zone)) / MICROS
+    except ValueError as error:
+        raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not

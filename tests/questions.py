@@ -123,6 +123,8 @@ EXAMPLES = {
             "--spread": "spread must not be given with the unit event, or without start, and end or --renew_every",
             "--rising": "rising must not be given where windows forget or counts span windows",
             "--rising 0 --start 0 --end 7200": "rising must be >= 1, got 0",
+            "--public_items domain": "public_items must not be given with a domain, top or forget, or where counts are",
+            "--public_items twice --start 0 --end 7200": "domain must hold distinct items",
             "--at_least 5": "at_least must not be given where windows forget, or counts span windows",
             "--at_least 1 --start 0 --end 7200": "one standard deviation of the noise of a count, got 1",
             "--top 0": "top must be >= 1, got 0",
@@ -149,6 +151,7 @@ EXAMPLES = {
             "horizon": "9 --start 2024-01-01 --over start",
             "windows": "9 --start 2024-01-01 --over start",
             "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+            "public_items": "domain --start 2024-01-01 --windows 5",
             "value_field": "cents --max_value 9",
             "value_share": "0.4 --max_value 9",
             "signed_values": "--max_value 9",
@@ -317,6 +320,7 @@ ONE_FOR_ALL = ("cardinality", "queries")
 SHARED_OPTIONS = (
     *("dataset", "dead_letter", "input_format", "item_field", "ledger", "noise_key_file", "noise_key_variable"),
     *("output_format", "run_id", "time_field", "time_unit", "user_field", "budget_limit", "overwrite", "dry_run"),
+    "workers",
     *("delimiter", "encoding", "time_format", "time_zone", "null", "trim"),
 )
 """Options that all commands have from the same place."""

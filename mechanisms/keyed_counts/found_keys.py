@@ -48,6 +48,7 @@ LARGEST_SUMMED = 1 << 29
 
 NOT_FOUND = -1
 CARRIED = 0
+PUBLIC = -2
 
 _SIMULATED = 64  # items, and windows, of which smoothed errors are told
 _STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
@@ -75,7 +76,7 @@ class FoundState:
 
     Attributes:
         step: number of steps so far.
-        found_at: int64 (keys,): the step at which each key was found, CARRIED or NOT_FOUND.
+        found_at: int64 (keys,): the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND.
         totals: int64 (keys,): sum of the counts that were published of each.
         smoothed: int64 (found,): the keys that are found, in the order of `levels`.
         levels: what smoothing remembers of them, as of some steps ago: `rising`, or those of a sum but one.
@@ -102,7 +103,7 @@ class FoundState:
 
     @property
     def found(self) -> Integers:
-        """The keys that are found, increasing."""
+        """The keys that are published, increasing."""
         return np.flatnonzero(self.found_at != NOT_FOUND)
 
 
@@ -117,9 +118,12 @@ class FoundKeys(KeyedCounts):
     Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
     must know keys by what they stand for (see `RoutedNoise`) where they get other numbers by `compact` and `renewed`.
 
+    Some keys may be on a public list: they are published after every step, also in the periods that follow, and are
+    never tested. Runs with different lists must have sources of noise of their own.
+
     Privacy:
         As for `KeyedCounts`: one person over the whole run, or one event; (epsilon, delta)-DP, inputs being adaptive.
-        Public besides: the number of steps. Keys that are carried over must have been published.
+        Public besides: the number of steps, and the public list. Keys that are carried over must have been published.
 
     Accuracy:
         As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
@@ -379,18 +383,25 @@ class FoundKeys(KeyedCounts):
             return by_blocks
         return min(by_blocks, self.law.people.people(min(windows, self.horizon), self.horizon, probability))
 
-    def initial_state(self, keys: Words | None = None, *, carried: int = 0) -> Any:
-        """Return the state before the first step, in which keys 0, .., carried - 1 are known, for they were published.
+    def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
+        """Return the state before the first step.
+
+        Args:
+            keys: None.
+            public: keys 0, .., public - 1 are on the public list.
+            carried: the next keys, so many, are known, for they were published.
 
         Raises:
-            ValueError: keys are given; they are not public.
+            ValueError: keys are given; or a number is below 0.
         """
         if keys is not None:
             raise ValueError("keys must not be given unless their list is public")
-        number = checks.integer("carried", carried, minimum=0)
+        kept = checks.integer("public", public, minimum=0)
+        number = kept + checks.integer("carried", carried, minimum=0)
         totals, smoothed = np.zeros(number, np.int64), np.zeros(0, np.int64)
         recent = np.zeros((self._behind, 0))
         found_at, since = np.full(number, CARRIED, np.int64), np.zeros(0, np.int64)
+        found_at[:kept] = PUBLIC
         listed = np.zeros((self._intervals, number), np.int64)
         return FoundState(0, found_at, totals, smoothed, self._level.start(), recent, self._no_sums, since, listed, ())
 
@@ -526,24 +537,27 @@ class FoundKeys(KeyedCounts):
         have windows of both periods.
         """
         kept = self.lasting(state)
+        found_at = np.where(state.found_at[kept] == PUBLIC, PUBLIC, CARRIED)
+        fresh = replace(self.initial_state(carried=len(kept)), found_at=found_at)
         if not self.smooths:
-            return self.initial_state(carried=len(kept)), kept
+            return fresh, kept
         order = np.argsort(state.smoothed)
         some = order[np.searchsorted(state.smoothed[order], kept)]
         levels, recent, last = state.levels.select(some), state.recent[:, some], state.last[:, :, some]
         known: dict[str, Any] = {"smoothed": np.arange(len(kept)), "since": np.zeros(len(kept), np.int64)}
         known |= {"levels": levels, "recent": recent, "last": last}
-        return replace(self.initial_state(carried=len(kept)), **known), kept
+        return replace(fresh, **known), kept
 
     def lasting(self, state: FoundState) -> Integers:
-        """Return the keys, increasing, that a run that starts afresh should carry over: those that are not only noise.
+        """Return the keys, increasing, that a run that starts afresh should carry over: those that are not only noise,
+        and those on the public list.
 
         Privacy: post-processing of what was published.
         """
         found = state.found
         first = np.maximum(state.found_at[found] - self.kept, 0)
         noise = self.stddev(1) * np.sqrt(state.step - first)
-        kept: Integers = found[state.totals[found] > _STALE * noise]
+        kept: Integers = found[(state.totals[found] > _STALE * noise) | (state.found_at[found] == PUBLIC)]
         return kept
 
     def compact(self, state: FoundState) -> tuple[FoundState, Integers]:

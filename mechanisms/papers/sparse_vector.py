@@ -35,7 +35,7 @@ class AboveThreshold(HitMechanism):
 
     Accuracy:
         Over k queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss has
-        value <= threshold + alpha, where alpha = 8 (ln k + ln(2 / beta)) / epsilon, and 1 more on integers.
+        value <= threshold + alpha, where alpha = 4 ln(k / beta) / epsilon, and 1 more on integers.
 
     Attributes: see `QueryMechanism`.
 

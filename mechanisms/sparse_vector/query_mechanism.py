@@ -97,14 +97,16 @@ class HiddenThreshold:
         return DiscreteLaplace(scale) if self.integer else Laplace(scale)
 
     def accuracy(self, queries: int, beta: float) -> float:
-        """Return alpha = 4 scale (ln k + ln(2 c / beta)): every answer is right up to alpha with probability 1 - beta.
+        """Return the alpha up to which every answer is right with probability 1 - beta.
 
-        Half of alpha is for the threshold noise, half for the query noise. A discrete Laplace variable exceeds x + 1/2
-        with no more probability than a continuous one exceeds x, so integers add twice 1/2.
+        A union over queries of their noise plus the largest noise of all thresholds, of which there are no more than
+        queries: docs/proofs/sparse_vector.md, section Accuracy. A discrete Laplace variable exceeds x + 1/2 with no
+        more probability than a continuous one exceeds x, so integers add twice 1/2.
         """
-        checks.integer("queries", queries, minimum=1)
-        checks.probability("beta", beta)
-        return 4 * self.scale * (math.log(queries) + math.log(2 * self.max_hits / beta)) + (1 if self.integer else 0)
+        number = min(self.max_hits, checks.integer("queries", queries, minimum=1))
+        thresholds = math.lgamma(number + 1) + math.lgamma(0.5) - math.lgamma(number + 0.5)
+        logs = math.log(queries / (2 * checks.probability("beta", beta))) + thresholds
+        return 2 * self.scale * logs + (1 if self.integer else 0)
 
 
 def query_labels(first: int, count: int) -> NDArray[np.uint64]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.mechanism import packed_parameters
@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.gaps import IntegersOrReals
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import ComposedCurve, connect_dots, least_epsilon, losses
+from privstream.mechanisms.privacy.accounting import ComposedCurve, connect_dots, least_epsilon, losses, smallest
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     HiddenThreshold,
@@ -68,9 +68,11 @@ class PureComposition:
         B counts the true answers among `rounds` randomised responses.
         """
         largest = self.rounds * self.round_epsilon * (1 - _ROUNDING)
-        needed = np.floor((self.rounds + epsilon / self.round_epsilon) / 2)
-        likely = scipy.stats.binom.logsf(needed, self.rounds, special.expit(self.round_epsilon))
-        unlikely = scipy.stats.binom.logsf(needed, self.rounds, special.expit(-self.round_epsilon))
+        needed = np.minimum(np.floor((self.rounds + epsilon / self.round_epsilon) / 2), self.rounds)
+        with np.errstate(divide="ignore"):
+            likely, unlikely = (
+                np.log(special.bdtrc(needed, self.rounds, special.expit(sign * self.round_epsilon))) for sign in (1, -1)
+            )
         difference = np.exp(likely) - np.exp(np.minimum(epsilon + unlikely, likely))
         return np.where(epsilon >= largest, 0.0, difference)
 
@@ -83,15 +85,13 @@ class Sparse(HitMechanism):
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
         Public: the parameters, the thresholds and the number of queries. The run composes `max_hits` AboveThresholds.
-        For delta = 0 their epsilons add up. For delta > 0 the exact composition theorem is checked when the mechanism
-        is made, since the textbook's noise fails it for some large epsilon; for small epsilon it is more than is
-        needed, as `guarantee.curve` shows.
+        For delta = 0 their epsilons add up. For delta > 0 noise is the least for which the exact composition theorem
+        gives (epsilon, delta): never more than for delta = 0.
 
     Accuracy:
         Over k queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss
-        value <= threshold + alpha, where alpha = 8 c (ln k + ln(2 c / beta)) / epsilon for delta = 0 and
-        sqrt(512 c ln(1 / delta)) (ln k + ln(2 c / beta)) / epsilon otherwise, c = max_hits, and 1 more on integers.
-        delta > 0 pays only for c > 8 ln(1 / delta).
+        value <= threshold + alpha, where alpha = `accuracy(k, beta)` is 2 `noise_scale` ln(k g / (2 beta)) with
+        g = sqrt(pi) Gamma(c + 1) / Gamma(c + 1/2), about sqrt(pi c), c = max_hits, and 1 more on integers.
 
     Attributes:
         delta: in [0, 1).
@@ -100,7 +100,7 @@ class Sparse(HitMechanism):
     All other attributes are those of `QueryMechanism`.
 
     Raises:
-        ValueError: no proof covers (epsilon, delta, max_hits), beside what `QueryMechanism` refuses.
+        ValueError, TypeError: a parameter breaks its rule.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -126,12 +126,11 @@ class Sparse(HitMechanism):
         checks.probability("delta", self.delta, zero=True)
         checks.integer("max_hits", self.max_hits, minimum=1)
         self._check_queries(self.noise_scale)
-        check_composition(self.curve, self.epsilon, self.delta)
 
     @property
     def noise_scale(self) -> float:
-        """Scale of the threshold's noise (sigma in the literature); a query's is twice that."""
-        return noise_scale(self.epsilon, self.delta, self.max_hits)
+        """Scale of the threshold's noise; a query's is twice that."""
+        return noise_scale(self.epsilon, self.delta, self.max_hits, 2)
 
     @property
     @override
@@ -143,29 +142,34 @@ class Sparse(HitMechanism):
     def limits(self) -> tuple[str, ...]:
         return (f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",)
 
+    @override
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        return super()._source(noise.derive("composed exactly") if self.delta > 0 else noise)
+
     @cached_property
     @override
     def tests(self) -> HiddenThreshold:
         return HiddenThreshold(scale=self.noise_scale, max_hits=self.max_hits, integer=self.integer)
 
 
-def noise_scale(epsilon: float, delta: float, max_hits: int) -> float:
-    """Return 2 c / epsilon, or sqrt(32 c ln(1 / delta)) / epsilon for delta > 0: sigma(epsilon) in the literature."""
+@functools.lru_cache(maxsize=1024)
+def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> float:
+    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale.
+
+    For delta = 0 that is `changes` * `max_hits` / epsilon, and for delta > 0 never more.
+    """
+    pure = changes * max_hits / epsilon
     if delta == 0:
-        return 2 * max_hits / epsilon
-    return math.sqrt(32 * max_hits * math.log(1 / delta)) / epsilon
+        return pure
+
+    def private(scale: float) -> bool:
+        return PureComposition(rounds=max_hits, round_epsilon=changes / scale).delta(epsilon) <= delta
+
+    return smallest(private, pure / (_MOST_GAIN * max_hits), pure, precision=1e-9)
 
 
-def check_composition(curve: PureComposition, epsilon: float, delta: float) -> None:
-    """Check that a composition is (epsilon, delta)-DP."""
-    if curve.delta(epsilon * (1 + _ROUNDING)) > delta * (1 + _ROUNDING):
-        raise ValueError(
-            f"epsilon must be smaller for delta {delta:g} and {curve.rounds} hits: at this noise they compose to "
-            f"delta {curve.delta(epsilon):.3g} only, got {epsilon}"
-        )
-
-
-_ROOT = math.sqrt(512)
+_MOST_GAIN = 1e4  # less noise by more than this is not looked for
+_SHARE_OF_VALUES = 1 / 9  # of epsilon, as in the source for delta = 0
 
 
 class NumericAnswers(NamedTuple):
@@ -188,16 +192,13 @@ class NumericSparse(QueryRun[Progress, NumericAnswers]):
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
         Public: the parameters, the thresholds and the number of queries. A `Sparse` with 8/9 of epsilon decides which
-        queries hit (for delta > 0 with sqrt(512) / (sqrt(512) + 1) of epsilon and half of delta); the values have noise
-        of their own and cost the rest. For delta > 0 the exact composition theorem is checked for both when the
-        mechanism is made. `guarantee.curve` composes both and is tighter.
+        queries hit (for delta > 0 with half of delta); the values have noise of their own and cost the rest, both by
+        the exact composition theorem. `guarantee.curve` composes both and is tighter.
 
     Accuracy:
         Over k queries, with probability 1 - beta, each published value is within alpha of the truth, which is
-        >= threshold - alpha, and each miss is <= threshold + alpha. Here alpha = 9 c (ln k + ln(4 c / beta)) / epsilon
-        for delta = 0 and
-        (sqrt(512) + 1) sqrt(c ln(2 / delta)) max(ln k + ln(4 c / beta), sqrt(8) ln(2 c / beta)) / epsilon otherwise,
-        c = max_hits, and 1 more on integers. (The source lacks the second term of the maximum.)
+        >= threshold - alpha, and each miss is <= threshold + alpha, where alpha = `accuracy(k, beta)` is the larger of
+        that of the tests, for beta / 2, and `value_scale` ln(2 c / beta), c = max_hits, 1 more on integers.
 
     Attributes:
         delta: in [0, 1).
@@ -206,7 +207,7 @@ class NumericSparse(QueryRun[Progress, NumericAnswers]):
     All other attributes are those of `QueryMechanism`.
 
     Raises:
-        ValueError: no proof covers (epsilon, delta, max_hits), beside what `QueryMechanism` refuses.
+        ValueError, TypeError: a parameter breaks its rule.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -235,14 +236,12 @@ class NumericSparse(QueryRun[Progress, NumericAnswers]):
         checks.probability("delta", self.delta, zero=True)
         checks.integer("max_hits", self.max_hits, minimum=1)
         self._check_queries(self.value_scale)
-        check_composition(self.choice.curve, self.choice.epsilon, self.choice.delta)
-        check_composition(self._values_curve, self.epsilon - self.choice.epsilon, self.delta / 2)
 
     @cached_property
     def choice(self) -> Sparse:
         """The mechanism that decides which queries hit."""
         return Sparse(
-            epsilon=self.epsilon * (8 / 9 if self.delta == 0 else _ROOT / (_ROOT + 1)),
+            epsilon=self.epsilon * (1 - _SHARE_OF_VALUES),
             delta=self.delta / 2,
             max_hits=self.max_hits,
             threshold=self.threshold,
@@ -252,15 +251,13 @@ class NumericSparse(QueryRun[Progress, NumericAnswers]):
 
     @property
     def noise_scale(self) -> float:
-        """Scale of the threshold's noise, sigma(epsilon_1) in the literature; a query's is twice that."""
+        """Scale of the threshold's noise; a query's is twice that."""
         return self.choice.noise_scale
 
     @property
     def value_scale(self) -> float:
-        """Scale of the noise on each published value, sigma(epsilon_2) in the literature."""
-        return noise_scale(
-            self.epsilon * (2 / 9 if self.delta == 0 else 2 / (_ROOT + 1)), self.delta / 2, self.max_hits
-        )
+        """Scale of the noise on each published value."""
+        return noise_scale(self.epsilon * _SHARE_OF_VALUES, self.delta / 2, self.max_hits, 1)
 
     @property
     @override
@@ -290,6 +287,10 @@ class NumericSparse(QueryRun[Progress, NumericAnswers]):
         # Adding 0 makes one zero of the two floating-point ones.
         bound = source.derive("value").bind(query_labels(state.asked, len(gaps))[chosen], (truths + 0).view(np.int64))
         return after, NumericAnswers(hits, truths + self._value_law.draw(source.derive("value noise"), bound))
+
+    @override
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        return super()._source(noise.derive("composed exactly") if self.delta > 0 else noise)
 
     @property
     def _values_curve(self) -> PureComposition:

@@ -18,6 +18,7 @@ from privstream.pipelines.accounts.entries import BOUNDS, Entry
 from privstream.pipelines.accounts.ledger import DEFAULT_DATASET, ENDING, Ledger, is_database
 from privstream.pipelines.accounts.run_identity import RunIdentity
 from privstream.pipelines.accounts.spending import Limit, check_limit
+from privstream.pipelines.terminal import NOTE
 from privstream.transforms.events.times import TimeForm, read_micros
 
 NONE = "none"
@@ -26,6 +27,7 @@ NONE = "none"
 FORM = "postgresql://user@host:port/database/table"
 CHAINED = "the {:,} lines before were written without a chain: from now on a change of them is found"
 KNOWN = "another ledger has runs about these data, which a total must have, too: --ledger"
+ELSEWHERE = "these data are in this ledger as data set {}, too, whose total is without this run"
 NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
 
 
@@ -126,7 +128,8 @@ class Account:
         )
         ledger = Ledger(self.path)
         write = ledger.foresee if arguments.dry_run else ledger.append
-        receipt = write(entry, partial(self._accept, entry))
+        named: set[str] = set()
+        receipt = write(entry, partial(self._accept, entry, named))
         how = (
             "a repetition, which costs nothing more"
             if receipt.repeats
@@ -137,13 +140,20 @@ class Account:
             lines[0] += " (foreseen, not recorded)"
         if receipt.line == 1:
             lines += [NEW, *_others(self.path, arguments, entry)]
+        if named:
+            others = ", ".join(map(repr, sorted(named)))
+            lines.append(
+                f"{NOTE}these data are in this ledger as data set {others}, too, whose total is without this run"
+            )
         if receipt.unchained:
             lines.append(CHAINED.format(receipt.unchained))
         mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}
         return Charge("\n".join(lines), mark)
 
-    def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:
-        """Refuse what the limit of this run does not allow."""
+    def _accept(self, entry: Entry, named: set[str], earlier: Sequence[Entry]) -> None:
+        """Refuse what the limit of this run does not allow, and add other names that its data have to `named`."""
+        same = {one.dataset for one in earlier if one.data == entry.data}
+        named |= same if entry.dataset not in same else set()
         if self.limit is not None:
             check_limit(self.limit, entry, earlier)
 

@@ -46,6 +46,7 @@ class FileAudit(AuditCommand):
             ValueError, TypeError: a parameter of the file cannot be used; the message names it.
         """
         given = dict(self.promise.number("parameters"))
+        given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
         streams = given.get(STREAMS) is not None or given.get("stream_field") is not None
         options = arguments_of(self.spec, given, streams=streams)
         method = self.promise.maybe("accuracy", METHOD)

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,13 +14,15 @@ import pyarrow as pa
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import READ
 from privstream.pipelines.monitor.monitor_file import NAME
-from privstream.pipelines.monitor.yaml_file import CORE
+from privstream.pipelines.questions.input_output import as_delimiter
 from privstream.pipelines.sinks.row_files import check_destination, check_new
-from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
+from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, match_files
 from privstream.pipelines.sources.json_events import parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.yaml_file import CORE
 
 DEFAULT = "monitor.yaml"
 MOST_FIELDS, LONGEST_NAME = 200, 64
@@ -55,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="INPUT", help="events: a path, a folder or a glob, .avro .parquet .jsonl .csv")
     parser.add_argument("--output", metavar="PATH", default=DEFAULT, help=f"a new file (default: {DEFAULT}), or -")
     parser.add_argument("--input_format", choices=READ, help="default: by the ending of the name")
+    parser.add_argument("--encoding", metavar="NAME", help="of CSV and JSON lines, such as windows-1252")
+    parser.add_argument("--delimiter", metavar="NAME", help="of CSV, where the first line does not show it")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -64,10 +69,10 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if not to_terminal:
             check_destination(arguments.output)
             check_new(arguments.output)
-        fields = _fields(match_files(arguments.input, arguments.input_format)[0])
+        fields = _fields(match_files(arguments.input, arguments.input_format)[0], _form(arguments))
     except (InputFileError, ValueError, OSError) as error:
         raise UsageError(str(error).replace("; --overwrite replaces it", "").replace("--input ", "INPUT ")) from error
-    text = "\n".join(_lines(arguments.input, fields)) + "\n"
+    text = "\n".join(_lines(arguments, fields)) + "\n"
     if to_terminal:
         print(printable(text), end="")
         return
@@ -76,17 +81,27 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     say(f"{arguments.output}: look at what says {GUESS}, fill in what says {FILL_IN}, then: {next_step}")
 
 
-def _fields(file: EventFile) -> list[Field]:
+def _form(arguments: argparse.Namespace) -> TextForm:
+    """Return how files of text are written.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    fields = FieldMapping(encoding=arguments.encoding or UTF_8, delimiter=as_delimiter(arguments.delimiter))
+    return replace(fields.text, names=())
+
+
+def _fields(file: EventFile, form: TextForm) -> list[Field]:
     """Return the fields of a file, by its header or schema; of JSON lines, by the keys of the first line.
 
     Raises:
         InputFileError: the file has none, or its first line has what is no name, and is not quoted.
     """
-    schema = FORMATS[file.format].schema(file.path)
+    schema = FORMATS[file.format].schema(file.path, form)
     if schema is not None:
         found = [Field(field.name, None if file.format == "csv" else field.type) for field in schema]
     else:
-        found = [Field(name, None) for name in _first_keys(file)] if file.format == "jsonl" else []
+        found = [Field(name, None) for name in _first_keys(file, form.encoding)] if file.format == "jsonl" else []
     if not found:
         raise InputFileError(f"INPUT must have fields: {file.path} has none")
     names = [field.name for field in found]
@@ -100,15 +115,15 @@ def _fields(file: EventFile) -> list[Field]:
     return found
 
 
-def _first_keys(file: EventFile) -> list[str]:
+def _first_keys(file: EventFile, encoding: str) -> list[str]:
     """Return the keys of the first line of JSON."""
-    for lines in read_lines(file.path, "utf-8"):
+    for lines in read_lines(file.path, encoding):
         row = None if isinstance(lines, Damage) or not len(lines.texts) else parse_line(lines.texts[0])
         return [] if row is None else list(row)
     return []
 
 
-def _lines(path: str, fields: Sequence[Field]) -> Iterator[str]:
+def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[str]:
     """Yield the lines of the monitor."""
     guessed: dict[str, str] = {}
     for kind in WORDS:
@@ -119,10 +134,14 @@ def _lines(path: str, fields: Sequence[Field]) -> Iterator[str]:
     yield f"#   {', '.join(_yaml(field.name) for field in fields)}"
     yield f"# {GUESS} was guessed from these names and their types; no value was looked at. {FILL_IN} must be replaced."
     yield "data:"
-    yield f"  input: {_yaml(path)}"
+    yield f"  input: {_yaml(arguments.input)}"
+    for name in ("input_format", "encoding", "delimiter"):
+        if (given := getattr(arguments, name)) is not None:
+            yield f"  {name}: {_yaml(given)}"
     for kind, means in MEANS.items():
         mark = GUESS if kind in guessed else "the field"
         yield f"  {kind}: {_yaml(guessed.get(kind, FILL_IN))}  # {mark}: {means}"
+    yield '  # where texts need them: time_zone: Europe/Berlin, time_format: "%d.%m.%Y %H:%M", decimal: ",", trim: true'
     yield f"window: 1d  # {GUESS}: answers are about windows of this length"
     yield f"start: {FILL_IN}  # of the first window, such as 2026-01-01"
     yield f"end: {FILL_IN}  # of the last window, such as 2026-02-01"

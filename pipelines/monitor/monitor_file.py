@@ -14,18 +14,20 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import OF_FILES, in_python, options
+from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.monitor.yaml_file import Document, Path, meant, read_document
 from privstream.pipelines.option_checks import check_numbers, check_texts
-from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.questions.catalogue import COUNTS, QUESTIONS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.options import UNIT, options_of
-from privstream.pipelines.questions.public_lists import moment
-from privstream.pipelines.questions.readings import by_clocks
+from privstream.pipelines.questions.readings import by_clocks, settle_counts
 from privstream.pipelines.questions.run import given_to, settled
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.yaml_file import Document, Path, meant, read_document
+from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
+from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("user", "item", "time", "stream", "value")
@@ -80,6 +82,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "largest": ("of", "largest"),
 }
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
+
+REMEMBERS = {"forget": False}
+"""What is settled of counts of items that stay found."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -286,7 +291,7 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     unit = given.get(UNIT, document.content.get(UNIT, arguments[UNIT].default if UNIT in arguments else None))
     shared = [key for key in SHARED if key in own and not (unit == "event" and key in OF_A_PERSON)]
     options = {key: document.content[key] for key in shared if key in document.content}
-    options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data and (key != "decimal" or spec.value)}
+    options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data}
     options |= _conditions(document, keys)
     for field in FIELDS:
         if field != "item" and field in known:
@@ -297,6 +302,8 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
+    if named := _named_in_alerts(document, name, spec, options):
+        options["public_items"] = named
     try:
         read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
@@ -308,6 +315,55 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
         read.end = _end(document, read)
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
+
+
+def _named_in_alerts(
+    document: Document, question: str, spec: QuestionSpec, options: Mapping[str, Any]
+) -> list[str] | None:
+    """Return the public items of a question that counts items which stay found, with those that views of alerts name.
+
+    The file is public, and so are these items: they are published in every window. None where no view names any that
+    is not on the list, or where no item can be public beside those that are found. What is wrong with a view is told
+    when views are read, and with a list when options are.
+    """
+    if spec is not COUNTS or settle_counts(options) != REMEMBERS or options.get("top") is not None:
+        return None
+    columns, given = options.get("item_field") or "item", options.get("public_items")
+    try:
+        number = len(columns if isinstance(columns, list) else column_names(str(columns)))
+        listed = Domain.from_file(given).texts.to_pylist() if isinstance(given, str) else [*map(str, given or ())]
+    except (ValueError, TypeError):
+        return None
+    named = [_listed(view.get("item"), number) for view in _alerts_of(document.content.get(VIEWS), question)]
+    more = [text for text in dict.fromkeys(named) if text is not None and text not in listed]
+    return [*listed, *more] if more else None
+
+
+def _alerts_of(views: Any, question: str) -> list[Mapping[str, Any]]:
+    """Return the views of alerts about items of a question: of its counts, or of sums or ratios that are made of them.
+
+    An item of other views, such as a total, is no item of the question.
+    """
+    given = views if isinstance(views, Mapping) else {}
+    known = {name: view for name, view in given.items() if isinstance(view, Mapping)}
+
+    def about(view: Mapping[str, Any], seen: frozenset[str]) -> bool:
+        pair = view.get("ratio")
+        names = [view.get("of"), *(pair if isinstance(pair, list) else ())]
+        sources = {name for name in names if isinstance(name, str)} - seen
+        return question in sources or any(
+            about(known[name], seen | {name}) for name in sources if {"over", "ratio"} & {*known.get(name, ())}
+        )
+
+    return [view for view in known.values() if {"above", "below"} & {*view} and about(view, frozenset())]
+
+
+def _listed(item: Any, columns: int) -> str | None:
+    """Return the item that a view names as it stands on a list; None if it cannot be one of so many columns."""
+    parts = [str(part) for part in (item if isinstance(item, list) else [item]) if isinstance(part, str | int)]
+    if len(parts) != columns or not all(parts) or any(set(part) & {"\n", "\r"} for part in parts):
+        return None
+    return parts[0] if columns == 1 else ",".join('"{}"'.format(part.replace('"', '""')) for part in parts)
 
 
 def _end(document: Document, options: argparse.Namespace) -> str:

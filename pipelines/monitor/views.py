@@ -13,11 +13,11 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
-from privstream.pipelines.monitor.yaml_file import Document
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.sinks.row_files import with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
+from privstream.pipelines.yaml_file import Document
 from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.item_columns import column_names, join_item, split_item

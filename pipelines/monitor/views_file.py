@@ -11,9 +11,9 @@ from typing import Any
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import KINDS, NAME, VIEWS, MonitorFile
 from privstream.pipelines.monitor.views import Alerts, Largest, Ratios, Risers, Sums, Totals, View, item_of
-from privstream.pipelines.monitor.yaml_file import Document, meant
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
+from privstream.pipelines.yaml_file import Document, meant
 
 
 def read_views(monitor: MonitorFile) -> tuple[View, ...]:

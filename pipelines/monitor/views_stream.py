@@ -18,7 +18,16 @@ from privstream.pipelines.monitor.views import Table, View, Watch
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import REPORTED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clocked import ONE_KEY, SingleSteps, WithClock, join_parts, parts_of, stepped
+from privstream.transforms.timing.clocked import (
+    ONE_KEY,
+    SEGMENT_BYTES,
+    SingleSteps,
+    WithClock,
+    join_parts,
+    parts_of,
+    stepped,
+)
+from privstream.transforms.timing.keyed_state import Cells, Decoded
 from privstream.transforms.timing.on_time import digest
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -203,18 +212,27 @@ class _Follow(SingleSteps, state="monitor_view"):
 
     @override
     def encode(self, state: _Remembered) -> list[bytes]:
-        parts = (
-            (name.encode(), self.coders[name].encode(row))
-            for name, of_windows in state.rows.items()
-            for each in of_windows.values()
-            for row in each
-        )
-        return [self._segment(state, join_parts(parts))]
+        found, some, size = [], [], 0
+        for name, of_windows in state.rows.items():
+            for each in of_windows.values():
+                some.append(join_parts((name.encode(), self.coders[name].encode(row)) for row in each))
+                size += len(some[-1])
+                if size >= SEGMENT_BYTES:
+                    found.append(self._segment(state, b"".join(some)))
+                    some, size = [], 0
+        return [*found, self._segment(state, b"".join(some))]
 
     @override
     def changes(self, first: int, last: int, batches: Mapping[int, list[bytes]], state: _Remembered) -> list[bytes]:
         some = [batch for each in batches.values() for batch in each] if any(self.back.values()) else []
         return [self._segment(state, b"".join(some))]
+
+    @override
+    def _end(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
+        """Stop at the last window with rows, now that the input has ended."""
+        last = max(decoded.records, default=decoded.progress.handled)
+        decoded.progress = replace(decoded.progress, last=last)
+        self.keys.close(key, decoded, cells)
 
     def _segment(self, state: _Remembered, rows: bytes) -> bytes:
         """Encode a part of the log."""

@@ -15,9 +15,9 @@ from privstream.pipelines.console import clock
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
-from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
+from privstream.transforms.events.times import TimeForm, read_micros
 
 FORMATS = ("png", "svg")
 MOST_RENEWALS = 100
@@ -143,11 +143,12 @@ class Given:
         if not self.rows or not isinstance(every, float) or every <= 0 or not isinstance(start, str):
             return ()
         try:
-            first = round(moment("start", start, self.clocks.zone) * 1e6)
+            first = read_micros("start", start, TimeForm(unit="s", zone=self.clocks.zone))
         except ValueError:
             return ()
         last = max(row.window_end.micros for row in self.rows)
-        return range(first, last, max(round(every * 1e6), (last - first) // MOST_RENEWALS, 1))[1:]
+        found = range(first, last, max(1, round(every * 1e6)))[1:]
+        return found if len(found) <= MOST_RENEWALS else ()
 
     @property
     def of_windows(self) -> bool:

@@ -1,1 +1,1 @@
-"""The questions that people ask: each in a room of its own, described once."""
+"""The questions that people ask, each described once."""

@@ -63,12 +63,14 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         null=tuple(arguments.null or ()),
         trim=bool(arguments.trim),
         encoding=arguments.encoding or "utf-8",
-        delimiter=TAB if arguments.delimiter == "tab" else arguments.delimiter,
+        delimiter=as_delimiter(arguments.delimiter),
         where=getattr(arguments, "where", None),
     )
 
 
-TAB = "\t"
+def as_delimiter(given: str | None) -> str | None:
+    """Return what separates fields, which an option may name by a word."""
+    return "\t" if given == "tab" else given
 
 
 def _asks_for_items(spec: QuestionSpec, arguments: argparse.Namespace) -> bool:
@@ -83,7 +85,7 @@ def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
         raise ValueError("value_field must not be empty")
     if spec.value and (not spec.values_with or getattr(arguments, spec.values_with) is not None):
         return DEFAULT_VALUE if field is None else str(field)
-    for option in ("value_field", "decimal", "value_unit"):
+    for option in ("value_field", "value_unit"):  # numbers with a comma may be those of a filter
         if getattr(arguments, option, None) is not None:
             raise ValueError(f"{spec.values_with} must be given with {option}")
     return ""

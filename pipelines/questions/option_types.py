@@ -219,12 +219,12 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         "TIME",
         str,
         float | str,
-        f"{LISTS}.moment",
+        "local_time.moment",
         python="in seconds since 1970 UTC",
         shell="ISO 8601 or seconds since 1970 UTC",
     ),
     "Path": OptionType("PATH", str, str),
-    "Domain": OptionType(
+    "Items": OptionType(
         "PATH",
         str,
         str | list[str],

@@ -36,7 +36,7 @@ GROUP_OF: Mapping[str, str] = {
         ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
     ),
     **dict.fromkeys((STREAMS_PER_PERSON, "visits_per_person", "separator"), LIMITS),
-    **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
+    **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }
 """Under which heading of a help page an option stands; all others are about the answers."""
@@ -132,6 +132,13 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     )
 
 
+WORKERS = Option(
+    "workers",
+    "int",
+    "processes that share the work, for files on the FnApiRunner; the rows are the same for any number (default: one "
+    "for each 64 MiB of input, and at most one for each processor)",
+)
+
 LEDGER_ENDING = ".ledger.jsonl"
 DEFAULT_DATASET = "default"
 
@@ -200,6 +207,7 @@ def add_files(
             "read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
             "recorded or spent. The numbers are exact: guard them like the input",
         ),
+        WORKERS,
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,
@@ -212,7 +220,7 @@ def add_files(
         help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
         "times",
     )
-    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=bool(value), whole=whole)
+    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), whole=whole)
     complete, covered = "are", "a query needs no time"
     if events:
         complete = "is"
@@ -259,7 +267,7 @@ def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None
         Option("time_field", "str", "field with the time", "time"),
         WHERE,
     )
-    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), values=False, whole=False)
+    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), whole=False)
 
 
 def _add_all(group: argparse._ActionsContainer, *options: Option) -> None:
@@ -274,7 +282,7 @@ NOT_GUESSED = (
 )
 
 
-def _add_forms(forms: argparse._ActionsContainer, *, values: bool, whole: bool) -> None:
+def _add_forms(forms: argparse._ActionsContainer, *, whole: bool) -> None:
     """Add: how files are written, and the times and numbers in them."""
     _add_all(
         forms,
@@ -299,10 +307,11 @@ def _add_forms(forms: argparse._ActionsContainer, *, values: bool, whole: bool) 
             "--end without an offset are by them, too. Such times are refused without it",
         ),
     )
-    if values:
-        text = "what stands before decimals in numbers that are text; the other one, a space or an apostrophe may "
-        text += "stand between thousands (default: a point, and nothing between thousands)"
-        forms.add_argument("--decimal", choices=(".", ","), metavar="SIGN", help=text)
+    text = (
+        "what stands before decimals in numbers that are text, values and those that --where reads; the other one, a "
+    )
+    text += "space or an apostrophe may stand between thousands (default: a point, and nothing between thousands)"
+    forms.add_argument("--decimal", choices=(".", ","), metavar="SIGN", help=text)
     if whole:
         text = "values are rounded to whole numbers of this unit, and limits and sums are in it: 0.01 makes cents of "
         add_option(forms, Option("value_unit", "float", f"{text}euros (default: 1)"))

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from datetime import date
 from functools import cache
 from typing import Any
 
@@ -21,22 +20,10 @@ from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import listed_item
-from privstream.transforms.events.times import TIME_TEXT, TimeForm, read_micros
-from privstream.transforms.timing.steps import MICROS
 
 FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
 FAR = 2**40
 """A threshold that noise does not meet."""
-
-
-def moment(name: str, value: Any, zone: str = "UTC") -> float:
-    """Return seconds since 1970 UTC."""
-    if isinstance(value, date):
-        raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
-    try:
-        return read_micros(name, value, TimeForm(unit="s", zone=zone)) / MICROS
-    except ValueError as error:
-        raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not
 
 
 def domain(name: str, value: Any) -> Domain:

@@ -25,7 +25,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: without dashes.
-        type: as in a signature, such as "int" or "Domain"; see `option_types`.
+        type: as in a signature, such as "int" or "Items"; see `option_types`.
         text: what it is.
         default: REQUIRED if there is none.
         choices: the values that it may have, if these are listed.

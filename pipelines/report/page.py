@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -12,10 +13,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.report.cost import DataSetCost
+from privstream.pipelines.report.result import Result
+from privstream.pipelines.report.section import words_of
 from privstream.pipelines.report.sign_off import SignOff
 from privstream.pipelines.terminal import printable
 
-ROOM = "privstream.pipelines.report"
+PACKAGE = "privstream.pipelines.report"
+NOTEBOOK_PICTURES, NOTEBOOK_ROWS = 3, 20
+"""What a cell of a notebook shows: pictures of so many streams, and so many rows."""
 
 
 def render(
@@ -59,13 +64,25 @@ def render(
     )
 
 
-def templates(*rooms: str) -> Environment:
-    """Return what fills templates of this room and of others: it escapes every value.
+def in_notebook(result: Result) -> str:
+    """Return a result as a cell of a notebook shows it: its picture, its first rows, and what is guaranteed.
+
+    It has no script, and like every page nothing exact.
+    """
+    one = words_of(result, None)
+    streams = dict.fromkeys(getattr(row, "stream", "") for row in result.rows)
+    drawn = [result.picture(stream or None) for stream in itertools.islice(streams, NOTEBOOK_PICTURES)]
+    images = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in drawn]
+    return templates().get_template("notebook.html").render(one=one, images=images, rows=one["rows"][:NOTEBOOK_ROWS])
+
+
+def templates(*packages: str) -> Environment:
+    """Return what fills templates of this package and of others: it escapes every value.
 
     Characters that cannot be seen (of control, or changes of direction) are written out.
     """
     return Environment(
-        loader=FunctionLoader(lambda name: _found(name, (*rooms, ROOM))),
+        loader=FunctionLoader(lambda name: _found(name, (*packages, PACKAGE))),
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,
@@ -74,14 +91,14 @@ def templates(*rooms: str) -> Environment:
     )
 
 
-def text_file(name: str, room: str = ROOM) -> str:
-    """Return a file of a room."""
-    return (files(room) / name).read_text(encoding="utf-8")
+def text_file(name: str, package: str = PACKAGE) -> str:
+    """Return a file of a package."""
+    return (files(package) / name).read_text(encoding="utf-8")
 
 
-def _found(name: str, rooms: Sequence[str]) -> str | None:
-    """Return the first file of that name in rooms."""
-    return next((text_file(name, room) for room in rooms if (files(room) / name).is_file()), None)
+def _found(name: str, packages: Sequence[str]) -> str | None:
+    """Return the first file of that name in packages."""
+    return next((text_file(name, package) for package in packages if (files(package) / name).is_file()), None)
 
 
 def _shown(value: Any) -> Any:

@@ -16,7 +16,7 @@ from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import Result, monitor_promise, output_of, read_result, results_of
+from privstream.pipelines.report.result import Result, ledger_of, monitor_promise, output_of, read_result, results_of
 from privstream.pipelines.report.section import section
 from privstream.pipelines.report.sign_off import ENDING as SIGNED
 from privstream.pipelines.report.sign_off import SignOff, check_names
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         check_destination(arguments.output)
         check_names(arguments.sign_off, arguments.purpose, arguments.truth)
         if arguments.docs is not None and not re.fullmatch(r"https?://\S+", arguments.docs):
-            raise ValueError(f"--docs must be an address such as https://example.org/privstream, got {arguments.docs}")
+            raise ValueError(f"--docs must be an address such as https://localhost/privstream, got {arguments.docs}")
         page, signed = _page(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
@@ -93,7 +93,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 def _page(arguments: argparse.Namespace) -> tuple[str, SignOff | None]:
     """Return the page, and what is signed of it."""
     render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
-    accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
+    named = {ledger_of(path) for path in arguments.results}  # a page of one monitor needs no option
+    ledger = arguments.ledger or (named.pop() if len(named) == 1 and arguments.noise_key_file is None else None)
+    accounts = Accounts.of(ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
         given = [output_of(path) for path in arguments.results]
         paths = [path for one in given for path in results_of(one)]

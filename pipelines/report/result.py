@@ -13,8 +13,8 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.accounts.ledger import ENDING, is_database
 from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
-from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -24,6 +24,7 @@ from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.pipelines.stores import check_store
+from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import rows as row_types
 from privstream.transforms.events.item_columns import column_names
 
@@ -96,6 +97,11 @@ class Result:
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
         return f"<{self.spec.title}: {len(self.rows):,} rows, {budget}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows where the result is the last value of a cell."""
+        html: str = loaded("report.page.in_notebook")(self)
+        return html
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Hand the table to whatever reads Arrow's C stream."""
@@ -226,6 +232,17 @@ def output_of(path: str) -> str:
     if not isinstance(folder, str) or not folder:
         raise document.error(("output",), "must be given, with a folder")
     return folder
+
+
+def ledger_of(path: str) -> str | None:
+    """Return the ledger that the file of a monitor names, or the one beside its noise key, if it is there."""
+    if not path.endswith(MONITOR_FILES):
+        return None
+    document = read_document(path)
+    ledger, key = document.at(("ledger",)), document.at(("noise_key_file",))
+    if ledger is None and key is not None:
+        ledger = f"{key}{ENDING}"
+    return ledger if isinstance(ledger, str) and (is_database(ledger) or os.path.exists(ledger)) else None
 
 
 def monitor_promise(path: str) -> Promise | None:

@@ -294,7 +294,14 @@ def _parameters(result: Result) -> list[tuple[str, str]]:
     durations = {
         name for name, each in result.spec.signature.arguments.items() if {"Seconds", "Length"} & set(each.types)
     }
-    return [(name, _option(value, duration=name in durations)) for name, value in shown.items()]
+    return [
+        (name, value if name in NO_PATHS else _option(value, duration=name in durations))
+        for name, value in shown.items()
+    ]
+
+
+NO_PATHS = ("time_zone", "where")
+"""Options whose texts may have a slash."""
 
 
 def _option(value: Any, *, duration: bool) -> str:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from privstream.pipelines.report.page import ROOM as REPORT
+from privstream.pipelines.report.page import PACKAGE as REPORT
 from privstream.pipelines.report.page import text_file
-from privstream.pipelines.serve.page import ROOM, BusyError, Page
+from privstream.pipelines.serve.page import PACKAGE, BusyError, Page
 from privstream.pipelines.terminal import say
 
 LEAST_LETTERS = 16
@@ -227,9 +227,9 @@ class App:
 
     def _static(self, path: str) -> Answer | None:
         """Return a script or a style sheet, None if it is something else."""
-        room = ROOM if path in STATIC else REPORT
+        package = PACKAGE if path in STATIC else REPORT
         kind = STATIC.get(path) or SHARED.get(path)
-        return None if kind is None else Answer(OK, kind, text_file(path[1:], room))
+        return None if kind is None else Answer(OK, kind, text_file(path[1:], package))
 
     def _piece(self, path: str) -> Answer:
         """Return a piece of the page."""

@@ -131,7 +131,7 @@ def _is_whole(row: Any, field: str) -> bool:
 
 def _between(value: Any, lower: Any, upper: Any, *, whole: bool) -> str:
     """Return a value with its interval; `whole`: rounded to whole numbers."""
-    texts = [f"{number:,.0f}" if whole and number is not None else cell(number) for number in (value, lower, upper)]
+    texts = [f"{round(number):,}" if whole and number is not None else cell(number) for number in (value, lower, upper)]
     return f"{texts[0]} (between {texts[1]} and {texts[2]})"
 
 
@@ -207,7 +207,7 @@ def _count_error(result: Result) -> int | None:
     return found if isinstance(found, int) and "error_bound" not in result.row_type._fields else None
 
 
-ROOM = "privstream.pipelines.serve"
+PACKAGE = "privstream.pipelines.serve"
 MOST_PICTURES = 6
 PATIENCE_SECONDS = 0.2
 NOT_IN_LEDGER = "The ledger of this page has no run that promises what this result does."
@@ -240,7 +240,7 @@ class Page:
     ) -> None:
         self._folder, self._accounts, self._limit, self._health = folder, accounts, limit, health
         self._version = version
-        self._templates = templates(ROOM)
+        self._templates = templates(PACKAGE)
         self._made: dict[tuple[str, ...], tuple[str, str]] = {}
         self._drawing, self._adding = threading.Lock(), threading.Lock()
 

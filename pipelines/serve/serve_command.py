@@ -14,7 +14,7 @@ from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import output_of
+from privstream.pipelines.report.result import ledger_of, output_of
 from privstream.pipelines.serve.app import Access, is_loopback, read_token
 from privstream.pipelines.serve.folder import Health, WatchedFolder
 from privstream.pipelines.terminal import say
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
+        arguments.ledger = arguments.ledger or ledger_of(arguments.folder)
         arguments.folder = output_of(arguments.folder)
         server = _server(arguments)
     except (ValueError, TypeError, OverflowError) as error:

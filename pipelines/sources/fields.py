@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,6 +11,7 @@ from privstream.mechanisms.checks import integer, one_of, positive
 from privstream.pipelines.locations import TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
+from privstream.transforms.events.event_columns import is_text
 from privstream.transforms.events.filters import NUMBER, TEXT, TRUTH, Filter
 from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.events.local_times import check_form, has_zone, zone_clock
@@ -342,19 +343,3 @@ def _check_delimiter(text: str) -> None:
     plain = len(text) == 1 and text.isascii() and not text.isalnum() and text not in '"\r\n \0'
     if not plain:
         raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {text!r}")
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a column's values are text, or bytes that may be UTF-8."""
-    if types.is_dictionary(kind):
-        return is_text(kind.value_type)
-    tests: tuple[Callable[[pa.DataType], bool], ...] = (
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_binary_view,
-        types.is_fixed_size_binary,
-    )
-    return any(test(kind) for test in tests)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from privstream.pipelines.sources.fields import is_text
+from privstream.transforms.events.event_columns import is_text
 
 FRAMES = "have __arrow_c_stream__, as those of pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB have"
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")

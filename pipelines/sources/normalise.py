@@ -10,18 +10,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.pipelines.sources.event_files import RawEvents
-from privstream.pipelines.sources.fields import FieldMapping, content_of, is_text
+from privstream.pipelines.sources.fields import FieldMapping, content_of
 from privstream.transforms.events.broken_rule import ENCODING, FINITE, LONG, MISSING, RANGE, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import (
     LONGEST_TEXT,
     TEXT_PER_BATCH,
     decoded_lengths,
+    is_text,
     text_column,
     unchecked_text,
     value_column,
     value_of,
 )
-from privstream.transforms.events.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, of_filter, read_as, wrong_kind
+from privstream.transforms.events.filters import (
+    KINDS,
+    NUMBER,
+    TEXT,
+    Filter,
+    column_of_kind,
+    read_as,
+    with_nulls,
+    wrong_kind,
+)
 from privstream.transforms.events.item_columns import join_columns
 from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
@@ -47,7 +57,6 @@ NO_NUMBER = "-"
 OF_READING = ": "
 """Stands in the name of a counter between the reading that it is about, of several, and what it counts."""
 
-TRUTHS = pa.array(["true", "false"])
 ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
 """Kinds of Python values that may stand together in a column."""
 
@@ -169,22 +178,9 @@ class Normaliser:
         column = _of_one_kind(values)
         if column is None or (kind == TEXT and pa.types.is_floating(column.type)):
             return _one_by_one(list(values), pa.bool_() if kind is None else KINDS[kind], self._reader(name, kind))
-        if kind == NUMBER:
-            plain = _with_points(self.clean.column(column), self.fields.decimal)
-            found, marks = _with_nulls(*value_column(plain, whole=False))
-        elif is_text(column.type) or kind == TEXT:
-            found, marks = _with_nulls(*text_column("where", self.clean.column(column)))
-        else:
-            return (column if kind == TRUTH else column.is_valid()), []
-        if kind is None:
-            return found.is_valid(), []
-        marks = [(mask, of_filter(name, kind, rule)) for mask, rule in marks]
-        if kind != TRUTH:
-            return found, marks
-        lower = pc.utf8_lower(found)
-        neither = ~np.asarray(pc.fill_null(pc.is_in(lower, TRUTHS), True).to_numpy(zero_copy_only=False), np.bool_)
-        neither &= found.is_valid().to_numpy(zero_copy_only=False)
-        return pc.equal(lower, "true"), [*marks, (neither, wrong_kind(name, TRUTH))]
+        if kind in (NUMBER, TEXT) or is_text(column.type):
+            column = self.clean.column(column)
+        return column_of_kind(name, kind, _with_points(column, self.fields.decimal) if kind == NUMBER else column)
 
     def _reader(self, name: str, kind: str | None) -> Callable[[Any], Any]:
         """Return what reads a single value as the filter does."""
@@ -231,7 +227,7 @@ class Normaliser:
             numbers, marks = value_column(_with_points(text, self.fields.decimal), whole=False)
         if not self.fields.optional_value:
             return numbers, marks
-        return _with_nulls(numbers, marks)
+        return with_nulls(numbers, marks)
 
     def _number(self, value: Any) -> float:
         """Read a single value."""
@@ -295,15 +291,6 @@ def pieces(events: RawEvents) -> Iterator[RawEvents]:
         last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
         yield events.slice(first, last)
         first = last
-
-
-def _with_nulls(column: pa.Array, marks: Marks) -> tuple[pa.Array, Marks]:
-    """Return a column with null where a value is missing, which then breaks no rule."""
-    missing = np.zeros(len(column), np.bool_)
-    for mask, rule in marks:
-        missing |= mask & rule.code.endswith(f"_{MISSING}")
-    others = [(mask & ~missing, rule) for mask, rule in marks if not rule.code.endswith(f"_{MISSING}")]
-    return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
 
 
 def _of_one_kind(values: pa.Array | list[Any]) -> pa.Array | None:

@@ -12,9 +12,9 @@ from typing import Any
 from privstream.mechanisms.limits.suggested_limits import ENOUGH_ERROR, ENOUGH_FOUND, LARGEST_EPSILON
 from privstream.pipelines.accounts.ledger import DEFAULT_DATASET
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.local_time import moment
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.plan_command import rounded_up
-from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.questions.spec import loaded

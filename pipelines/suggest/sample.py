@@ -19,8 +19,8 @@ from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS
 from privstream.mechanisms.limits.sample import TOP, Kept, Sample, Shown
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.console import show
+from privstream.pipelines.local_time import moment
 from privstream.pipelines.questions.input_output import reader
-from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.runners import launch
 from privstream.pipelines.terminal import say

@@ -70,6 +70,7 @@ ADDED: Mapping[str, Option] = {
             "value",
         ),
         Option("time_unit", "str", "unit of times that are plain numbers: s, ms, us or ns."),
+        Option("time_zone", "str", "where the clocks are that wrote times without an offset from UTC."),
         Option("where", "str", "public condition on fields of a row that it must meet to count: status >= 500."),
         Option(
             "error_handling",
@@ -95,6 +96,8 @@ def error_output(error_handling: Any) -> str | None:
 
 
 STREAM = "stream"
+AS_IN_PYTHON = ("user_field", "time_field", "value_field", "time_unit", "time_zone", "where")
+"""Keys that are arguments of `with_fields`."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -127,8 +130,9 @@ class OnRows(beam.PTransform[Any, Any]):
         arguments = of_columns(arguments, len(items)) if len(items) > 1 else arguments
         made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
         self.row_type = with_item_columns(spec.row_type_of(made), items)
-        names = {name: added[name] for name in ("user_field", "time_field", "value_field", "time_unit", "where")}
-        self.made = made.with_fields(**names, item_field=items, stream_field=self.stream_field or "")
+        self.made = made.with_fields(
+            **{name: added[name] for name in AS_IN_PYTHON}, item_field=items, stream_field=self.stream_field or ""
+        )
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:

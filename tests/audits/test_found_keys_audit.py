@@ -137,10 +137,10 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
     return mechanism
 
 
-def states_and_rows(mechanism, counts, carried=0):
+def states_and_rows(mechanism, counts, **known):
     """Return the state and what is seen of as many keys as there are vectors of noise, all with the same counts."""
     number = len(drawn_vectors(LAW)[0])
-    state, published = mechanism.initial_state(carried=carried), []
+    state, published = mechanism.initial_state(**known), []
     for step, count in enumerate(counts, start=1):
         keys = np.arange(number if count else 0, dtype=np.uint64)
         given = KeyedStep(step=step, keys=keys, counts=np.full(len(keys), count))
@@ -149,9 +149,9 @@ def states_and_rows(mechanism, counts, carried=0):
     return state, published
 
 
-def seen(mechanism, counts):
+def seen(mechanism, counts, **known):
     """Return the step at which each key is found, 0 if it is not, and what is published of it, (steps, keys)."""
-    return read(states_and_rows(mechanism, counts)[1])
+    return read(states_and_rows(mechanism, counts, **known)[1])
 
 
 def read(published):
@@ -339,12 +339,12 @@ LEVELS = 40  # values of a published count, from -10 on
 PEOPLE = (0, 12)
 
 
-def in_two_windows(mechanism, counts):
+def in_two_windows(mechanism, counts, **known):
     """Return the law of what is seen of a key after two windows: not found, found at the first, or at the second.
 
     Shapes: (), (y_1, y_2), (y_1, y_2).
     """
-    found, values = seen(mechanism, counts)
+    found, values = seen(mechanism, counts, **known)
     places = (found * LEVELS + values[0] + 10) * LEVELS + values[1] + 10
     table = np.bincount(places, drawn_vectors(LAW)[1], 3 * LEVELS**2).reshape(3, LEVELS, LEVELS)
     return table[0].sum(), table[1], table[2]
@@ -366,7 +366,8 @@ class AfterOneWindow:
 def adaptive(laws, epsilon, first, *, adaptively):
     """Return the largest divergence that is reached from `first`: of each key, people, and whether u is among them.
 
-    Both ways. What others and u do in the second window is chosen for every outcome of the first, or once.
+    `laws`: of each key. Both ways.
+    What others and u do in the second window is chosen for every outcome of the first, or once.
     """
     left = 2 - sum(u for _, u in first)
     choices = [
@@ -377,7 +378,7 @@ def adaptive(laws, epsilon, first, *, adaptively):
     factor = math.exp(epsilon)
     gains = []
     for choice in choices:
-        keys = [AfterOneWindow(laws, a, b, (u, v)) for (a, u), (b, v) in zip(first, choice, strict=True)]
+        keys = [AfterOneWindow(law, a, b, (u, v)) for law, (a, u), (b, v) in zip(laws, first, choice, strict=True)]
         gain = np.zeros((2, len(shown), len(shown)))
         for i, j in itertools.product(range(len(shown)), repeat=2):
             one, other = keys[0][shown[i]], keys[1][shown[j]]
@@ -398,13 +399,60 @@ def test_a_person_who_contributes_by_what_was_seen_of_two_keys_stays_within_both
     mechanism = made(pruned=False)
     laws = functools.cache(functools.partial(in_two_windows, mechanism))
     for epsilon in EPSILONS:
-        found = {f: adaptive(laws, epsilon, f, adaptively=True) for f in FIRST}
-        fixed = {f: adaptive(laws, epsilon, f, adaptively=False) for f in FIRST}
+        found = {f: adaptive((laws, laws), epsilon, f, adaptively=True) for f in FIRST}
+        fixed = {f: adaptive((laws, laws), epsilon, f, adaptively=False) for f in FIRST}
         most = max(found.values()), max(fixed.values())
         print(f"\nepsilon {epsilon}: found {most[0]:.5f}, fixed {most[1]:.5f}, of {promised(mechanism, epsilon):.5f}")
         assert max(found.values()) <= promised(mechanism, epsilon)
         assert all(fixed[f] <= found[f] + ROUNDING for f in FIRST)
         assert max(found.values()) > 0.5 * promised(mechanism, epsilon)
+
+
+# A public list beside keys that are found.
+
+
+def on_list(mechanism):
+    """Return how many keys are public where all of them are."""
+    return {"public": len(drawn_vectors(LAW)[0])}
+
+
+def test_a_key_of_a_public_list_costs_no_delta_for_being_found():
+    """All that is seen of it is what M gives, also of a key that nobody else has."""
+    mechanism = made(pruned=False)
+
+    def transcripts_of(counts):
+        return law_of(*seen(mechanism, counts, **on_list(mechanism)), drawn_vectors(LAW)[1])
+
+    for epsilon, (delta, pair) in worst_of(transcripts_of, neighbours(1, FEWER)).items():
+        print(f"\nepsilon {epsilon}: {delta:.5f} of {of_all_answers(epsilon, 1):.5f}, {pair}")
+        assert delta == pytest.approx(of_all_answers(epsilon, 1), abs=ROUNDING)
+
+
+def test_a_person_who_contributes_by_what_was_seen_of_a_public_key_stays_within_both_deltas():
+    """The first key is on the list, and its noise is seen at once; the other one is to be found."""
+    mechanism = made(pruned=False)
+    laws = [
+        functools.cache(functools.partial(in_two_windows, mechanism, **known)) for known in (on_list(mechanism), {})
+    ]
+    for epsilon in EPSILONS:
+        found = max(adaptive(laws, epsilon, first, adaptively=True) for first in FIRST)
+        print(f"\nepsilon {epsilon}: {found:.5f} of {promised(mechanism, epsilon):.5f}")
+        assert 0.5 * promised(mechanism, epsilon) < found <= promised(mechanism, epsilon)
+
+
+def test_noise_of_a_public_key_must_not_be_that_of_a_run_in_which_it_is_tested():
+    """Negative control: one run has published the noise of keys that nobody had; in another, without the list, u
+    contributes to the key that had most in the window before.
+    """
+    mechanism = made(pruned=False, contributions=1)
+    _, published = seen(mechanism, (0, 0, 0), **on_list(mechanism))
+    vectors, weights = drawn_vectors(LAW)
+    assert np.array_equal(published, vectors.T), "all of its noise is seen"
+    found, _ = seen(mechanism, (0, 1, 0))
+    chances = np.bincount(published[0] + LAW.reach, weights * (found > 0)) / LAW.masses
+    known, claimed = largest_of(KEYS) @ chances, of_all_answers(2.0, 1) + DELTA
+    print(f"\nseen {known:.5f}, claimed {claimed:.5f}")
+    assert known > 1.5 * claimed
 
 
 # What is carried over, and noise that has been seen.

@@ -9,7 +9,7 @@ import pytest
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
-from privstream.mechanisms.keyed_counts.found_keys import CARRIED, MOST_KEPT, NOT_FOUND
+from privstream.mechanisms.keyed_counts.found_keys import CARRIED, MOST_KEPT, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.smoothing import LocalLevel
@@ -539,6 +539,41 @@ def test_carried_keys_are_published_from_the_first_step_on_and_never_tested():
         assert sorted(label for label in noise.drawn if label[0] < 3) == [(key, step) for key in range(3)]
     assert {label[0] for label in noise.drawn} == {0, 1, 2, 7}
     compared(mechanism, stream(mechanism, 8), carried=3)
+
+
+@pytest.mark.parametrize("smooths", [True, False])
+def test_keys_of_a_public_list_are_published_in_every_window_of_every_period(smooths):
+    """Keys 0 and 1 are public, and nobody has them; 2 was carried over, and is noise; 3 is found, and stays."""
+    mechanism = made(horizon=6, smooths=smooths)
+    state, many = mechanism.initial_state(public=2, carried=1), mechanism.detection(1, 1e-9)
+    for period in range(3):
+        place = 3 if period == 0 else 2  # its number after a renewal, without the key that was noise
+        for step in range(1, 7):
+            rows = {place: (many, 0)} if step > 1 or period else {}
+            state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(period))
+            here = {0, 1, 2} | ({place} if rows else set())
+            assert set(found.keys.tolist()) == here and (found.smoothed is not None) == smooths
+            assert all(one.keys.tolist() == [3] for one in found.earlier)
+        assert state.found_at[:2].tolist() == [PUBLIC] * 2
+        assert mechanism.lasting(state).tolist() == [0, 1, place]
+        compacted, numbers = mechanism.compact(state)
+        assert numbers[:2].tolist() == [0, 1] and compacted.found_at[:2].tolist() == [PUBLIC] * 2
+        state = mechanism.restore(mechanism.snapshot(state))
+        state, numbers = mechanism.renewed(state)
+        assert state.found_at.tolist() == [PUBLIC, PUBLIC, CARRIED]
+
+
+def test_a_public_list_changes_nothing_of_other_keys():
+    """Keys behind it are found as they are without it: by the same tests, and with the same noise."""
+    mechanism = made(horizon=7, contributions=3)
+    inputs = stream(mechanism, 7)
+    plain, _ = run(mechanism, inputs)
+    state, published = mechanism.initial_state(public=2), []
+    for step, rows in enumerate(inputs, start=1):
+        state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(1))
+        published.append({place: value for place, value in rows_of(found).items() if place[1] >= 2})
+    assert published == [{place: value for place, value in rows.items() if place[1] >= 2} for rows in plain]
+    assert any(published)
 
 
 def test_keys_that_are_found_are_not_tested_again():

@@ -468,11 +468,11 @@ class TestFlags:
         assert np.array_equal(np.concatenate(parts), whole)
         live = HistogramQueries(epsilon=0.3, columns=2, horizon=600, mode="direct")
         assert tested.error(1) == tested.error(600) == live.error_bound(1, 1)
-        endless, live = (
+        unbounded, live = (
             CountedFlags(epsilon=0.3, columns=1, thresholds=(5,)),
             HistogramQueries(epsilon=0.3, columns=1, mode="direct"),
         )
-        assert endless.error(9) == live.error_bound(9, 9) < endless.error(999)
+        assert unbounded.error(9) == live.error_bound(9, 9) < unbounded.error(999)
 
     @some_quick("delta", [0.0, 1e-6])
     @pytest.mark.parametrize("kind", [ColumnFlags, CountedFlags])

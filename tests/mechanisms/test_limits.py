@@ -11,6 +11,7 @@ from privstream.mechanisms.limits.person_histograms import VALUES, WHOLE_NUMBERS
 from privstream.mechanisms.limits.suggested_limits import (
     HALF,
     LaterRun,
+    Prediction,
     best_for_sums,
     best_limit,
     best_pair,
@@ -260,6 +261,17 @@ class TestSuggestedLimits:
         assert not predicted(0.85 * least)[0].enough
         assert enough_epsilon(lambda epsilon: None, 0.1) is None
         assert enough_epsilon(predicted, 100.0) is None
+
+    def test_the_least_epsilon_is_rounded_up(self):
+        for least in np.geomspace(0.1, 50, 37):
+            found = enough_epsilon(lambda epsilon, least=least: [Prediction(0.0, float(epsilon >= least))], 0.05)
+            assert least <= found <= 1.16 * least
+            assert found == float(f"{found:.2g}")
+
+    def test_beyond_the_public_grid_noise_grows_by_the_root_of_the_limit(self):
+        last = float(WHOLE_NUMBERS[-1])
+        one, other = LaterRun(1.0, 1e-6, 13, 10).predict(np.array([last, 4 * last]), np.zeros(2), 1e5)
+        assert other.error == pytest.approx(2 * one.error, rel=1e-9)
 
     def test_sums_of_large_values_take_smaller_limits(self):
         contributions, cells = histogram_of(GRID.tally(people()), 1e-3), np.array(VALUES)

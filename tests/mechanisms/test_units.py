@@ -97,6 +97,8 @@ def test_so_many_changes_are_enough_and_no_pair_is_left_out(given):
         (HOUR, ADD, TWO_HOURS, ADD, None),
         (TWO_HOURS, ADD, HOUR, ADD, 2),
         (PrivacyUnit(what="person", window=5400 * SECOND), REPLACE, HOUR, ADD, None),
+        (TWO_HOURS, ADD, PrivacyUnit(what="person", window=3600 * SECOND, origin=1800 * SECOND), ADD, None),
+        (PrivacyUnit(what="person", window=7200 * SECOND, origin=3600 * SECOND), ADD, HOUR, ADD, 2),
         (EVENT, ADD, PERSON, ADD, None),
         (EVENT, REPLACE, ROW, ADD, 1),
         (ROW, REPLACE, EVENT, REPLACE, 2),

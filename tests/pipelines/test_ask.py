@@ -363,3 +363,9 @@ def _promise(path: Path) -> None:
         "accuracy": made.accuracy.to_dict(),
     }
     Path(f"{path}.guarantee.json").write_text(json.dumps(content))
+
+
+def test_a_dry_run_says_what_could_be_used_and_spends_nothing(key: Path, temporary: Path) -> None:
+    tried = ask("counts", searches(), **FIELDS, **RUN, noise_key_file=key, dry_run=True)
+    assert "events usable" in tried.log and "dry run: nothing was published" in tried.log
+    assert repr(tried) == "DryRun()" and not list(key.parent.glob("*.ledger.jsonl"))

@@ -13,7 +13,7 @@ from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.pictures.counts import MOST_LINES, bands, caption
-from privstream.pipelines.questions.settling import settle_counts
+from privstream.pipelines.questions.readings import settle_counts
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum

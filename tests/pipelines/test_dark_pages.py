@@ -17,7 +17,7 @@ from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.report.page import render, text_file
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import section
-from privstream.pipelines.serve.page import ROOM
+from privstream.pipelines.serve.page import PACKAGE
 
 Floats = NDArray[np.float64]
 
@@ -64,9 +64,9 @@ def test_words_of_pages_can_be_read() -> None:
         assert all(contrast(scheme[sign], scheme["paper"]) >= 3 for sign in ("alarm", "warning"))
 
 
-@pytest.mark.parametrize(("file", "room"), [("report.css", ""), ("live.css", ROOM)])
-def test_pages_name_colours_in_one_place(file: str, room: str) -> None:
-    style = text_file(file, room) if room else text_file(file)
+@pytest.mark.parametrize(("file", "package"), [("report.css", ""), ("live.css", PACKAGE)])
+def test_pages_name_colours_in_one_place(file: str, package: str) -> None:
+    style = text_file(file, package) if package else text_file(file)
     assert not re.findall(r"#[0-9a-f]{3,6}\b", re.sub(r":root \{[^}]*\}", "", style))
     for query in re.findall(r"@media ([^{]*prefers-color-scheme[^{]*) \{", style):
         assert query == "screen and (prefers-color-scheme: dark)"

@@ -25,8 +25,8 @@ from privstream.transforms.rows import HeavyHitter
 FORMATS = ("parquet", "avro", "jsonl", "csv")
 USERS, WINDOWS = 3000, 4
 SOMEBODY = re.compile(r"u\d{6}")
-ENDLESS = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--max_hits", "4", "--items_per_step", "4"]
-OPTIONS = [*ENDLESS, "--horizon", str(WINDOWS), "--method", "clock"]
+UNBOUNDED = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--max_hits", "4", "--items_per_step", "4"]
+OPTIONS = [*UNBOUNDED, "--horizon", str(WINDOWS), "--method", "clock"]
 BAD_LINE = '{"user": "u000007", "item": "secret wish", "time": "yesterday"}'
 
 
@@ -243,7 +243,7 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
 def test_there_must_be_a_horizon_or_something_instead(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert watch(city, tmp_path / "rows.jsonl", common=ENDLESS) == 2
+    assert watch(city, tmp_path / "rows.jsonl", common=UNBOUNDED) == 2
     message = "--start or --participation_cap must be given"
     assert message in capsys.readouterr().err
 
@@ -251,7 +251,7 @@ def test_there_must_be_a_horizon_or_something_instead(
 @pytest.mark.slow
 def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert watch(city, output, "--start", "2024-01-01", "--method", "clock", common=ENDLESS) == 0
+    assert watch(city, output, "--start", "2024-01-01", "--method", "clock", common=UNBOUNDED) == 0
     accuracy = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]
     later = re.search(r"rises to (\d+) in window 1,000", accuracy["sentence"])
     assert later is not None
@@ -337,7 +337,7 @@ def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_p
 @pytest.mark.slow
 def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City, tmp_path: Path) -> None:
     options = ["--start", "2024-01-01", "--epsilon", "0.01", "--method", "clock"]
-    assert watch(city, tmp_path / "rows.jsonl", *options, common=ENDLESS) == 0
+    assert watch(city, tmp_path / "rows.jsonl", *options, common=UNBOUNDED) == 0
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["made_by"] == {"command": "privstream heavy-hitters", "version": version("privstream")}
     assert promise["rows"] == {"sha256": sha256((tmp_path / "rows.jsonl").read_bytes()).hexdigest()}

@@ -303,6 +303,18 @@ def test_a_new_ledger_for_data_that_another_one_knows_is_said(capsys: pytest.Cap
     assert known not in capsys.readouterr().err
 
 
+def test_another_name_for_data_that_a_ledger_knows_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
+    assert run("2.jsonl", "--epsilon", "2", "--dataset", "shop") == 0
+    said = "NOTE: these data are in this ledger as data set 'shop', too, whose total is without this run"
+    assert said not in capsys.readouterr().err
+    assert run("3.jsonl", "--epsilon", "1", "--dataset", "shpo") == 0
+    assert capsys.readouterr().err.count(said) == 1
+    Path("a.jsonl").write_text(json.dumps({"user": "x", "item": "wish", "time": "2024-01-01T00:00:01Z"}))
+    assert run("4.jsonl", "--epsilon", "1", "--dataset", "garden") == 0
+    assert "too, whose total" not in capsys.readouterr().err
+
+
 def test_nothing_is_half_written_when_the_disk_is_full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.append(entry("one"), accept)
     before, write = Path(ledger.path).read_bytes(), os.write

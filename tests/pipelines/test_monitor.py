@@ -14,7 +14,7 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.calibration import Asked, calibrate, common_unit, rounded_down
 from privstream.pipelines.monitor.monitor_file import read_monitor
-from privstream.pipelines.monitor.yaml_file import read_document
+from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import KeyedCounts
 
 HEAD = """\

@@ -14,8 +14,8 @@ from privstream.pipelines.monitor import monitor_file
 from privstream.pipelines.monitor.monitor_file import DATA, KINDS, OF_RUN, OUTPUTS, SHARED, TOP, keys_of, read_monitor
 from privstream.pipelines.monitor.schema import schema
 from privstream.pipelines.monitor.views_file import read_views
-from privstream.pipelines.monitor.yaml_file import read_document
 from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.yaml_file import read_document
 
 FILLED = {"start": "2026-01-01", "end": "2026-02-01", "max_contributions": "30", "low": "1", "high": "60000"}
 SECRET = "anna-lives-here"
@@ -197,3 +197,14 @@ def test_the_schema_is_written_for_editors(tmp_path: Path, capsys: pytest.Captur
     assert main(["schema", "--output", str(tmp_path / "schema.json")]) == 0
     assert main(["schema"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "schema.json").read_text()) == schema()
+
+
+def test_names_in_an_old_encoding_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kauf.csv").write_bytes("Käufer^product^date\n1^a^2026-01-01\n".encode("windows-1252"))
+    assert main(["init", str(tmp_path / "kauf.csv"), "--output", "-"]) == 2
+    assert "unless --encoding names another" in capsys.readouterr().err
+    text = written(tmp_path, "kauf.csv", "--encoding", "windows-1252", "--delimiter", "^")
+    assert '  encoding: windows-1252\n  delimiter: "^"\n' in text and '#   "Käufer", product, date\n' in text
+    (tmp_path / "monitor.yaml").write_text(filled(text, user='"Käufer"'))
+    assert main(["plan", str(tmp_path / "monitor.yaml")]) == 0
+    assert main(["init", str(tmp_path / "kauf.csv"), "--output", "-", "--encoding", "hz"]) == 2

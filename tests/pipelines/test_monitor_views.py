@@ -400,8 +400,12 @@ def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path:
     ]
 
 
-def test_what_a_view_remembers_can_be_restored(tmp_path: Path, made: dict[str, Any]) -> None:
+@pytest.mark.parametrize("size", [1, views_stream.SEGMENT_BYTES])
+def test_what_a_view_remembers_can_be_restored(
+    tmp_path: Path, made: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In any window: the rows and the state after it are those of a run that has not been interrupted."""
+    monkeypatch.setattr(views_stream, "SEGMENT_BYTES", size)
     rows = found_later("a", [40, 50, 60, 70, 20, 90], 2)
     by_name, output = live(
         tmp_path, "  sums: {of: pages, over: 3h}\n  high: {of: pages, item: a, above: 55}\n", rows, made
@@ -605,3 +609,86 @@ def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: di
     for span in ("90d", "3weeks"):
         with pytest.raises(UsageError, match="over: must be a multiple of window, got"):
             answered(tmp_path, months, f"  sums: {{of: pages, over: {span}}}\n", {}, made)
+
+
+LANDS = "  lands: {question: counts, item: country, max_contributions: 4}\n"
+ON_LIST = "  low: {of: pages, item: a, below: 3}\n"
+
+
+@pytest.mark.parametrize(
+    ("questions", "views", "public"),
+    [
+        (
+            PAGES,
+            ON_LIST + "  high: {of: pages, item: b c, above: 3}\n  more: {of: pages, item: a, above: 9}\n",
+            "a|b c",
+        ),
+        (PAGES, "  high: {of: pages, item: 7, above: 3}\n", "7"),
+        (PAGES, "  sums: {of: pages, over: 3h}\n  high: {of: sums, item: a, above: 3}\n", "a"),
+        (PAGES + ERRORS, "  rate: {ratio: [errors, pages]}\n  high: {of: rate, item: a, above: 0.1}\n", "a"),
+        (SITES, '  high: {of: pages, item: [de, a"b], above: 3}\n'.replace("pages", "sites"), '"de","a""b"'),
+        (
+            PAGES.replace("4}", "4, public_items: [z, a]}"),
+            ON_LIST + "  high: {of: pages, item: b, above: 3}\n",
+            "z|a|b",
+        ),
+        (PAGES.replace("4}", "4, public_items: [a]}"), ON_LIST, "a"),
+        (PAGES.replace("4}", "4, top: 3}"), ON_LIST, None),
+        (PAGES.replace("4}", "4, forget: true}"), ON_LIST, None),
+        (PAGES.replace("4}", "4, over: start}"), ON_LIST, None),
+        (PAGES.replace("4}", "4, domain: [a, b]}"), ON_LIST, None),
+        (SITES + PAGES, "  total: {of: sites, by: country}\n  high: {of: total, item: de, above: 3}\n", None),
+        (PAGES, "  rises: {of: pages, against: 1h}\n", None),
+        (PRESENT + PAGES, "  high: {of: present, above: 3}\n", None),
+    ],
+)
+def test_items_that_alerts_name_are_public(tmp_path: Path, questions: str, views: str, public: str | None) -> None:
+    """Of the question that they are about, whatever sums and ratios are between; each once."""
+    monitor, _ = read(tmp_path, questions, views)
+    found = set()
+    for each in monitor.questions:
+        path = getattr(each.options, "public_items", None)
+        found.add(None if path is None else "|".join(Path(path).read_text().splitlines()))
+    assert found == {public}
+
+
+def test_what_is_wrong_with_views_of_alerts_is_told_by_the_view(tmp_path: Path) -> None:
+    """Public items are looked for before views are read; nothing breaks there."""
+    for views, message in (
+        ("  v: {of: [pages], item: a, above: 3}\n", "v.of: must be a text"),
+        ("  v: {of: v, item: a, above: 3}\n", "v: must not be made of itself"),
+        ("  v: {of: w, item: a, above: 3}\n  w: {of: v, over: 3h}\n", "must not be made of itself"),
+        ("  v: {of: pages, item: {}, above: 3}\n", "v.item: must be a text"),
+        ('  v: {of: pages, item: "", above: 3}\n', "v.item: must be a text"),
+        ("  v: 5\n", "views.v: must be given, with keys below it"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read(tmp_path, PAGES, views)
+
+
+@pytest.mark.slow
+def test_an_alert_about_an_item_that_nobody_has_knows_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every window; another item is another run, with noise of its own; an alert that comes later has no data."""
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    text = RUN.replace("item: [de, /a]", "item: [xx, /none]").replace("above: 20", "below: 20")
+    assert ran(tmp_path, text) == 0
+    states = [line.split(",")[-2] for line in (tmp_path / "out" / "outage.csv").read_text().splitlines()[1:]]
+    assert states == ["alert"] * WINDOWS
+    rows = [line for line in (tmp_path / "out" / "pages.csv").read_text().splitlines() if ",xx,/none," in line]
+    assert len(rows) == WINDOWS
+    guarantee = json.loads((tmp_path / "out" / "pages.csv.guarantee.json").read_text())
+    assert "the list of public items" in guarantee["guarantee"]["public"]
+    assert guarantee["guarantee"]["proof"].endswith("Theorem 6")
+    assert guarantee["parameters"]["public_items"] == "a list of 1"
+    later = text.replace("  lands:", "  more: {of: pages, item: [yy, /none], below: 20}\n  lands:")
+    (tmp_path / "monitor.yaml").write_text(later)
+    assert main(["views", "monitor.yaml", "--overwrite"]) == 0
+    more = (tmp_path / "out" / "more.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[-2] for line in more] == ["no data"] * WINDOWS
+    before = (tmp_path / "out" / "pages.csv").read_bytes()
+    assert ran(tmp_path, later, "--overwrite") == 0
+    assert (tmp_path / "out" / "pages.csv").read_bytes() != before
+    assert len((tmp_path / "noise.key.ledger.jsonl").read_text().splitlines()) == 2

@@ -1,11 +1,13 @@
 """`privstream report`: from files of rows to one page, also in a real browser, where nothing but its script runs."""
 
+import base64
 import hashlib
 import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -225,7 +227,7 @@ def test_a_folder_and_no_ledger_can_be_signed_too(folder: Path) -> None:
         (["--sign_off", "Ada", "--purpose", "a paper", "--truth", "t"], "--sign_off must not be given with --truth"),
         (
             ["--docs", "javascript:alert(1)"],
-            "--docs must be an address such as https://example.org/privstream, got java",
+            "--docs must be an address such as https://localhost/privstream, got java",
         ),
     ],
 )
@@ -238,16 +240,16 @@ def test_what_is_no_sign_off_is_refused(
 
 
 def test_proofs_are_links_where_the_site_is_known(folder: Path) -> None:
-    page = page_of(folder, write(folder, "counts"), "--docs", "https://example.org/privstream/")
-    assert [one["href"] for one in Tags(page).attributes("a")] == ["https://example.org/privstream/proofs/clock.html"]
+    page = page_of(folder, write(folder, "counts"), "--docs", "https://localhost/privstream/")
+    assert [one["href"] for one in Tags(page).attributes("a")] == ["https://localhost/privstream/proofs/clock.html"]
     assert "Proof: docs/proofs/clock.md, Theorem 4." in plain(page)
-    assert linked("both: docs/proofs/a.md, section 2, and docs/proofs/b.md", "https://x") == [
+    assert linked("both: docs/proofs/a.md, section 2, and docs/proofs/b.md", "https://localhost") == [
         ("both: ", ""),
-        ("docs/proofs/a.md", "https://x/proofs/a.html"),
+        ("docs/proofs/a.md", "https://localhost/proofs/a.html"),
         (", section 2, and ", ""),
-        ("docs/proofs/b.md", "https://x/proofs/b.html"),
+        ("docs/proofs/b.md", "https://localhost/proofs/b.html"),
     ]
-    assert linked("", "https://x") == []
+    assert linked("", "https://localhost") == []
 
 
 def test_what_stands_out_comes_first(folder: Path) -> None:
@@ -292,6 +294,22 @@ def test_what_is_left_of_a_limit_by_period_is_on_the_page(folder: Path) -> None:
     assert "The limit: epsilon 4, delta 1e-05 for each year." in plain(page)
     (row,) = re.findall(r"<tr><td>any time</td>(.*?)</tr>", page)
     assert "one person over the whole run" in row and row.endswith("<td>3</td>")
+
+
+def test_a_notebook_shows_a_result_itself(folder: Path) -> None:
+    """Its picture, its first rows and its guarantee, names as text, and nothing of its log."""
+    found = replace(read_result(str(write(folder, "counts", (HOSTILE[0], "tea")))), log="7 exact lines")
+    html = found._repr_html_()
+    tags = Tags(html)
+    (image,) = tags.attributes("img")
+    assert base64.b64decode((image["src"] or "").partition("base64,")[2]).startswith(b"\x89PNG")
+    assert "Counts: 6 rows, epsilon = 1, delta = 1e-06 for one person over the whole run" in plain(html)
+    assert HOSTILE[0] in "".join(tags.text) and not tags.attributes("script")
+    assert html.count("<tr>") == 7 and "Accuracy <of the run>." in plain(html) and "exact lines" not in html
+    streams = [row._replace(stream=f"shop {number}") for number in range(5) for row in found.rows[:1]]
+    assert found.with_rows(streams)._repr_html_().count("<img") == 3
+    nothing = plain(found.with_rows([])._repr_html_())
+    assert "No counts were published" in nothing and "first" not in nothing.partition("Accuracy")[0]
 
 
 def test_without_rows_the_page_says_so_in_words(folder: Path) -> None:

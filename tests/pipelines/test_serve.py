@@ -110,6 +110,28 @@ def test_a_window_is_shown_as_soon_as_its_file_is_there(tmp_path: Path) -> None:
     assert "Complete." in text_of(site.section())
 
 
+def test_windows_before_are_drawn_again_with_an_item_that_is_found_later(tmp_path: Path) -> None:
+    """Its rows of windows before come in the file of the window in which it was found."""
+    windows = watched(tmp_path, "counts")
+    site = Site(tmp_path)
+    for hour in range(3):
+        add_window(windows, hour, "tea")
+    assert "mint" not in text_of(site.section())
+    (before,) = site.state["results"]
+    path = add_window(windows, 3, "tea")
+    reported = row_of("counts", 3, "mint").reported_at
+    found = [
+        row_of("counts", hour, "mint")._replace(reported_at=reported, backfilled=hour < 3, count=200 + hour)
+        for hour in range(4)
+    ]
+    write_row_file(str(path), type(found[0]), [*found, row_of("counts", 3, "tea")])
+    piece = text_of(site.section())
+    assert "UTC mint 203 ± 9" in piece and re.search(r"Before: 2024-01-01 02:00 to 03:00 UTC .*mint 202 ± 9", piece)
+    (after,) = site.state["results"]
+    assert after["version"] != before["version"]
+    assert "mint" in site.ask(f"/results/{after['id']}/pictures/0").body
+
+
 def test_a_folder_of_windows_itself_is_a_result(tmp_path: Path) -> None:
     windows = watched(tmp_path, "counts")
     add_window(windows, 0, "tea")

@@ -23,6 +23,7 @@ from privstream.transforms import (
     Alert,
     AlertRule,
     DeadLetter,
+    Domain,
     HeavyHitter,
     KeyCount,
     KeyedCounts,
@@ -38,6 +39,9 @@ USERS = 3000
 PEOPLE = 375  # of a batch
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
+PUBLIC = "nobody's"
+"""An item on the public list of those that stay found."""
+
 ALERTS, LASTING, FOUND, LISTED = "alerts", "lasting", "found", "listed"
 KINDS = {ALERTS: Alert, FOUND: KeyCount, LISTED: KeyCount}
 """What rows of some monitors are; those of the others are heavy hitters."""
@@ -92,7 +96,13 @@ class Stream:
                 **{name: common[name] for name in ("delta", "window", "start", "noise")},
                 end=START + self.windows * WINDOW,
             )
-            found = counts(epsilon=1, max_contributions=FOUND_PERIOD, renew_every=FOUND_PERIOD * WINDOW, rising=2)
+            found = counts(
+                epsilon=1,
+                max_contributions=FOUND_PERIOD,
+                renew_every=FOUND_PERIOD * WINDOW,
+                rising=2,
+                public_items=Domain([PUBLIC]),
+            )
             listed = counts(epsilon=1.5, max_contributions=80)
             return renewed | {LASTING: hitters(method="status"), FOUND: found, LISTED: listed}
         made = {method: hitters(method=method) for method in METHODS}

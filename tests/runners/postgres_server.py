@@ -5,6 +5,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,16 @@ def program(name: str) -> Path | None:
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
     found = shutil.which(name, path=os.pathsep.join(map(str, folders[::-1])) or None)
     return None if found is None else Path(found)
+
+
+BECOME = """
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Runs a program as another user. Where `subprocess` does that itself, it forks, and gRPC does not survive a fork."""
 
 
 class PostgresServer:
@@ -71,15 +82,14 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def _run(self, name: str, *options: str) -> None:
-        identity = (
-            {} if self.user is None else {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
-        )
+        become = []
+        if self.user is not None:
+            become = [sys.executable, "-c", BECOME, str(self.user.pw_uid), str(self.user.pw_gid)]
         subprocess.run(
-            [str(program(name)), *options],
+            [*become, str(program(name)), *options],
             check=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self.folder,
-            **identity,
         )

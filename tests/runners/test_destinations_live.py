@@ -213,6 +213,50 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
     assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, found + found))
 
 
+COUNTED = (
+    "--window 3600 --start 2024-01-01 --windows 8 --epsilon 4 --delta 1e-3 --max_contributions 8 --run_id same "
+    "--noise_key_file key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
+)
+
+
+@pytest.mark.parametrize("kind", ["table", "topic"])
+def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches, request):
+    """They come with a later window, under the keys of their own windows, and a second run changes nothing."""
+    events = [
+        {"user": f"{item} {number}", "item": item, "time": f"2024-01-01T{hour:02}:00:{number:02}Z"}
+        for item, people in (("loud", 40), ("seldom", 8))
+        for hour in range(8)
+        for number in range(people)
+    ]
+    (searches / "incoming" / "events.parquet").unlink()
+    (searches / "incoming" / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    for name in ("_UNTIL_20300101T000000Z", "_END"):
+        (searches / "incoming" / name).touch()
+    server = request.getfixturevalue("postgres" if kind == "table" else "broker")
+    if kind == "topic":
+        topic(server, "counted")
+    to = f"--output={server.url('counted') if kind == 'table' else f'kafka://{server}/counted'}"
+    assert cli.main(["counts", *COUNTED.split(), to]) == 0
+    lines = [json.loads(line) for file in (searches / "copy").glob("*.jsonl") for line in file.read_text().splitlines()]
+    late = [line for line in lines if line["backfilled"]]
+    assert {line["item"] for line in late} == {"seldom"} and len({line["reported_at"] for line in late}) == 1
+    expected = sorted((line["window_start"], line["item"], line["count"]) for line in lines)
+    assert len({line[:2] for line in expected}) == len(lines) == 16
+    (searches / "copy" / "_END").unlink()
+    if kind == "topic":
+        found = messages(server, "counted", len(lines))
+        places = [(key["stream"], key["window_start"], key["item"]) for key, _ in found]
+        assert sorted((*place[1:], value["count"]) for place, (_, value) in zip(places, found, strict=True)) == expected
+        assert cli.main(["counts", *COUNTED.split(), to]) == 0
+        again = messages(server, "counted", 2 * len(lines))
+        assert {json.dumps(message) for message in again} == {json.dumps(message) for message in found}
+        return
+    asked = 'SELECT to_char(window_start, \'YYYY-MM-DD"T"HH24:MI:SS"Z"\'), item, count FROM counted ORDER BY 1, 2, 3'
+    assert server.ask(asked) == expected
+    assert cli.main(["counts", *COUNTED.split(), to]) == 0
+    assert server.ask(asked) == expected
+
+
 MONITOR = """\
 data: {{input: events.jsonl, time_unit: s}}
 window: 1h
@@ -222,6 +266,8 @@ privacy: {{epsilon: 8, delta: 0}}
 questions:
   present: {{question: cardinality, timeout: 30m}}
   middle:  {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
+views:
+  busy: {{of: present, above: 5}}
 noise_key_file: key
 output: {{folder: out, {sent_to}}}
 """
@@ -243,5 +289,7 @@ def test_each_question_of_a_monitor_has_a_table(postgres, tmp_path, monkeypatch)
     assert cli.main(["run", "monitor.yaml"]) == 0
     assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM present") == [(2, 1)]
     assert postgres.ask("SELECT count(*) FROM middle") == [(2,)]
+    assert postgres.ask("SELECT count(*), min(state) FROM busy") == [(2, "alert")]
     assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
     assert postgres.ask("SELECT count(*) FROM present") == [(2,)]
+    assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]

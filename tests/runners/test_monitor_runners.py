@@ -146,6 +146,21 @@ def test_a_watched_folder_gives_the_same_rows(runner: str, shop: Path, capsys: p
     assert "found/latency/_guarantee.json promises something else" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_views_end_with_the_windows_of_their_question(shop: Path) -> None:
+    """Where only the input has an end: no window with rows is missed, and none is made up after it."""
+    text = FILES.format(input="in", watch=", watch: 0.2, watermark: marks", output="found")
+    lines = [line for line in text.splitlines() if not line.startswith(("end:", "  latency", "  present"))]
+    Path("monitor.yaml").write_text("\n".join([*lines, "renew_every: 1d", ""]))
+    for name in ("_UNTIL_20260101T040000Z", "_END"):
+        Path("in", name).touch()
+    assert cli.main(["run", "monitor.yaml", "--runner=FnApiRunner"]) == 0
+    windows = {path.name for path in Path("found/pages").glob("*.csv")}
+    assert len(windows) > 4 and all(
+        {path.name for path in Path("found", view).glob("*.csv")} == windows for view in ("busy", "sums", "lands")
+    )
+
+
 OF_A_TOPIC = """\
 data: {{input: {topic}, user: user, item: item, time: time, time_unit: s, watch: 0.3}}
 window: 2s

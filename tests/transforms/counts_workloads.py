@@ -19,6 +19,7 @@ from workloads import KEY, SECOND, START
 WINDOWS = 8
 ITEMS = ("a", "b", "c", "ä\u2028\U0001f600", "e" * 300, "seldom")
 LISTED = Domain([*ITEMS[:5], "nobody's"])
+BESIDE = Domain(["b", "nobody's", "seldom"])
 STREAMS = ("s", "t", "never seen")
 COMMON = {
     "epsilon": 20.0,
@@ -49,6 +50,15 @@ CONFIGURATIONS = {
         "epsilon": 8.0,
         "full_share": 0.3,
     },
+    "found, public items": {"public_items": BESIDE, "epsilon": 3.0},
+    "found, public items, streams, list": {
+        "public_items": BESIDE,
+        "streams": STREAMS,
+        "max_contributions": 6,
+        "epsilon": 6.0,
+        "min_people": 2,
+    },
+    "found, public items, several windows": {"public_items": BESIDE, "over": 30, "epsilon": 3.0},
     "found, several windows, full": {"over": 30, "epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
     "window, public, full": {"domain": LISTED, "full_share": 0.5, "max_contributions": 2, "epsilon": 8.0},
     "window, public": {"domain": LISTED},
@@ -170,10 +180,13 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     names = {code(item): item for _, _, item, _ in kept}
     if made.domain is not None:
         names = {place: made.domain[place] for place in range(len(made.domain))}
+    public = [] if made.public_items is None else sorted(made.public_items.texts.to_pylist(), key=code)
+    names |= {code(item): item for item in public}
     for stream in sorted({stream for _, stream, _, _ in kept} | set(made.streams or ("",))):
         noise = made._counting_noise.derive("stream", stream)
-        state = made.mechanism.initial_state(*([] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]))
-        seen, numbers = set(), []
+        known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
+        state = made.mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
+        seen, numbers = set(), [code(item) for item in public]
         first = made.steps.first or 0
         for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
             people, counts, listed = Counter(), Counter(), Counter()

@@ -320,7 +320,7 @@ def test_writes_that_take_several_calls_are_whole(monkeypatch, folder):
     write, read = os.pwrite, os.pread
     monkeypatch.setattr(spill.os, "pwrite", lambda file, data, at: write(file, data[:100], at))
     monkeypatch.setattr(spill.os, "pread", lambda file, length, at: read(file, min(length, 77), at))
-    file = SpillFile(folder)
+    file = SpillFile.without_name(folder)
     references = [file.put(LARGE), file.put(LARGE[::-1])]
     assert list(map(file.get, references)) == [LARGE, LARGE[::-1]]
 
@@ -352,7 +352,7 @@ def test_rows_are_the_same(name, monkeypatch):
     made = transform(name)
     with spilled():
         results = run_bounded("fn_api", as_rows(events), made)
-        assert spill._Shared.file.size > 10_000
+        assert spill._Shared.own.size > 10_000
     assert sorted(results.elements("rows")) == expected(made, events)
 
 
@@ -389,6 +389,18 @@ def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
     assert b"secret item" not in sent
     path.write_text("another item\n")
     with pytest.raises(ValueError, match="domain must be the same file on every worker as at launch"):
+        pickle.loads(sent)
+
+
+def test_the_stages_of_a_process_read_a_file_once(tmp_path):
+    path = tmp_path / "items.txt"
+    path.write_text("one\n")
+    domain = Domain.from_file(str(path))
+    sent = pickle.dumps(domain)
+    path.unlink()
+    assert pickle.loads(sent) is domain
+    del domain
+    with pytest.raises(ValueError, match="domain must be a readable file"):
         pickle.loads(sent)
 
 

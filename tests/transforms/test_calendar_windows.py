@@ -22,6 +22,7 @@ from privstream.transforms import (
     ShiftingHeavyHitters,
     TopKWithGap,
 )
+from privstream.transforms.alerts.threshold_tests import NEVER, Runs
 from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps
 
@@ -213,6 +214,14 @@ def test_rows_are_about_days_of_the_calendar(name):
 def test_what_needs_windows_of_one_length_is_refused(make):
     with pytest.raises(ValueError, match="with windows of a calendar"):
         make()
+
+
+def test_an_alert_in_the_first_window_of_a_calendar_starts_there() -> None:
+    """Its steps count from 0, and one before it there was none."""
+    never, one = np.full((1, 1), NEVER, np.int64), np.array([0])
+    first = Runs((), never, never).alerted(one, one, 0)
+    assert first.since.tolist() == [[0]]
+    assert first.alerted(one, one, 1).since.tolist() == [[0]] and first.alerted(one, one, 2).since.tolist() == [[2]]
 
 
 def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:

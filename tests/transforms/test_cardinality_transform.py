@@ -196,10 +196,10 @@ def test_refusals_when_applied():
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     events = pipeline | beam.Create([("u", "in")])
     with pytest.raises(ValueError, match="end must be given when the input is bounded"):
-        _ = events | "Endless" >> transform("doors", end=None)
-    endless = pipeline | test_stream.TestStream().add_elements([("u", "in")])
+        _ = events | "Unbounded" >> transform("doors", end=None)
+    unbounded = pipeline | test_stream.TestStream().add_elements([("u", "in")])
     with pytest.raises(ValueError, match="delta must be > 0 with method visit_counter when the input is unbounded"):
-        _ = endless | "Exact" >> transform("visits")
+        _ = unbounded | "Exact" >> transform("visits")
 
 
 def test_counters_and_bad_rows():

@@ -138,9 +138,9 @@ def test_steps_without_any_event():
 
 
 @one_job("a clock", [False, True], runners=["prism"])
-def test_a_watermark_that_creeps_and_jumps(endless):
+def test_a_watermark_that_creeps_and_jumps(unbounded):
     """Every step as the watermark passes; what comes later is set aside; an unbounded clock ends with its input."""
-    steps = Steps(size=MICROS, period=MICROS, first=10, end=None if endless else 700)
+    steps = Steps(size=MICROS, period=MICROS, first=10, end=None if unbounded else 700)
     fn = Tell(steps=steps, timer_offset=0)
     events = test_stream.TestStream(coder=BytesCoder())
     used = []
@@ -166,7 +166,7 @@ def test_a_watermark_that_creeps_and_jumps(endless):
     assert sorted(row[1] for row in late) == [13, 39]
     last = rows[-1][1]
     assert rows == expected(fn, used, [""], last)
-    assert last == 699 if not endless else 639 <= last <= 639 + 2 * 256
+    assert last == 699 if not unbounded else 639 <= last <= 639 + 2 * 256
 
 
 @one_job("rules")
@@ -209,10 +209,10 @@ def test_bounded_input_needs_an_end_and_all_input_a_start():
 def test_bounded_input_has_no_absurd_number_of_windows():
     pipeline = beam.Pipeline()
     bounded = pipeline | beam.Create([]).with_output_types(Keyed)
-    endless = pipeline | test_stream.TestStream(coder=BytesCoder())
+    unbounded = pipeline | test_stream.TestStream(coder=BytesCoder())
     too_many = steps_of(MOST_WINDOWS + 1)
     _ = bounded | "Most" >> WithClock(steps_of(MOST_WINDOWS), ("",))
-    _ = endless | "Runs for long" >> WithClock(too_many, ("",))
+    _ = unbounded | "Runs for long" >> WithClock(too_many, ("",))
     with pytest.raises(ValueError, match=r"^end must be at most 1,048,576 windows after start, got 1,048,577 windows"):
         _ = bounded | "Too many" >> WithClock(too_many, ("",))
 

@@ -173,7 +173,7 @@ def test_an_older_word_for_a_person_has_the_same_noise():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"domain": ["a"]}, "domain must be a Domain, got list"),
+        ({"domain": [1]}, "domain must hold texts, got int"),
         ({"streams": "north"}, "streams must be distinct names, at least one, got 'north'"),
         ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
         ({"separator": ""}, "separator must be a text, at least one character, got ''"),
@@ -299,8 +299,8 @@ def test_bounds_hold_for_whole_runs(name, runs):
 
 
 def test_bounds_grow_with_time_and_intervals_alone():
-    endless = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
-    bounds = [endless.error_bound(step, step) for step in range(1, 70)]
+    unbounded = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
+    bounds = [unbounded.error_bound(step, step) for step in range(1, 70)]
     assert bounds == sorted(bounds)
     assert [bounds[i] for i in (0, 1, 2, 4, 8, 16)] == sorted({*bounds[:32]})
     ends = HistogramQueries(epsilon=1.0, columns=3, mode="direct", horizon=100)

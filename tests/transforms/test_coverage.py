@@ -14,7 +14,7 @@ from runner_harness import run
 
 SECOND = 1_000_000
 LIST = Domain(["a", "b", "c"])
-ENDLESS = {"start": None, "end": None}
+UNBOUNDED = {"start": None, "end": None}
 
 
 def options_named(made: beam.PTransform) -> list[str]:
@@ -55,10 +55,10 @@ def test_accuracy_says_what_intervals_hold(name):
         ("heavy hitters by clock", {"participation_cap": 2}, ["items_per_step"]),
         (
             "heavy hitters by clock",
-            ENDLESS | {"horizon": 1, "participation_cap": 2},
+            UNBOUNDED | {"horizon": 1, "participation_cap": 2},
             ["items_per_step", "participation_cap"],
         ),
-        ("heavy hitters by clock", ENDLESS | {"horizon": 1}, ["items_per_step", "participation_cap"]),
+        ("heavy hitters by clock", UNBOUNDED | {"horizon": 1}, ["items_per_step", "participation_cap"]),
         ("heavy hitters", {"max_hits": 1}, ["items_per_step", "max_hits"]),
         ("heavy hitters by counts", {"max_hits": 1}, ["items_per_step"]),
         ("heavy hitters in streams, by counts", {}, ["items_per_step", "streams_per_person"]),

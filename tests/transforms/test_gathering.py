@@ -372,7 +372,7 @@ WRONG = {
     "time in seconds": ("time", pa.array([1, 2**62, 3, 4], pa.timestamp("s")), PLAUSIBLE),
     "time before, a timestamp": ("time", pa.array([1, -1, 3, 4], pa.timestamp("ns")), PLAUSIBLE),
     "time no number": ("time", pa.array([1, float("nan"), 3, 4]), "time must be finite"),
-    "time endless": ("time", pa.array([1, float("inf"), 3, 4]), "time must be finite"),
+    "time infinite": ("time", pa.array([1, float("inf"), 3, 4]), "time must be finite"),
     "stream null": ("stream", pa.array(["a", None, "c", "d"]), "stream must not be null"),
     "stream empty": ("stream", pa.array(["a", "", "c", "d"]), "stream must not be empty"),
 }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from counts_chain import Chain, drive, drive_at_once, exact
 from counts_workloads import (
+    BESIDE,
     CONFIGURATIONS,
     ITEMS,
     LISTED,
@@ -23,6 +24,7 @@ from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from privstream.transforms import Domain
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.contributions import TOTALS
 from privstream.transforms.counts.publishing import on_clock
@@ -41,6 +43,7 @@ from workloads import SECOND, START
     "start, streams",
     "found, streams",
     "found, several windows",
+    "found, public items, streams, list",
 )
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(5))
@@ -54,6 +57,10 @@ def test_rows_are_those_of_the_reference(name):
     assert results.counters["privstream:counts_published"] == len(rows)
     if made.domain is not None:
         assert len(rows) == WINDOWS * len(LISTED) * len(made.streams or ("",))  # empty windows too
+    if made.public_items is not None:
+        beside = [row for row in rows if row.item in BESIDE.texts.to_pylist()]
+        assert len(beside) == WINDOWS * len(BESIDE) * len(made.streams or ("",))
+        assert len(rows) > len(beside) and not any(row.backfilled for row in beside)
 
 
 @some_quick("name", CONFIGURATIONS, "start, streams", "trailing, people", "found", "found, streams")
@@ -323,7 +330,7 @@ def test_late_counts_are_set_aside_by_item():
         ("window", {"max_contributions": 1.5}, TypeError, "max_contributions must be an int"),
         ("window", {"min_people": 0}, ValueError, "min_people must be >= 1, got 0"),
         ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of items is public, got 2"),
-        ("window, public", {"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ("window, public", {"domain": [1]}, TypeError, "domain must hold texts, got int"),
         ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
         ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),
         ("start", {"end": None}, ValueError, "end or renew_every must be given where counts are"),
@@ -343,6 +350,17 @@ def test_late_counts_are_set_aside_by_item():
         ("start", {"rising": 1}, ValueError, "rising must not be given where windows forget or counts span windows: "),
         ("window, public", {"rising": 1, "top": 2}, ValueError, "rising must not be given with domain and top"),
         ("window, public", {"rising": 65}, ValueError, "rising must be <= 64, got 65"),
+        ("found", {"public_items": [1]}, TypeError, "public_items must hold texts, got int"),
+        *(
+            (name, {"public_items": BESIDE} | changes, ValueError, "public_items must not be given with a domain, top")
+            for name, changes in (
+                ("window", {}),
+                ("window, public", {}),
+                ("start", {}),
+                ("found", {"top": 3}),
+                ("found", {"forget": True}),
+            )
+        ),
         ("found", {"at_least": 0}, ValueError, "at_least must be >= 1, got 0"),
         ("found", {"at_least": 1}, ValueError, "at_least must be >= 2, one standard deviation of the noise of a count"),
         ("found", {"at_least": 9.5}, TypeError, "at_least must be an int"),
@@ -353,6 +371,28 @@ def test_late_counts_are_set_aside_by_item():
 def test_refusals(name, changes, error, message):
     with pytest.raises(error, match=f"^{message}"):
         transform(name, **changes)
+
+
+def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
+    """What is seen without a test in one run is tested in another: they must share no noise."""
+    plain, listed, other = (
+        transform("found", public_items=items) for items in (None, BESIDE, Domain([*BESIDE.texts.to_pylist(), "more"]))
+    )
+    label = np.zeros((1, 2), np.uint64)
+    words = [made._counting_noise.words(label).tobytes() for made in (plain, listed, other)]
+    assert len(set(words)) == 3
+    assert words[0] == plain.noise.derive("counts per key", plain.steps.label, "", "").words(label).tobytes()
+    assert plain.mechanism == listed.mechanism, "thresholds and the size of noise stay as they are"
+
+
+def test_items_of_a_public_list_go_through_renewals_though_nobody_has_them():
+    made = transform("found, public items", renew_every=40, shards=1)
+    events = [event for event in random_events("found", random.Random(3)) if event[1] != "b"]
+    rows = drive(made, events, random.Random(1)).rows
+    shown = {(row.item, row.window_start.micros // SECOND - START) for row in rows if row.item in ("b", "nobody's")}
+    windows = {start for _, start in shown}
+    assert shown == {(item, start) for item in ("b", "nobody's") for start in windows}
+    assert {0, 40, 70} <= windows and any(row.count < 0 for row in rows if row.item == "nobody's")
 
 
 def test_what_rose_and_what_is_hidden_are_views_of_the_same_counts():

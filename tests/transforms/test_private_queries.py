@@ -383,7 +383,7 @@ def test_without_an_alpha_the_error_bound_is_the_least():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"domain": ITEMS}, TypeError, "domain must be a Domain, got tuple"),
+        ({"domain": "abc"}, TypeError, "domain must be a Domain or a list of texts, got str"),
         (
             {"method": "histogram"},
             ValueError,

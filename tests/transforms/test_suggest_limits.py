@@ -164,9 +164,9 @@ class TestPipelines:
 
     def test_an_unbounded_collection_is_refused(self):
         pipeline = beam.Pipeline()
-        endless = pipeline | PeriodicImpulse() | beam.Map(lambda _: ("a", "b"))
+        unbounded = pipeline | PeriodicImpulse() | beam.Map(lambda _: ("a", "b"))
         with pytest.raises(ValueError, match="events must be a bounded collection"):
-            endless | made()
+            unbounded | made()
 
 
 @pytest.mark.parametrize(

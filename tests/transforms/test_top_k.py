@@ -1,6 +1,7 @@
 """Top-k by window: what plain dictionaries and the mechanism give, on every runner, whatever happens to the bundles."""
 
 import random
+import re
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_rows, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
+from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
@@ -136,7 +138,7 @@ def test_items_compete_that_nobody_holds():
 
 
 @one_job("late counts", runners=["prism"])
-def test_an_endless_run_publishes_each_window_as_it_ends():
+def test_an_unbounded_run_publishes_each_window_as_it_ends():
     made = transform(end=None, participation_cap=2)
     events = [(f"user {i}", ITEMS[i % 3], START * SECOND + i * SECOND, "") for i in range(60)]
     source = test_stream.TestStream().add_elements([stamped(e) for e in events])
@@ -255,7 +257,7 @@ class TestGuarantee:
     [
         ({"unit": "event"}, ValueError, "unit must be one of person, person_in_window, got 'event'"),
         ({"selection": "all"}, ValueError, "selection must be one of last, first, random, got 'all'"),
-        ({"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ({"domain": [1]}, TypeError, "domain must hold texts, got int"),
         ({"top": 7}, ValueError, "top must be < 7, the number of items in domain, got 7"),
         ({"top": 0}, ValueError, "top must be >= 1, got 0"),
         ({"start": None}, ValueError, "start must be given"),
@@ -319,3 +321,13 @@ def test_auto_takes_the_method_with_the_smaller_selection_error(changes, taken):
     asked = [transform(method=method, epsilon=1.0, **changes) for method in ("counts", "exponential_gaps")]
     assert found.accuracy.error == min(each.accuracy.error for each in asked)
     assert found.accuracy.error == found.accuracy.numbers["selection_error"]
+
+
+def test_a_list_that_a_delta_would_rank_better_says_so() -> None:
+    given = {"epsilon": 1.0, "window": 60, "start": 0, "end": 780, "domain": ["a", "b", "c", "d"], "top": 2}
+    told = TopKWithGap(**given, noise=SeededNoise(1)).advice
+    found = re.fullmatch(r"delta is 0: no item .* over (\d+) more people .* a delta of 1e-06, .* to over (\d+)", told)
+    assert found is not None and int(found[2]) < 0.8 * int(found[1])
+    with_delta = TopKWithGap(**given, delta=1e-6, noise=SeededNoise(1))
+    assert not with_delta.advice and f"over {found[2]} more people" in with_delta.accuracy.sentence
+    assert not TopKWithGap(**given | {"end": 60, "start": 0}, noise=SeededNoise(1)).advice

@@ -42,14 +42,14 @@ CONFIGURATIONS = {
     "some streams": {"streams": ("s", "t", "u"), "streams_per_person": 1, "epsilon": 20.0},
     "capped": {"participation_cap": 3, "items_per_step": 2},
     "renewed": {"renew_every": 40, "end": START + 120},
-    "renewed, endless": {"renew_every": 40, "end": None},
+    "renewed, unbounded": {"renew_every": 40, "end": None},
     "people listed": {"items_per_step": 3, "shards": 2, "epsilon": 3.0},
     "people listed, capped": {"participation_cap": 3, "items_per_step": 2, "streams": ("s", "t"), "epsilon": 6.0},
     "people listed, renewed": {"renew_every": 40, "end": START + 120},
 }
 
 
-ENDING = [name for name in CONFIGURATIONS if "endless" not in name]
+ENDING = [name for name in CONFIGURATIONS if "unbounded" not in name]
 
 
 def transform(name="plain", **changes) -> TopKWithGap:
@@ -166,7 +166,7 @@ def place(row):
 
 @one_job(
     "found ranks",
-    [name for name in CONFIGURATIONS if "endless" not in name],
+    [name for name in CONFIGURATIONS if "unbounded" not in name],
     "plain",
     "streams",
     "renewed",
@@ -197,9 +197,9 @@ def test_workloads_are_interesting(name):
 
 
 @one_job("late counts", runners=["prism"])
-def test_an_endless_run_publishes_each_window_as_it_ends():
+def test_an_unbounded_run_publishes_each_window_as_it_ends():
     """Also in the period that follows: what was found stays so."""
-    made = transform("renewed, endless")
+    made = transform("renewed, unbounded")
     events = [e for e in random_events(made, random.Random(SEED)) if e[2] >= START * SECOND]
     source = test_stream.TestStream().add_elements([stamped(e) for e in events])
     source = source.advance_watermark_to(START + 65).advance_watermark_to_infinity()
@@ -313,7 +313,7 @@ class TestGuarantee:
             ("streams", {}, 48),
             ("some streams", {}, 8),
             ("capped", {}, 6),
-            ("renewed, endless", {}, 4),
+            ("renewed, unbounded", {}, 4),
         ],
     )
     def test_the_budget_is_that_of_all_items_of_one_person(self, name, changes, contributions):

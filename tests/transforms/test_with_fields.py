@@ -5,16 +5,23 @@ import re
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import pandas
+import polars
 import privstream.transforms
 import pyarrow as pa
 import pytest
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts, PrivateQueries, ShiftingHeavyHitters, TopKWithGap
-from privstream.transforms.events.single_events import NO_STAMP, ReadRows
-from test_transform_caveats import EXAMPLES
+from privstream.transforms.events.filters import Filter
+from privstream.transforms.events.named_fields import ReadRows
+from privstream.transforms.events.single_events import NO_STAMP, NO_STAMPS
+from test_transform_caveats import CASES, EXAMPLES
 
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
@@ -115,9 +122,8 @@ def test_rows_that_cannot_be_read_are_dead_letters() -> None:
     [
         ([beam.Row(whom="u", what="a", when=5.0)], "user_field must be a field of the input, got 'who'; its fields are "
          "whom, what, when; did you mean 'whom'?"),
-        ([pa.record_batch({"who": ["u"], "what": ["a"], "when": [1]})], "with named fields, or mappings, got Record"),
-        ([("u", "a")], "rows with named fields, or mappings, got"),
-        (["u"], "rows with named fields, or mappings, got str"),
+        ([("u", "a")], "rows with named fields, mappings, Arrow batches or frames, got"),
+        (["u"], "rows with named fields, mappings, Arrow batches or frames, got str"),
     ],
 )  # fmt: skip
 def test_what_has_no_such_fields_is_refused_at_once(rows: list[Any], message: str) -> None:
@@ -145,3 +151,169 @@ def test_fields_that_are_not_read_have_no_names() -> None:
     assert "time_field" not in names(queries)
     with pytest.raises(ValueError, match="time_unit must be one of s, ms, us, ns, got 'h'"):
         counts().with_fields(time_unit="h")
+
+
+COLUMNS = {
+    "who": ["u", "v", "w", None, "x"],
+    "what": ["a", "b", "a", "a", ""],
+    "when": ["1970-01-01T00:00:05Z", "1970-01-01T00:01:05Z", "noon", "1970-01-01T00:00:05Z", "1970-01-01T00:00:05Z"],
+    "size": [1, 2, 3, 4, 5],
+}
+
+
+def frames(columns: dict[str, list[Any]]) -> dict[str, Any]:
+    table = pa.table(columns)
+    (batch,) = table.to_batches()
+    coded = pa.record_batch({"who": batch["who"].dictionary_encode(), "what": batch["what"].cast(pa.large_string()),
+                             "when": batch["when"].cast(pa.binary()), "size": batch["size"]})  # fmt: skip
+    return {
+        "batch": batch,
+        "table": pa.concat_tables([table.slice(0, 2), table.slice(2)]),
+        "coded": coded,
+        "pandas": pandas.DataFrame(columns),
+        "polars": polars.DataFrame(columns),
+    }
+
+
+def read(element: Any, **given: Any) -> tuple[list[tuple[Any, ...]], list[tuple[str, str]]]:
+    """Return what stands in an element, and why the rest cannot be used, without a pipeline."""
+    given = {"user_field": "who", "item_field": "what", "time_field": "when"} | given
+    missing = {"stream_field": None, "value_field": None, "time_unit": None}
+    rows, letters = [], []
+    for found in ReadRows(**(missing | given)).process(element, Timestamp(7)):
+        if isinstance(found, TaggedOutput):
+            letters.append((found.value.reason, found.value.record))
+        elif isinstance(found, pa.RecordBatch):
+            columns = [[None] * found.num_rows if name not in found.schema.names else found[name].to_pylist()
+                       for name in ("user", "item", "time", "value")]  # fmt: skip
+            rows += [
+                (user, item, int(time.timestamp()), value) for user, item, time, value in zip(*columns, strict=True)
+            ]
+        else:
+            rows.append((found.user, found.item, found.time.micros // 1_000_000, found.value))
+    return rows, letters
+
+
+@pytest.mark.parametrize("form", list(frames(COLUMNS)))
+def test_frames_are_read_as_their_rows_are(form: str) -> None:
+    rows, letters = read(frames(COLUMNS)[form])
+    one_by_one = [read(dict(zip(COLUMNS, row, strict=True))) for row in zip(*COLUMNS.values(), strict=True)]
+    assert rows == [row for found, _ in one_by_one for row in found]
+    assert [reason for reason, _ in letters] == [reason for _, found in one_by_one for reason, _ in found]
+    assert len(letters) == 1 and "noon" in letters[0][1]
+
+
+@pytest.mark.parametrize("where", ["size >= 2 and who is not null", 'what == "a"',
+    "size in (1, 5) or absent is not null",
+    "number(who) > 1"])  # fmt: skip
+@pytest.mark.parametrize("form", list(frames(COLUMNS)))
+def test_filters_pass_the_same_rows_of_frames(form: str, where: str) -> None:
+    made = Filter(where)
+    rows, letters = read(frames(COLUMNS)[form], where=made)
+    one_by_one = [read(dict(zip(COLUMNS, row, strict=True)), where=made) for row in zip(*COLUMNS.values(), strict=True)]
+    assert rows == [row for found, _ in one_by_one for row in found]
+    assert [reason for reason, _ in letters] == [reason for _, found in one_by_one for reason, _ in found]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["u", "", None]),
+            st.sampled_from(["a,b", 'c"', "d", "", None]),
+            st.sampled_from(["1970-01-01T00:00:05Z", "1970-02-31", "5", "1970-01-01T00:00:05", None]),
+            st.one_of(st.none(), st.integers(-5, 5)),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([None, "s"]),
+    st.sampled_from([None, "Europe/Berlin"]),
+)
+def test_any_frame_says_what_its_rows_say(records: list[Any], unit: str | None, zone: str | None) -> None:
+    kinds = {"who": pa.string(), "what": pa.string(), "when": pa.string(), "size": pa.int64()}
+    columns = dict(zip(kinds, zip(*records, strict=True), strict=True))
+    batch = pa.record_batch({name: pa.array(columns[name], kind) for name, kind in kinds.items()})
+    options = {"time_unit": unit, "time_zone": zone, "where": Filter("size is null or size > -3"),
+               "item_field": ("what", "who")}  # fmt: skip
+    rows, letters = read(batch, **options)
+    one_by_one = [read(dict(zip(kinds, record, strict=True)), **options) for record in records]
+    assert rows == [row for found, _ in one_by_one for row in found]
+    assert len(letters) == sum(len(found) for _, found in one_by_one)
+
+
+def test_numbers_and_times_of_frames_have_their_types() -> None:
+    seconds = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([5])})
+    assert read(seconds) == ([], [("time must be timestamps, ISO 8601 text, or numbers where time_unit is given",
+                                   "1 rows")])  # fmt: skip
+    assert read(seconds, time_unit="s")[0] == [(1, "a", 5, None)]
+    local = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.datetime(2024, 7, 1, 12)])})
+    (letter,) = read(local)[1]
+    assert letter[0].startswith("time must say how far it is from UTC")
+    assert read(local, time_zone="Europe/Berlin")[0] == [(1, "a", 1719828000, None)]
+    days = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.date(2024, 7, 1)])})
+    assert read(days)[1][0][0].startswith("time must be")
+
+
+def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
+    (missing,) = read(pa.record_batch({"who": ["u"], "what": ["a"]}))[1]
+    assert missing == ("events must have a column when", "1 rows")
+    twice = pa.RecordBatch.from_arrays([pa.array(["u"])] * 4, names=["who", "who", "what", "when"])
+    assert read(twice)[1][0][0] == "events must have one column who"
+    mixed = pandas.DataFrame({"who": ["u", 5], "what": ["a", "b"], "when": ["1970-01-01T00:00:05Z"] * 2})
+    assert read(mixed)[1] == [("frame must have columns of one type each", "2 rows")]
+    stamped = pa.record_batch({"who": ["u"], "what": ["a"]})
+    assert read(stamped, time_field=None)[1] == [(NO_STAMPS, "1 rows")]
+
+
+def test_items_of_several_long_columns_are_cut_before_they_are_written_out() -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * 500_000]))
+    batch = pa.record_batch({"who": ["u"] * 64, "what": long, "when": ["1970-01-01T00:00:05Z"] * 64})
+    made = ReadRows(user_field="who", item_field=("what", "who"), time_field="when", stream_field=None,
+                    value_field=None, time_unit=None)  # fmt: skip
+    found = list(made.process(batch, Timestamp(7)))
+    assert len(found) > 1 and sum(each.num_rows for each in found) == 64
+
+
+@pytest.mark.parametrize("form", ["batch", "pandas"])
+def test_a_pipeline_counts_frames(form: str) -> None:
+    columns = {"who": [f"u{n}" for n in range(50)], "what": ["a"] * 50, "when": ["1970-01-01T00:00:05Z"] * 50}
+    frame = frames(columns | {"size": [1] * 50})[form]
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        found = pipeline | beam.Create([frame]) | counts(domain=["b", "a"]).with_fields(**NAMES).with_dead_letters()
+        published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.count - 50) < 10))
+        assert_that(
+            published, equal_to([(item, at * 60_000_000, at == 0 and item == "a") for item in "ab" for at in (0, 1)])
+        )
+        assert_that(found.dead_letters, equal_to([]), label="none")
+
+
+def test_local_times_of_rows_are_never_taken_for_utc() -> None:
+    row = {"who": "u", "what": "a", "when": "2024-07-01T12:00:00"}
+    assert read(row)[1][0][0].startswith("time must say how far it is from UTC")
+    assert read(row, time_zone="Europe/Berlin")[0] == [("u", "a", 1719828000, None)]
+    with pytest.raises(ValueError, match="time_zone must be an IANA time zone"):
+        counts().with_fields(time_zone="Berlin")
+
+
+@pytest.mark.parametrize("items", [["b", "a"], ("a", "b"), {"a", "b"}, pa.array(["a", "b"]), polars.Series(["a", "b"]),
+                                   pandas.Series(["a", "b"])])  # fmt: skip
+def test_a_list_is_a_domain(items: Any) -> None:
+    made = counts(domain=items)
+    assert made.domain.digest == Domain(["a", "b"]).digest and made.fingerprint == counts().fingerprint
+    assert "<Domain of 2 items>" in repr(made)
+
+
+LISTED = [(name, given) for name, given, *_ in CASES if isinstance(given.get("domain"), Domain)]
+
+
+@pytest.mark.parametrize(("name", "given"), LISTED)
+def test_every_transform_takes_a_list_for_a_domain(name: str, given: dict[str, Any]) -> None:
+    made = getattr(privstream.transforms, name)
+    listed = made(**given | {"domain": given["domain"].texts.to_pylist()}, noise=NOISE)
+    assert listed.fingerprint == made(**given, noise=NOISE).fingerprint
+
+
+@pytest.mark.parametrize("items", ["ab", {"a": 1}, iter(["a"]), pandas.DataFrame({"a": ["b"]})])
+def test_what_is_no_list_is_no_domain(items: Any) -> None:
+    with pytest.raises(TypeError, match="domain must be a Domain or a list of texts, got"):
+        counts(domain=items)

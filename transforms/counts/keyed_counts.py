@@ -24,7 +24,7 @@ from privstream.mechanisms.privacy.guarantee import (
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
@@ -89,6 +89,9 @@ class CountsParameters(Parameters):
             that is remembered but items that stay found. The guarantee is then for what one person does in one such
             period.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
+        public_items: a public list of items beside those that are found: they have a row in every window, whether
+            anybody has them or not, and need no threshold. Other items are found as without it. It needs items that
+            stay found, without `top`.
         min_people: number of people without whom an item is never found or published: in one window where items stay
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
             unless windows forget. With the unit "event" it is a number of events.
@@ -146,7 +149,8 @@ class CountsParameters(Parameters):
         end: Moment | None = None,
         windows: int | None = None,
         horizon: int | None = None,
-        domain: Domain | None = None,
+        domain: Items | None = None,
+        public_items: Items | None = None,
         min_people: int = 1,
         top: int | None = None,
         max_value: int | None = None,
@@ -163,8 +167,7 @@ class CountsParameters(Parameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = None if domain is None else Domain.of(domain)
         self.noise = noise
         self.domain = domain
         self.streams = None if streams is None else check_streams(streams)
@@ -182,6 +185,7 @@ class CountsParameters(Parameters):
             raise ValueError("forget must not be given with a domain, or where counts are since the start")
         self.remembers = may_be_found and not forget and self.steps.count is not None
         self._clocked, self._forget = self.remembers or not by_itself, forget
+        self.public_items = _public_list(public_items, useful=self.remembers and top is None)
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
@@ -252,9 +256,11 @@ class CountsParameters(Parameters):
             caveats.append(items_hashed(self.mechanism.neighbouring))
         if self._by_person and (self._distinct or self.mechanism.needs_people or self._listed):
             caveats.append(contributions_hashed(self.mechanism.neighbouring))
-        public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
+        lists = {"the list of items": self.domain, "the list of public items": self.public_items}
+        public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
         adaptivity = "The events of each window may depend on everything published before it."
-        return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats))
+        proof = found.proof if self.public_items is None else "docs/proofs/keyed_counts.md, Theorem 6"
+        return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
@@ -428,11 +434,32 @@ class CountsParameters(Parameters):
 
     @property
     def _counting_noise(self) -> NoiseSource:
-        """The noise of counts: a run with other limits, items or streams shares none of it."""
+        """The noise of counts: a run with other limits, lists of items or streams shares none of it."""
         streams = "" if self.streams is None else f"{sorted(self.streams)}"
         domain = "" if self.domain is None else self.domain.digest
         found = self.noise.derive("counts per key", self.steps.label, streams, domain)
+        if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
+            found = found.derive("public items", self.public_items.digest)
         return found.derive("spread") if self.spread else found
+
+
+def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
+    """Return the list of items beside those that are found; refuse one where none stay found, or few are shown.
+
+    Raises:
+        ValueError, TypeError: naming it.
+    """
+    if items is None:
+        return None
+    if not useful:
+        raise ValueError(
+            "public_items must not be given with a domain, top or forget, or where counts are since the start: give "
+            "start, and end or renew_every, that other items stay found"
+        )
+    try:
+        return Domain.of(items)
+    except (ValueError, TypeError) as error:
+        raise type(error)(str(error).replace("domain", "public_items", 1)) from None
 
 
 def forgets(missing: str) -> str:

@@ -40,6 +40,7 @@ from privstream.transforms.counts.finished import NORMAL, LargestCounts, numbers
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.split import item_hash
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
 from privstream.transforms.timing.on_time import digest
@@ -50,6 +51,31 @@ SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
 TOGETHER = 128  # windows by which the share that counts is smoothed
 REPLAYED = 64  # steps that are counted again at most when a state is restored
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """The keys of a public list of items beside those that are found.
+
+    Attributes:
+        items: the list.
+        noise: of the run, which turns items into keys.
+    """
+
+    items: Domain
+    noise: NoiseSource
+
+    @cached_property
+    def names(self) -> Names:
+        """The keys, increasing, with their texts."""
+        hashed = item_hash(self.noise).hash_bytes(*reversed(string_buffers(self.items.texts)))
+        keys, first = np.unique(hashed, return_index=True)
+        return Names.of(keys, self.items.texts.take(pa.array(first)))
+
+    def of_shard(self, shard: int, key_shards: int) -> Names:
+        """Return those of a shard."""
+        keys = self.names.items
+        return self.names.select(keys[keys % np.uint64(key_shards) == shard])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +90,7 @@ class KeyPublisher:
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
         at_least: rows with a smaller published number are left out; None for none.
         everything: whether limits can leave out nothing, by public parameters: counts are the full numbers.
+        always: the keys that are published in every window, beside those that are found; None for none.
     """
 
     steps: Steps
@@ -73,6 +100,7 @@ class KeyPublisher:
     choose: LargestCounts | None = None
     at_least: int | None = None
     everything: bool = False
+    always: PublicKeys | None = None
 
     counter: ClassVar[str] = "counts_published"
 
@@ -513,8 +541,14 @@ class PublishFound(CountsOnClock, state="publish_found"):
     kind = "found keys of streams"
 
     def initial(self, key: bytes) -> FoundNames:
-        """Know no keys."""
-        return FoundNames(self.mechanism.initial_state(), Pairs.none())
+        """Know the keys of the public list alone, in each stream."""
+        if self.publisher.always is None:
+            return FoundNames(self.mechanism.initial_state(), Pairs.none())
+        names = self.publisher.always.of_shard(int(key[:SHARD_DIGITS], 16), self.key_shards)
+        number = len(self._streams(key))
+        pairs = Pairs(np.repeat(np.arange(number), len(names.items)), np.tile(names.items, number))
+        counts = self.mechanism.initial_state(public=len(pairs.keys))
+        return FoundNames(counts, pairs, (names.to_arrow(),) * number)
 
     @property
     def mechanism(self) -> FoundKeys:

@@ -6,11 +6,16 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+Items = Union["Domain", Sequence[str]]
+"""A public list of items, as transforms take it."""
 
 
 class Domain:
@@ -38,6 +43,21 @@ class Domain:
         self._items = pa.array(texts, pa.string())
 
     @classmethod
+    def of(cls, items: Items) -> Domain:
+        """Return a list of items as a domain: a list, a tuple, or a column of numpy, Arrow, pandas or Polars.
+
+        Raises:
+            TypeError: it is none, but a text, a mapping, a frame, or what can be read only once.
+            ValueError: see `Domain`.
+        """
+        if isinstance(items, Domain):
+            return items
+        other = isinstance(items, str | bytes | Mapping) or hasattr(items, "columns")
+        if other or not hasattr(items, "__len__"):
+            raise TypeError(f"domain must be a Domain or a list of texts, got {type(items).__name__}")
+        return cls(items.to_pylist() if isinstance(items, pa.Array | pa.ChunkedArray) else items)
+
+    @classmethod
     def from_file(cls, path: str, digest: str | None = None) -> Domain:
         """Read one item per line (UTF-8) from any file system that Beam knows.
 
@@ -61,11 +81,11 @@ class Domain:
         if digest is not None and digest != domain.digest:
             raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")
         domain._path = path
-        return domain
+        return READ.setdefault((path, domain.digest), domain)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._path is not None:
-            return Domain.from_file, (self._path, self.digest)
+            return _read_once, (self._path, self.digest)
         return Domain, (self._items.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -90,3 +110,12 @@ class Domain:
         """Return the position (int64) of each text, all of which must be in the domain."""
         found: np.ndarray = pc.index_in(texts, self._items).to_numpy().astype(np.int64)
         return found
+
+
+READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
+"""The lists of this process, by file and digest: each of some twenty stages, and each bundle, would read its own."""
+
+
+def _read_once(path: str, digest: str) -> Domain:
+    """Return the list of a file as it was at launch, which a stage of this process may have read already."""
+    return READ.get((path, digest)) or Domain.from_file(path, digest)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_type_hints
 
 import numpy as np
-import pyarrow as pa
 from apache_beam.pvalue import PCollection, Row
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import typehints
@@ -17,7 +16,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.single_events import FORMS
+from privstream.transforms.events.single_events import FORMS, NO_STAMPS, is_frame
 
 NO_TEXT = (bool, float, bytes, bytearray, dict, set, frozenset, Timestamp, datetime.date, np.bool_, type(None))
 NO_VALUE = tuple(kind for kind in NO_TEXT if kind is not float)
@@ -38,7 +37,6 @@ NO_EVENT = (
     datetime.date,
     np.generic,
 )
-NO_ROW = (*NO_EVENT, pa.RecordBatch, pa.Table)
 MAPPINGS = (typehints.DictConstraint, typehints.SetTypeConstraint, typehints.MappingTypeConstraint)
 UNSIZED = (typehints.ListConstraint, typehints.TupleSequenceConstraint)
 
@@ -80,20 +78,24 @@ def check_rows(name: str, rows: PCollection[Any], required: tuple[str, ...]) -> 
     _refuse(name, rows, why)
 
 
-def check_names(rows: PCollection[Any], names: Mapping[str, str]) -> None:
-    """Refuse rows whose type is known if it lacks a field that an argument names, and what is neither row nor mapping.
+def check_names(rows: PCollection[Any], names: Mapping[str, str], *, stamped: bool) -> None:
+    """Refuse rows whose type is known if it lacks a field that an argument names, and what is no row, mapping or frame.
 
     Args:
-        rows: rows of Beam, named tuples, dataclasses or mappings.
+        rows: rows of Beam, named tuples, dataclasses, mappings, Arrow batches or frames.
         names: by argument, such as `user_field`, the name of the field.
+        stamped: whether the time of a row is its timestamp, which rows of frames have not.
     """
 
     def why(kind: Any) -> str | None:
         found = _fields_of(kind)
         if found is None:
-            refused = isinstance(kind, type) and issubclass(kind, NO_ROW) and not issubclass(kind, dict)
+            if isinstance(kind, type) and is_frame(kind):
+                return NO_STAMPS if stamped else None
+            refused = isinstance(kind, type) and issubclass(kind, NO_EVENT) and not issubclass(kind, dict)
             refused = refused or isinstance(kind, LISTS)
-            return f"with_fields needs rows with named fields, or mappings, got {shown(kind)}" if refused else None
+            rule = "with_fields needs rows with named fields, mappings, Arrow batches or frames"
+            return f"{rule}, got {shown(kind)}" if refused else None
         for argument, name in names.items():
             if name not in found:
                 near = difflib.get_close_matches(name, found, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from numbers import Real
@@ -79,6 +79,22 @@ def check_kind(name: str, kind: pa.DataType, *, lists: bool = False) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return kind in _AS_BINARY
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or bytes that may be UTF-8."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    tests: tuple[Callable[[pa.DataType], bool], ...] = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    )
+    return any(test(kind) for test in tests)
 
 
 def checked(name: str, column: pa.Array) -> pa.Array:
@@ -358,7 +374,12 @@ def pieces(batch: pa.RecordBatch, fields: EventFields) -> Iterator[pa.RecordBatc
     Raises:
         BrokenRuleError: a column is damaged.
     """
-    found = [decoded_lengths(name, batch[name]) for name in _names(batch, fields)]
+    yield from cut_by_text(batch, _names(batch, fields))
+
+
+def cut_by_text(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Cut a batch such that no piece of several rows has more than so much text in some columns; see `pieces`."""
+    found = [decoded_lengths(name, batch[name]) for name in names]
     lengths = [column for column in found if column is not None]
     if not lengths:
         yield batch

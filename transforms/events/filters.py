@@ -15,12 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
-from privstream.transforms.events.event_columns import value_of
+from privstream.transforms.events.event_columns import is_text, text_column, value_column, value_of
 from privstream.transforms.events.single_events import read_text
+from privstream.transforms.events.times import Marks, null_rows
 
 NUMBER, TEXT, TRUTH = "a number", "text", "true or false"
 KINDS: Mapping[str, pa.DataType] = {NUMBER: pa.float64(), TEXT: pa.string(), TRUTH: pa.bool_()}
 """What a field may be read as, and how Arrow holds it."""
+
+TRUTHS = pa.array(["true", "false"])
 
 LONGEST_FILTER = 2_000
 """Characters of a filter."""
@@ -160,6 +163,48 @@ def read_as(name: str, kind: str | None, value: Any) -> float | str | bool | Non
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     raise wrong_kind(name, kind)
+
+
+def column_of_kind(name: str, kind: str | None, column: pa.Array) -> tuple[pa.Array, Marks]:
+    """Return a column as the kind that a condition needs, null where it has no value, and which rows break a rule.
+
+    Args:
+        name: of the field.
+        kind: what it is read as; None if it is only asked whether it is there.
+        column: its text need not be valid, but text that is bytes must be called text (`unchecked_text`).
+    """
+    text = is_text(column.type)
+    if pa.types.is_dictionary(column.type) and not text:
+        column = column.dictionary_decode()
+    truth = pa.types.is_boolean(column.type)
+    number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+    fits = {NUMBER: number, TEXT: pa.types.is_integer(column.type), TRUTH: truth, None: True}[kind]
+    if not text and not fits:
+        return pa.nulls(len(column), KINDS[str(kind)]), [(~null_rows(column), wrong_kind(name, str(kind)))]
+    if kind == NUMBER:
+        found, marks = with_nulls(*value_column(column, whole=False))
+    elif text or kind == TEXT:
+        found, marks = with_nulls(*text_column("where", column))
+    else:
+        return column, []
+    if kind is None:
+        return found, []
+    marks = [(mask, of_filter(name, kind, rule)) for mask, rule in marks]
+    if kind != TRUTH:
+        return found, marks
+    lower = pc.utf8_lower(found)
+    neither = ~np.asarray(pc.fill_null(pc.is_in(lower, TRUTHS), True).to_numpy(zero_copy_only=False), np.bool_)
+    neither &= found.is_valid().to_numpy(zero_copy_only=False)
+    return pc.equal(lower, "true"), [*marks, (neither, wrong_kind(name, TRUTH))]
+
+
+def with_nulls(column: pa.Array, marks: Marks) -> tuple[pa.Array, Marks]:
+    """Return a column with null where a value is missing, which then breaks no rule."""
+    missing = np.zeros(len(column), np.bool_)
+    for mask, rule in marks:
+        missing |= mask & rule.code.endswith(f"_{MISSING}")
+    others = [(mask & ~missing, rule) for mask, rule in marks if not rule.code.endswith(f"_{MISSING}")]
+    return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
 
 
 def of_filter(name: str, kind: str, rule: BrokenRuleError) -> BrokenRuleError:

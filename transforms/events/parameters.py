@@ -24,6 +24,8 @@ from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 MOST_SHARDS = 32_768
 """As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 
+DOMAIN = "domain"
+
 
 class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.
@@ -60,6 +62,8 @@ class Parameters:
                 inspect.signature(cls).bind(*others, **given)
             except TypeError as error:
                 raise TypeError(f"{cls.__name__}: {error}") from None
+        if given.get(DOMAIN) is not None:
+            given[DOMAIN] = Domain.of(given[DOMAIN])  # a list is the same as the domain that is made of it
         made = super().__new__(cls)
         made._given = {name: value for name, value in given.items() if name != "noise"}
         return made

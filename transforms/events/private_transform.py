@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
@@ -16,8 +17,9 @@ from privstream.transforms.events.element_types import check_names, check_window
 from privstream.transforms.events.event_fields import UNREAD
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import MOST_COLUMNS
+from privstream.transforms.events.local_times import zone_clock
+from privstream.transforms.events.named_fields import Event, ReadRows
 from privstream.transforms.events.parameters import Parameters
-from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.keyed_state import KeyedState, check_runner
 from typing_extensions import override
@@ -32,6 +34,18 @@ ApplyDoFn = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 """Adds a stage after a collection: given its function and the type of what it emits, returns that."""
 
 
+class Segment(NamedTuple):
+    """Some stages that follow each other.
+
+    Attributes:
+        stages: adds them, as `PrivateTransform.build` does.
+        gives: the type of what they give: pairs of which the first is an encoded `StepKey`; None for rows.
+    """
+
+    stages: Callable[[PCollection[Any], ApplyDoFn], PCollection[Any]]
+    gives: Any = None
+
+
 class Published(NamedTuple):
     """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
 
@@ -43,11 +57,28 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     """Events in, rows that are private out, and dead letters where they are asked for."""
 
     _dead_letters = False
+    _segment: int | None = None
     _read_rows: ReadRows | None = None
 
     @abstractmethod
     def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages; return the rows."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The stages in order, cut where processes may share them out: all segments but the last, which is for one.
+
+        Each process has a part of the input in the first segment, and the keys of some shards in those that follow.
+        What a segment gives under a key must not depend on other keys, or on how its input was shared out. A segment
+        alone means that one process must have it all.
+        """
+        return (Segment(self.build),)
+
+    def segment(self, number: int) -> Self:
+        """Return the same transform with one of its segments only, and `Published` as its output."""
+        other = self.with_dead_letters()
+        other._segment = number
+        return other
 
     def with_dead_letters(self) -> Self:
         """Return the same transform with `Published` as its output."""
@@ -64,12 +95,14 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         stream_field: str | None = None,
         value_field: str = "value",
         time_unit: str | None = None,
+        time_zone: str | None = None,
         where: str | None = None,
     ) -> Self:
-        """Return the same transform for rows or mappings whose fields have these names, as on the command line.
+        """Return the same transform for elements whose fields have these names, as on the command line.
 
-        Rows are those of Beam, named tuples or dataclasses; mappings are such as Beam's sources of JSON or tables give.
-        Fields that the transform does not read need not be there.
+        These are rows of Beam, named tuples or dataclasses; mappings, such as Beam's sources of JSON or tables give;
+        and Arrow batches, tables, and frames of pandas or Polars, each with many events. Fields that the transform does
+        not read need not be there.
 
         Args:
             user_field, value_field: the fields with the person and the number.
@@ -77,9 +110,11 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
                 of public lists, are then texts such as `de, /error`: a part with a comma or a quote stands in quotes,
                 within which each quote is doubled.
             time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`; None: the
-                timestamp of each row is its time.
+                timestamp of each row is its time. Frames need one.
             stream_field: the field with the stream; None: `stream`, if the transform needs streams, or else none.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
+            time_zone: where the clocks are that wrote times without an offset from UTC, such as Europe/Berlin or UTC;
+                without it such times are refused.
             where: condition on fields of a row that it must meet to count, such as `status >= 500`; see
                 docs/input.md. It is public, and rows that pass another one are other data: noise needs another run id.
         """
@@ -93,6 +128,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             value_field=None if read.value == UNREAD else value_field,
             timed=read.timed,
             time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
+            time_zone=_zone(time_zone),
             where=None if where is None else Filter(where),
         )
         return other
@@ -116,12 +152,35 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
 
         if self._read_rows is not None:
             given = events["events"] if isinstance(events, Mapping) else events
-            check_names(given, self._read_rows.names)
-            read = apply_dofn(given, self._read_rows, Event)
+            check_names(given, self._read_rows.names, stamped=self._read_rows.needs_stamps)
+            read = apply_dofn(given, self._read_rows, Event | pa.RecordBatch)
             events = {**events, "events": read} if isinstance(events, Mapping) else read
-        rows = self.build(events, apply_dofn)
+        build = self.build if self._segment is None else self.segments[self._segment].stages
+        rows = build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+class SharedTransform(PrivateTransform):
+    """A transform of several segments, which it builds one after the other."""
+
+    @property
+    @abstractmethod
+    @override
+    def segments(self) -> tuple[Segment, ...]: ...
+
+    @override
+    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        for segment in self.segments:
+            events = segment.stages(events, apply_dofn)
+        return cast(PCollection[Any], events)
+
+
+def _zone(name: str | None) -> str | None:
+    """Return a time zone that there is."""
+    if name is not None:
+        zone_clock(name)
+    return name
 
 
 def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:

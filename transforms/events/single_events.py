@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import numbers
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError, broken_by
-from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
+from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
@@ -28,14 +23,13 @@ from privstream.transforms.events.event_columns import (
     wrong_type,
 )
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.item_columns import join_item
-from privstream.transforms.events.times import TimeForm, micros_of, micros_of_stamp, read_micros
-
-if TYPE_CHECKING:
-    from privstream.transforms.events.filters import Filter
+from privstream.transforms.events.times import micros_of, micros_of_stamp
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
 NO_STAMP = "event must have a timestamp: that of a pair (user, item), or of a row without a field time, is its time"
+
+
+NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
 
 
 class Said(NamedTuple):
@@ -56,14 +50,14 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
                 raise no_field(name)
         user, item = getattr(element, "user", None), getattr(element, "item", None)
         if fields.timed and not hasattr(element, "time"):
-            micros = _stamped(timestamp)
+            micros = stamped(timestamp)
         else:
             time = getattr(element, "time", None)
             micros = 0 if time is None and not fields.timed else micros_of(time)
         stream, value = getattr(element, "stream", None), getattr(element, "value", None)
     elif isinstance(element, tuple | list) and len(element) == 2:
         user, item = element
-        micros = _stamped(timestamp) if fields.timed else micros_of_stamp(timestamp) or 0
+        micros = stamped(timestamp) if fields.timed else micros_of_stamp(timestamp) or 0
         stream, value = None, None
     else:
         raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
@@ -76,7 +70,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
     )
 
 
-def _stamped(timestamp: Timestamp) -> int:
+def stamped(timestamp: Timestamp) -> int:
     """Return the microseconds since 1970 of an element whose own timestamp is its time, or raise if it has none."""
     micros = micros_of_stamp(timestamp)
     if micros is None:
@@ -87,6 +81,11 @@ def _stamped(timestamp: Timestamp) -> int:
 def is_row(element: Any) -> bool:
     """Tell whether an element has named fields."""
     return hasattr(element, "_fields") or isinstance(element, Row) or dataclasses.is_dataclass(element)
+
+
+def is_frame(element: Any) -> bool:
+    """Tell whether an element, or each one of a class, has columns of many events."""
+    return hasattr(element, "__arrow_c_stream__") or hasattr(element, "__arrow_c_array__")
 
 
 def no_field(name: str) -> BrokenRuleError:
@@ -143,100 +142,3 @@ def read_text(name: str, value: Any, *, least: int = 1, longest: int = LONGEST_T
 def is_integer(value: Any) -> bool:
     """Tell whether a value is an integer, of Python or numpy, and neither a truth value nor a duration."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)
-
-
-class Event(NamedTuple):
-    """What a row says: who, what, when (a Timestamp), in which stream, and a number; None for what is not read."""
-
-    user: Any
-    item: Any
-    time: Any
-    stream: Any
-    value: Any
-
-
-class ReadRows(beam.DoFn):
-    """Turn rows into events; those without a usable time become dead letters, other rules are checked further on.
-
-    Args:
-        time_field: the field with the time, or None for the timestamp of the row itself.
-        timed: whether the time is read at all.
-        user_field, item_field, stream_field, value_field, time_unit, where: as for `with_fields`; None is not read.
-    """
-
-    def __init__(
-        self,
-        *,
-        user_field: str | None,
-        item_field: str | tuple[str, ...] | None,
-        time_field: str | None,
-        stream_field: str | None,
-        value_field: str | None,
-        time_unit: str | None,
-        timed: bool = True,
-        where: Filter | None = None,
-    ) -> None:
-        self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
-        self.stream_field, self.value_field = stream_field, value_field
-        self.time_unit, self.timed = time_unit, timed
-        self.where = where
-        self.filtered = Metrics.counter("privstream", "events_filtered")
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The names of the fields that are read, by argument."""
-        names = ("user_field", "item_field", "time_field", "stream_field", "value_field")
-        found = {name: field for name in names if (field := getattr(self, name)) is not None}
-        if isinstance(self.item_field, tuple):
-            found.pop("item_field")
-            found |= {f"item_field ({name})": name for name in self.item_field}
-        return found | {f"where ({name})": name for name in (self.where.kinds if self.where else ())}
-
-    def _item(self, row: Any) -> Any:
-        """Return the item of a row; of several columns, one text for them."""
-        if not isinstance(self.item_field, tuple):
-            return _read(row, self.item_field)
-        return join_item([read_text("item", _read(row, name)) for name in self.item_field])
-
-    def _passes(self, row: Any) -> bool:
-        """Tell whether a row passes the filter; a field that it has not has no value."""
-        where = self.where
-        return where is None or where.accepts({name: _read(row, name, None) for name in where.kinds})
-
-    def process(self, row: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
-        """Read one row."""
-        fields = (self.user_field, self.time_field, self.stream_field, self.value_field)
-        try:
-            if not self._passes(row):
-                LOG.read(1)
-                self.filtered.inc()
-                return
-            item = self._item(row)
-            user, time, stream, value = (_read(row, field) for field in fields)
-            micros = 0
-            if self.time_field is not None:
-                micros = read_micros("time", time, TimeForm(unit=self.time_unit))
-            elif self.timed:
-                micros = _stamped(timestamp)
-        except Exception as error:
-            LOG.read(1)  # the others are counted where they are gathered
-            yield set_aside(broken_by(error, "row"), _as_json(row), "row")
-            return
-        yield Event(user, item, Timestamp(micros=micros), stream, value)
-
-
-def _read(row: Any, field: str | None, *default: None) -> Any:
-    """Return what a field contains; None for a field that is not read, and the default if the row has none."""
-    if field is None:
-        return None
-    if not isinstance(row, Mapping):
-        return getattr(row, field, *default)
-    return row.get(field) if default else row[field]
-
-
-def _as_json(row: Any) -> str:
-    """Return a row as JSON, whatever it contains."""
-    try:
-        return json.dumps(row if isinstance(row, Mapping) else row._asdict(), default=str)
-    except Exception:  # it may hold anything, and what cannot be shown must not end the run
-        return text_of(row)

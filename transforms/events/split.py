@@ -53,6 +53,11 @@ def people_key(shard: int) -> bytes:
     return name.to_bytes(4, "big")
 
 
+def item_hash(noise: NoiseSource) -> NoiseSource:
+    """Return what hashes the items of a run."""
+    return noise.derive("item hash")
+
+
 class ReadEvents(beam.DoFn):
     """What stages share that read checked batches of events: their counters, and the hash of people.
 
@@ -173,7 +178,7 @@ class SplitEvents(ReadEvents):
     @override
     def setup(self) -> None:
         super().setup()
-        self._item_hash = cast(NoiseSource, self.noise).derive("item hash")
+        self._item_hash = item_hash(cast(NoiseSource, self.noise))
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:

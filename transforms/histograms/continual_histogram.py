@@ -12,7 +12,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, Monotone
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Items
 from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.questions import Question, questions, watched
@@ -109,7 +109,7 @@ class ContinualHistogram(CategoryTransform):
         self,
         *,
         epsilon: float,
-        domain: Domain,
+        domain: Items,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,

@@ -12,7 +12,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Items
 from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.methods import choose_method
@@ -69,7 +69,7 @@ class ThresholdFlags(CategoryTransform):
         *,
         epsilon: float,
         thresholds: Thresholds,
-        domain: Domain,
+        domain: Items,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
@@ -103,7 +103,7 @@ class ThresholdFlags(CategoryTransform):
             noise=noise,
             shards=shards,
         )
-        names = domain.texts.to_pylist()
+        names = self.categories.domain.texts.to_pylist()
         if isinstance(thresholds, Mapping):
             if set(thresholds) != set(names):
                 raise ValueError("thresholds must name every category of the domain, and no other")

@@ -26,7 +26,7 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
 )
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.coverage import people_who_count
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
@@ -302,7 +302,7 @@ class PrivateQueries(PrivateTransform):
         self,
         *,
         epsilon: float,
-        domain: Domain,
+        domain: Items,
         noise: NoiseSource,
         method: Literal["auto", "counts", "multiplicative_weights"] = "auto",
         records: int | None = None,
@@ -316,8 +316,7 @@ class PrivateQueries(PrivateTransform):
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
-        if not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = Domain.of(domain)
         if not isinstance(real_weights, bool):
             raise TypeError(f"real_weights must be True or False, got {type(real_weights).__name__}")
         self.domain = domain

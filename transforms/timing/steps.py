@@ -443,11 +443,11 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
     if steps.renewal is None:
         return guarantee
     length = steps.renewal * steps.period
-    start = steps.bounds(steps.first or 0)[0]
+    start = steps.origin + (steps.first or 0) * steps.period  # windows of a calendar are not renewed
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
-    limits.append(f"All limits and budgets start afresh every {in_words(length)}, counted from {start.to_rfc3339()}.")
+    limits.append(f"All limits and budgets start afresh every {in_words(length)}, counted from {iso(start)}.")
     unit = guarantee.unit
     if unit == PERSON:
-        unit = PrivacyUnit(what="person", window=length, origin=start.micros % length)
+        unit = PrivacyUnit(what="person", window=length, origin=start % length)
         limits.append("A person who takes part in m periods is promised m times this epsilon and this delta.")
     return replace(guarantee, unit=unit, limits=tuple(limits))

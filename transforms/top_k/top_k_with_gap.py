@@ -25,6 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
@@ -34,11 +35,11 @@ from privstream.transforms.events.coverage import (
     streams_of_person,
     windows_of_person,
 )
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
@@ -51,8 +52,16 @@ from typing_extensions import Unpack, override
 UNITS = ("person", "person_in_window")
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
 
+LIKELY_DELTA, WORTH_A_DELTA = 1e-6, 0.8
+"""A usual delta, and how much of an error it must take away to be spoken of."""
 
-class TopKWithGap(PrivateTransform):
+BETTER = (
+    "delta is 0: no item that is left out belongs to over {now:,.0f} more people than one that is published, and with "
+    "a delta of {delta:g}, or the number of people in its place, to over {then:,.0f}"
+)
+
+
+class TopKWithGap(SharedTransform):
     """Publish, window by window, the `top` items that most people have, their gaps and their counts.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
@@ -136,7 +145,7 @@ class TopKWithGap(PrivateTransform):
         start: Moment,
         top: int,
         noise: NoiseSource,
-        domain: Domain | None = None,
+        domain: Items | None = None,
         end: Moment | None = None,
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
@@ -155,8 +164,7 @@ class TopKWithGap(PrivateTransform):
         super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
         checks.one_of("selection", selection, SELECTIONS)
-        if domain is not None and not isinstance(domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        domain = None if domain is None else Domain.of(domain)
         if start is None:
             raise ValueError("start must be given: every window from start on is published")
         checks.integer("top", top, minimum=1)
@@ -223,6 +231,9 @@ class TopKWithGap(PrivateTransform):
             for law in ("exponential", "laplace")
         }
         makers["counts"] = partial(CountedTopK, **budget, size=len(domain))
+        self._with_delta = (
+            partial(CountedTopK, **(budget | {"delta": LIKELY_DELTA}), size=len(domain)) if not delta else None
+        )
         name, mechanism = choose_method(
             method, makers, lambda made: (made.selection_error(len(domain), self.beta), made.measure_error(self.beta))
         )
@@ -238,7 +249,14 @@ class TopKWithGap(PrivateTransform):
     @property
     @override
     def advice(self) -> str:
-        return short_period(self.answer.mechanism, self.steps) if isinstance(self.answer, FoundItems) else ""
+        """That a delta would rank a list better; that periods are short."""
+        if isinstance(self.answer, FoundItems):
+            return short_period(self.answer.mechanism, self.steps)
+        if self._with_delta is None:
+            return ""
+        size = len(self.answer.domain)
+        now, then = (made.selection_error(size, self.beta) for made in (self.answer.mechanism, self._with_delta()))
+        return "" if then > WORTH_A_DELTA * now else BETTER.format(delta=LIKELY_DELTA, now=now, then=then)
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
         """Find what one person can take part in, and what of that has to be limited by counting."""
@@ -353,12 +371,16 @@ class TopKWithGap(PrivateTransform):
         """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
-        self.answer.calibrate()
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Events by window and shard of people, who has what by shard of items, and rows."""
+        return Segment(self._split, KeyedBatch), Segment(self._hold, Keyed), Segment(self._publish)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         split = SplitEvents(
-            **common,
+            steps=self.steps,
+            noise=self.noise,
             shards=self.shards,
             domain=self.domain,
             positions=self.domain is not None,
@@ -366,10 +388,15 @@ class TopKWithGap(PrivateTransform):
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        held = bound_items_of_people(
-            apart_in_time(batches, self.steps),
+        return apart_in_time(batches, self.steps)
+
+    def _hold(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to who has what, by shard of items."""
+        return bound_items_of_people(
+            batches,
             apply_dofn,
-            **common,
+            steps=self.steps,
+            noise=self.noise,
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards if self.domain is None else 1,
@@ -378,6 +405,10 @@ class TopKWithGap(PrivateTransform):
             domain=self.domain,
             by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
         )
+
+    def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from who has what to rows."""
+        self.answer.calibrate()
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 
