@@ -11,6 +11,8 @@ from privstream.mechanisms.checks import SnapshotError
 
 MAGIC = b"privstrm"
 
+Buffer = bytes | memoryview
+
 _ENVELOPE = struct.Struct("<8sQI")  # magic, length of the body, CRC-32 of the body
 _HEADER = struct.Struct("<HIH")  # length of the kind's name, version, number of fields
 _FIELD = struct.Struct("<HcQ")  # length of the name, type tag, length of the payload
@@ -23,13 +25,15 @@ def pack(kind: str, version: int, fields: Mapping[str, int | float | bytes | np.
     Equal fields in equal order give equal bytes on every machine (arrays are stored little-endian).
     """
     name = kind.encode()
-    parts = [_HEADER.pack(len(name), version, len(fields)), name]
+    parts: list[Buffer] = [_HEADER.pack(len(name), version, len(fields)), name]
     for field, value in fields.items():
         tag, payload = _encode(field, value)
         encoded = field.encode()
-        parts += [_FIELD.pack(len(encoded), tag, len(payload)), encoded, payload]
-    body = b"".join(parts)
-    return _ENVELOPE.pack(MAGIC, len(body), zlib.crc32(body)) + body
+        parts += [_FIELD.pack(len(encoded), tag, sum(map(len, payload))), encoded, *payload]
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([_ENVELOPE.pack(MAGIC, sum(map(len, parts)), checksum), *parts])  # the only copy of arrays
 
 
 def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | bytes | np.ndarray]:
@@ -83,20 +87,20 @@ def unpack_state(kind: str, parameters: bytes, data: bytes) -> dict[str, Any]:
     return fields
 
 
-def _encode(field: str, value: int | float | bytes | np.ndarray) -> tuple[bytes, bytes]:
-    """Return the type tag and the payload of one value."""
+def _encode(field: str, value: int | float | bytes | np.ndarray) -> tuple[bytes, tuple[Buffer, ...]]:
+    """Return the type tag and the payload of one value, in parts."""
     if isinstance(value, bytes):
-        return b"b", value
+        return b"b", (value,)
     if isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS:
         little = np.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
         head = little.dtype.str.encode()
         shape = struct.pack(f"<BB{value.ndim}Q", len(head), value.ndim, *value.shape)
-        return b"a", shape + head + little.tobytes()
+        return b"a", (shape, head, little.reshape(-1).view(np.uint8).data)
     if isinstance(value, Integral) and not isinstance(value, bool):
         number = int(value)
-        return b"i", number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+        return b"i", (number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True),)
     if isinstance(value, Real) and not isinstance(value, bool):
-        return b"f", struct.pack("<d", value)
+        return b"f", (struct.pack("<d", value),)
     found = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise TypeError(f"{field} must be an int, a float, bytes or an array of numbers, got {found}")
 

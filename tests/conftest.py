@@ -3,6 +3,7 @@
 import atexit
 import gc
 import importlib
+import multiprocessing.util
 import os
 import re
 import shutil
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     java = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={folder}", "-XX:-UsePerfData"]
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after all that tests have put off until the end
+    atexit.unregister(multiprocessing.util._exit_function)
+    atexit.register(multiprocessing.util._exit_function)  # removes what it has in this folder, and so comes first
 
 
 def _remove_folders_of_ended_runs() -> None:

@@ -1,4 +1,7 @@
-"""Batches wait on disk: a file of this process holds their bytes, and a short reference travels in their place."""
+"""Batches wait on disk: a file of this process holds their bytes, and a short reference travels in their place.
+
+Processes of one machine that share the work of a run each write a file of their own, and read those of all others.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 SMALLEST = 4096
 """Bytes from which on a batch is worth a reference."""
@@ -16,7 +20,8 @@ SMALLEST = 4096
 DISK = Path("/var/tmp")
 _REFERENCE = b"PSREF1"
 _DIGEST_BYTES = 16
-_WORD = 8
+_NUMBER, _WORD = 2, 8
+_FILE = len(_REFERENCE) + _DIGEST_BYTES  # where a reference has the number of its file
 
 
 class SpillError(RuntimeError):
@@ -27,17 +32,29 @@ class SpillFile:
     """An append-only file without a name: nobody else can open it, and it is gone with the process, however that ends.
 
     Args:
+        file: open for reading and writing, without a buffer; nobody else appends to it.
         folder: on whose disk it is.
+        number: which of the files of a run it is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, file: BinaryIO, folder: Path, number: int = 0) -> None:
         self.folder = folder
+        self.number = number
         self.size = 0
         self._lock = threading.Lock()
+        self._file = file
+
+    @classmethod
+    def without_name(cls, folder: Path) -> SpillFile:
+        """Make one.
+
+        Raises:
+            SpillError: the folder cannot be written to.
+        """
         try:
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open as long as this object
+            return cls(tempfile.TemporaryFile(dir=folder, buffering=0), folder)
         except OSError as error:
-            raise SpillError(f"the folder for waiting events, {folder}, must be writable: {error.strerror}") from None
+            raise _unwritable(folder, error) from None
 
     def put(self, data: bytes) -> bytes:
         """Append `data`, and return a reference to it that sorts by content.
@@ -54,7 +71,8 @@ class SpillFile:
         except OSError as error:
             raise SpillError(_failed("write", self.folder, error)) from None
         content = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
-        return _REFERENCE + content + start.to_bytes(_WORD, "big") + len(data).to_bytes(_WORD, "big")
+        place = ((self.number, _NUMBER), (start, _WORD), (len(data), _WORD))
+        return _REFERENCE + content + b"".join(value.to_bytes(size, "big") for value, size in place)
 
     def get(self, reference: bytes) -> bytes:
         """Return what a reference stands for.
@@ -62,7 +80,7 @@ class SpillFile:
         Raises:
             SpillError: the disk fails.
         """
-        place = len(_REFERENCE) + _DIGEST_BYTES
+        place = _FILE + _NUMBER
         start, length = (int.from_bytes(reference[at : at + _WORD], "big") for at in (place, place + _WORD))
         parts = []
         try:
@@ -81,9 +99,10 @@ class SpillFile:
 
 
 class _Shared:
-    """The file that all runs of this process share, while there are any."""
+    """The files that all runs of this process read, and the one that it writes, while there are any."""
 
-    file: SpillFile | None = None
+    files: Sequence[SpillFile] = ()
+    own: SpillFile | None = None
     users = 0
     lock = threading.Lock()
 
@@ -98,7 +117,9 @@ def spilled() -> Iterator[None]:
         SpillError: the folder cannot be written to.
     """
     with _Shared.lock:
-        _Shared.file = _Shared.file or SpillFile(_folder())
+        if _Shared.own is None:
+            _Shared.own = SpillFile.without_name(_folder())
+            _Shared.files = (_Shared.own,)
         _Shared.users += 1
     try:
         yield
@@ -106,8 +127,64 @@ def spilled() -> Iterator[None]:
         with _Shared.lock:
             _Shared.users -= 1
             if not _Shared.users:
-                _Shared.file.close()
-                _Shared.file = None
+                for file in _Shared.files:
+                    file.close()
+                _Shared.files, _Shared.own = (), None
+
+
+@contextmanager
+def files_for(processes: int) -> Iterator[tuple[str, ...]]:
+    """Give the paths of new files, empty and for this user alone, for so many processes that share a run.
+
+    They lie in a folder of their own, which is removed in the end: by then each process should have opened all of them
+    (see `spilled_among`), and nothing is left of them when the last one ends, however it does.
+
+    Raises:
+        SpillError: the folder for waiting events cannot be written to.
+    """
+    folder = _folder()
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-", dir=folder))
+            paths = tuple(os.path.join(made, str(number)) for number in range(processes))
+            for path in paths:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+        yield paths
+
+
+@contextmanager
+def spilled_among(paths: Sequence[str], number: int) -> Iterator[None]:
+    """Let batches of this process wait in one of several files, from all of which it can read.
+
+    Args:
+        paths: those of `files_for`.
+        number: of the file that this process writes; no other does.
+
+    Raises:
+        SpillError: a file cannot be opened.
+        RuntimeError: batches of this process wait on disk already.
+    """
+    with ExitStack() as stack:
+        files = []
+        for place, path in enumerate(paths):
+            try:
+                file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the stack
+            except OSError as error:
+                raise _unwritable(Path(path).parent.parent, error) from None
+            files.append(stack.enter_context(closing(SpillFile(file, Path(path).parent.parent, place))))
+        with _Shared.lock:
+            if _Shared.own is not None:
+                raise RuntimeError("a run with several processes must be the only run of its process")
+            _Shared.files, _Shared.own = tuple(files), files[number]
+            _Shared.users += 1
+        try:
+            yield
+        finally:
+            with _Shared.lock:
+                _Shared.files, _Shared.own = (), None
+                _Shared.users -= 1
 
 
 def _folder() -> Path:
@@ -117,17 +194,33 @@ def _folder() -> Path:
 
 def put_away(data: bytes) -> bytes:
     """Return a reference to a large batch where batches wait on disk, else the batch itself."""
-    return _Shared.file.put(data) if _Shared.file is not None and len(data) >= SMALLEST else data
+    return _Shared.own.put(data) if _Shared.own is not None and len(data) >= SMALLEST else data
 
 
 def fetch(data: bytes) -> bytes:
     """Return the batch that `put_away` was given."""
     if not data.startswith(_REFERENCE):
         return data
-    if _Shared.file is None:
+    number = int.from_bytes(data[_FILE : _FILE + _NUMBER], "big")
+    if number >= len(_Shared.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
-    return _Shared.file.get(data)
+    return _Shared.files[number].get(data)
+
+
+def keep(data: bytes) -> bytes:
+    """Write data of any length to the disk where batches wait, and return a reference for `fetch`.
+
+    Raises:
+        SpillError: batches do not wait on disk, the disk is full, or fails.
+    """
+    if _Shared.own is None:
+        raise SpillError("data must be kept inside of a run whose batches wait on disk")
+    return _Shared.own.put(data)
 
 
 def _failed(action: str, folder: Path, error: OSError) -> str:
     return f"cannot {action} waiting events in {folder}: {error.strerror}; TMPDIR names another folder"
+
+
+def _unwritable(folder: Path, error: OSError) -> SpillError:
+    return SpillError(f"the folder for waiting events, {folder}, must be writable: {error.strerror}")

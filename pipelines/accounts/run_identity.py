@@ -46,6 +46,7 @@ NOT_SHAPING: Mapping[str, str] = {
     "dataset": "it is about accounts",
     "budget_limit": "it is about accounts",
     "shards": "it shares out the work",
+    "workers": "it shares out the work",
     "rising": "it says what is reckoned from published counts; it enters where the input has no end, see `identify`",
     "at_least": "it says which published counts are shown; it enters where the input has no end, see `identify`",
     "beta": "it is about error bounds; where it decides thresholds it is a parameter of the mechanism, which the noise "

@@ -65,6 +65,7 @@ class Finding:
         claim = self.guarantee
         return {
             "attack": self.attack.name,
+            "about": self.attack.about,
             "text": self.attack.text,
             "method": self.method or None,
             "claimed": {

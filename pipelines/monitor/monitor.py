@@ -190,6 +190,7 @@ class Monitor(beam.PTransform[Any, Any]):
         )
         options = dict.fromkeys(("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit"))
         options |= {"overwrite": False, "dry_run": False, "dead_letter": None} | self.options
-        made = MonitorRun.of(replace(monitor, output=place), argparse.Namespace(**options), folder)
-        made.report(made.publish(launch.parse_beam_options([])))
+        runner = launch.parse_beam_options([])
+        made = MonitorRun.of(replace(monitor, output=place), argparse.Namespace(**options), runner, folder)
+        made.report(made.publish(runner))
         return {each.name: each.arguments.output for each in made.run.questions}

@@ -50,7 +50,7 @@ from privstream.pipelines.questions.input_output import (
     reader,
     send,
 )
-from privstream.pipelines.questions.options import DEFAULT_DATASET, add_key
+from privstream.pipelines.questions.options import DEFAULT_DATASET, WORKERS, add_key, add_option
 from privstream.pipelines.questions.run import (
     DRY,
     Asked,
@@ -63,7 +63,9 @@ from privstream.pipelines.questions.run import (
     row_type_of,
     settled,
     shaping,
+    shared_evenly,
     transform_of,
+    workers_of,
     write_guarantee,
 )
 from privstream.pipelines.questions.run_command import run_label
@@ -110,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--dry_run", action="store_true", help=f"{text}. The numbers are exact: guard them like the input"
     )
+    add_option(files, WORKERS)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -121,7 +124,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             with clock("sharing out the budget, checking input"):
                 monitor = read_monitor(arguments.file, folder)
                 check_workers(monitor.questions[0].options, options)
-                made = MonitorRun.of(monitor, arguments, folder)
+                made = MonitorRun.of(monitor, arguments, options, folder)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
@@ -154,7 +157,9 @@ class MonitorRun:
     promised: Mapping[str, Any]
 
     @classmethod
-    def of(cls, monitor: MonitorFile, arguments: argparse.Namespace, folder: str) -> MonitorRun:
+    def of(
+        cls, monitor: MonitorFile, arguments: argparse.Namespace, options: PipelineOptions, folder: str
+    ) -> MonitorRun:
         """Check a monitor and the options of its run, with a folder for temporary files.
 
         Raises:
@@ -171,6 +176,7 @@ class MonitorRun:
         given = {each.name: _options(each, common, output, unbounded=unbounded) for each in monitor.questions}
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields, folder)
+        workers = workers_of(common, options, read)
         account = Account.of(common)
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
@@ -186,7 +192,10 @@ class MonitorRun:
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
-        made = {each.name: _given_to(monitor, each, given[each.name], fields[each.name]) for each in monitor.questions}
+        made = {
+            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers)
+            for each in monitor.questions
+        }
         identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
@@ -214,6 +223,7 @@ class MonitorRun:
                 questions=asked,
                 charge=partial(account.charge, identity, label, charged, noise, planned.guarantee, parts=parts),
                 letters=letters_to(common.dead_letter, unbounded=unbounded),
+                workers=workers,
                 views=tuple(_published(each, asked, sent[each.name], output) for each in streamed),
             ),
             output=output,
@@ -406,6 +416,7 @@ def _options_of_run(monitor: MonitorFile, arguments: argparse.Namespace) -> argp
     found = dict.fromkeys(GIVEN) | dict(monitor.of_run) | found
     found["dataset"] = found["dataset"] or DEFAULT_DATASET
     found |= {"overwrite": arguments.overwrite, "dry_run": arguments.dry_run, "copy": None}
+    found["workers"] = getattr(arguments, "workers", 1)  # in Python there is one process
     return argparse.Namespace(**found, dead_letter=arguments.dead_letter or monitor.output.dead_letter)
 
 

@@ -12,12 +12,11 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.local_time import Clocks, moment
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
-from privstream.transforms.events.times import TimeForm, read_micros
 
 FORMATS = ("png", "svg")
 MOST_RENEWALS = 100
@@ -143,7 +142,7 @@ class Given:
         if not self.rows or not isinstance(every, float) or every <= 0 or not isinstance(start, str):
             return ()
         try:
-            first = read_micros("start", start, TimeForm(unit="s", zone=self.clocks.zone))
+            first = round(moment("start", start, self.clocks.zone) * 1e6)
         except ValueError:
             return ()
         last = max(row.window_end.micros for row in self.rows)

@@ -132,6 +132,13 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     )
 
 
+WORKERS = Option(
+    "workers",
+    "int",
+    "processes that share the work, for files on the FnApiRunner; the rows are the same for any number (default: one "
+    "for each 64 MiB of input, and at most one for each processor)",
+)
+
 LEDGER_ENDING = ".ledger.jsonl"
 DEFAULT_DATASET = "default"
 
@@ -200,6 +207,7 @@ def add_files(
             "read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
             "recorded or spent. The numbers are exact: guard them like the input",
         ),
+        WORKERS,
         Option("dead_letter", "Path", "file for records that cannot be used, as JSON lines; guard it like the input"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         *fields,

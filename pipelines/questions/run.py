@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -23,17 +23,30 @@ from privstream.pipelines.questions.options import UNIT
 from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
+from privstream.pipelines.questions.shares import (
+    LETTERS,
+    READ,
+    Receive,
+    Share,
+    events_for,
+    perform,
+    share_out,
+    stage_label,
+)
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
+from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import with_item_columns, write_json
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.normalise import OF_READING
-from privstream.pipelines.sources.shared_reading import TakeReading
+from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms import DeadLetter
+from privstream.transforms.events.parameters import MOST_SHARDS
 from privstream.transforms.events.private_transform import PrivateTransform
 
 PLACES = (
@@ -50,6 +63,7 @@ PLACES = (
     "kafka_setting",
     "overwrite",
     "dry_run",
+    "workers",
     "ledger",
     "budget_limit",
 )
@@ -64,9 +78,6 @@ NO_COUNTERS = (
     "the runner has reported no counters, as for a job with checkpoints, which is cancelled at its end: it is not "
     "known here how many records could not be used"
 )
-
-READ = "Read"
-"""What stages are called that read for all questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +108,7 @@ class Asked:
 
     def label(self, stage: str) -> str:
         """Return what one of its stages is called, beside those of other questions."""
-        return f"{self.name}{OF_READING}{stage}" if self.name else stage
+        return stage_label(self.name, stage)
 
     def counters(self, counted: launch.Counters) -> dict[str, int]:
         """Return what a run has counted that is about this question: its own stages, and of reading what is about all.
@@ -207,6 +218,7 @@ class Run:
         views: what is made of published rows while the run goes on.
         charge: writes the run into the ledger.
         letters: what writes dead letters; None if they are not wanted.
+        workers: processes that share the work, where all questions let them.
     """
 
     arguments: argparse.Namespace
@@ -216,6 +228,7 @@ class Run:
     questions: tuple[Asked, ...]
     charge: Callable[[], Charge]
     letters: Any
+    workers: int = 1
     views: tuple[PublishedView, ...] = ()
 
     def publish(
@@ -239,7 +252,7 @@ class Run:
         def build(pipeline: beam.Pipeline) -> None:
             """Build all of it; the last thing before it may start is that the ledger takes it."""
             try:
-                self._build(pipeline, writes)
+                self._build(pipeline, options, writes)
                 recorded.append(self.charge())
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
@@ -253,7 +266,7 @@ class Run:
 
         ends = end_paths(each.arguments for each in self.questions)
         ends += [view.write.end for view in self.views]
-        counters = launch.run(options, build, ends, accepted if self.unbounded else None)
+        counters = self._run(options, build, ends, accepted if self.unbounded else None)
         for line in recorded:
             say(line.told)
         return counters, recorded[0] if recorded else Charge("", None)
@@ -268,16 +281,49 @@ class Run:
         def build(pipeline: beam.Pipeline) -> None:
             try:
                 foreseen.append(self.charge())
-                self._build(pipeline, [beam.FlatMap(_let_go) for _ in self.questions])
+                self._build(pipeline, options, [beam.FlatMap(_let_go) for _ in self.questions])
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
 
-        counters = launch.run(options, build, (), None)
+        counters = self._run(options, build)
         for line in foreseen:
             say(line.told)
         return counters
 
-    def _build(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
+    @property
+    def processes(self) -> int:
+        """How many processes share the work."""
+        return self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
+
+    def _run(
+        self,
+        options: PipelineOptions,
+        build: Callable[[beam.Pipeline], None],
+        ends: Sequence[str] = (),
+        accepted: Callable[[], None] | None = None,
+    ) -> launch.Counters:
+        """Run a pipeline; what processes share of it they do first."""
+        if self.processes == 1:
+            return launch.run(options, build, ends, accepted)
+        share = Share(
+            transforms={each.name: each.transform for each in self.questions},
+            fields=self.fields,
+            processes=self.processes,
+            letters=bool(self.letters),
+        )
+        with Crew(self.processes, perform).working() as crew:
+            first = partial(share_out, crew, share, self.read, options)
+            return launch.run(options, build, ends, accepted, first)
+
+    def _build(self, pipeline: beam.Pipeline, options: PipelineOptions, writes: Sequence[Any]) -> None:
+        """Read once, run the transforms, and write; or do of that what processes do not share."""
+        if self.processes > 1:
+            launch.check(options, partial(self._build_all, writes=[beam.FlatMap(_let_go) for _ in writes]))
+            self._build_last(pipeline, writes)
+        else:
+            self._build_all(pipeline, writes)
+
+    def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""
         read = pipeline | READ >> self.read
         dead, written = [read.dead_letters], {}
@@ -290,15 +336,30 @@ class Run:
         for view in self.views:
             rows = {name: written[name] for name in view.questions} | f"{view.name}{OF_READING}Follow" >> view.follow
             rows | f"{view.name}{OF_READING}Write" >> view.write
+        self._write_letters(dead)
+
+    def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
+        """Receive what processes have made of the input, run the last segments, and write."""
+        dead = [pipeline | "Receive letters" >> Receive(LETTERS, DeadLetter)]
+        for asked, write in zip(self.questions, writes, strict=True):
+            transform = asked.transform
+            *_, before, _ = transform.segments
+            given = pipeline | asked.label("Receive") >> Receive(asked.name, before.gives)
+            named = asked.label(type(transform).__name__) >> transform.segment(len(transform.segments) - 1)
+            published = given | named
+            published.rows | asked.label("Write") >> write
+            dead.append(published.dead_letters)
+        self._write_letters(dead)
+
+    def _write_letters(self, dead: Sequence[Any]) -> None:
+        """Write dead letters, if they are wanted."""
         if self.letters:
             dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
 
     def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[list[Any], Any]:
         """Answer one question about the events that were read; return its dead letters, and what was written."""
         inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
-        if isinstance(self.fields, SharedFields):
-            take = beam.ParDo(TakeReading(self.fields, asked.name)).with_output_types(pa.RecordBatch)
-            events = events | asked.label("Take") >> take
+        events = events_for(asked.name, events, self.fields)
         named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
         rows = {"events": events} | {name: each.events for name, each in inputs.items()}
         published = (rows if inputs else events) | named
@@ -347,6 +408,32 @@ def shaping(
         made = spec.transform_class(**given, noise=KeyedNoise.random("options"))
         options |= dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
     return argparse.Namespace(**options)
+
+
+SHARDS = "shards"
+
+
+def workers_of(arguments: argparse.Namespace, options: PipelineOptions, read: Any) -> int:
+    """Return how many processes may share the work of a run.
+
+    Only those of commands may: in a program of somebody's own they could begin by running all of it again.
+
+    Raises:
+        ValueError: several were asked for, and the runner or the input cannot have them.
+    """
+    given: int | None = getattr(arguments, "workers", 1)
+    if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
+        return workers_for(given, sum(file.size for file in read.files))
+    if given is not None and workers_for(given, 0) > 1:
+        raise ValueError(f"workers must be 1 but for files on {LOCAL_RUNNER}, got {given}")
+    return 1
+
+
+def shared_evenly(given: Mapping[str, Any], workers: int) -> dict[str, Any]:
+    """Return the arguments of a transform with as many shards of people for each process; they change no answer."""
+    if SHARDS not in given or workers == 1:
+        return dict(given)
+    return dict(given) | {SHARDS: min(-(-given[SHARDS] // workers) * workers, MOST_SHARDS)}
 
 
 def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:

@@ -41,7 +41,9 @@ from privstream.pipelines.questions.run import (
     row_type_of,
     settled,
     shaping,
+    shared_evenly,
     transform_of,
+    workers_of,
     write_guarantee,
 )
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
@@ -73,7 +75,7 @@ class RunCommand:
             try:
                 with clock("checking options and input"):
                     check_workers(arguments, options)
-                    run = self._check(arguments, folder)
+                    run = self._check(arguments, options, folder)
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
             self._publish(run, options)
@@ -106,11 +108,12 @@ class RunCommand:
             say(send(asked.destination, arguments.output))
         self._report(run, counted)
 
-    def _check(self, arguments: argparse.Namespace, folder: str) -> Run:
+    def _check(self, arguments: argparse.Namespace, options: PipelineOptions, folder: str) -> Run:
         """Check the options and the input, with a folder for temporary files."""
         output, arguments = arguments.output, settled(self.spec, with_files(arguments))
         unbounded = is_unbounded(arguments)
         read = reader(self.spec, arguments, folder=folder)
+        workers = workers_of(arguments, options, read)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         guarantee_file = guarantee_path(arguments)
@@ -127,7 +130,7 @@ class RunCommand:
         label = run_label(arguments, identity, unbounded=unbounded)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
-        transform = transform_of(self.spec, given, noise, unbounded=unbounded)
+        transform = transform_of(self.spec, shared_evenly(given, workers), noise, unbounded=unbounded)
         promised = promise(self.spec, transform, arguments, self.shown)
         if unbounded and arguments.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
@@ -157,6 +160,7 @@ class RunCommand:
             questions=(asked,),
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
             letters=letters_to(arguments.dead_letter, unbounded=unbounded),
+            workers=workers,
         )
 
     def _report(self, run: Run, counted: launch.Counters) -> None:

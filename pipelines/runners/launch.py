@@ -23,7 +23,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineState, create_runner
 from apache_beam.transforms import environments
 from privstream import mechanisms, pipelines, transforms
-from privstream.pipelines.command import RunError, UsageError
+from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
 from privstream.pipelines.runners.flink import (
     FlinkJobOptions,
@@ -113,6 +113,7 @@ def run(
     build: Callable[[beam.Pipeline], Any],
     ends: Sequence[str] = (),
     accepted: Callable[[], None] | None = None,
+    first: Callable[[], Counters] | None = None,
 ) -> Counters:
     """Build and run a pipeline to its end; return its counters.
 
@@ -122,12 +123,14 @@ def run(
         ends: files that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
             Flink no job with checkpoints ends by itself, and one that is cancelled has no counters.
         accepted: called once the pipeline is built and the runner has taken it.
+        first: what is done once the pipeline is built, before it runs; it returns counters of its own, which are added.
 
     Raises:
         RunError: the run failed; the message is that of the error, without the runner's own words.
     """
     runner = options.view_as(StandardOptions).runner
     began = time.monotonic()
+    counters: Counters = {}
     try:
         on_disk = spilled() if runner == LOCAL_RUNNER else nullcontext()
         with (
@@ -136,27 +139,76 @@ def run(
             on_disk,
             restarts_told(options, partial(_tell, shown)),
         ):
-            pipeline = beam.Pipeline(options=options)
-            shutil.rmtree(pipeline.local_tempdir)  # for Java's transforms; a run that is killed would leave it
+            pipeline = _new_pipeline(options)
             build(pipeline)
-            with on_loopback(), state_cache_as_asked(options), _no_lists_of_packages_left(local=runner == LOCAL_RUNNER):
-                result = pipeline.run()
+            if first is not None:
+                counters = first()
+            result = _started(pipeline, options)
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
-    except UsageError:
+    except CommandError:
         raise
     except Exception as error:
         raise RunError(without_prism(error) or _cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
-    counters: Counters = {}
-    for counter in result.metrics().query().get("counters", []):
-        if counter.key.metric.namespace == "privstream":
-            place = str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name
-            counters[place] = counters.get(place, 0) + (counter.committed or 0)
-    return counters
+    return added([counters, _counted(result)])
+
+
+def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> None:
+    """Build a pipeline that does not run: what is wrong with it is raised."""
+    build(_new_pipeline(options))
+
+
+def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
+    """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters.
+
+    Raises:
+        RunError: it failed; the message is as that of `run`.
+    """
+    logging.disable(logging.CRITICAL)
+    try:
+        pipeline = _new_pipeline(options)
+        build(pipeline)
+        result = _started(pipeline, options)
+        result.wait_until_finish()
+    except Exception as error:
+        raise RunError(_cause(error)) from None
+    return _counted(result)
+
+
+def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
+    """Return a pipeline without its folder for Java's transforms, which a run that is killed would leave."""
+    pipeline = beam.Pipeline(options=options)
+    shutil.rmtree(pipeline.local_tempdir)
+    return pipeline
+
+
+def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
+    """Start a pipeline."""
+    local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
+    with on_loopback(), state_cache_as_asked(options), _no_lists_of_packages_left(local=local):
+        return pipeline.run()
+
+
+def _counted(result: Any) -> Counters:
+    """Return what a pipeline has counted."""
+    return added(
+        {(str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name): counter.committed or 0}
+        for counter in result.metrics().query().get("counters", [])
+        if counter.key.metric.namespace == "privstream"
+    )
+
+
+def added(parts: Iterable[Counters]) -> Counters:
+    """Add up counters of the same stage and name."""
+    found: Counters = {}
+    for part in parts:
+        for place, number in part.items():
+            found[place] = found.get(place, 0) + number
+    return found
 
 
 def summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:

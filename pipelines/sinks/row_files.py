@@ -246,19 +246,18 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
     """Write rows into an open file; equal rows give equal bytes."""
     write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    plain = (_plain(column_values(row_type, row)) for row in rows)
+    plain = _plain_rows(row_type, rows)
     write(stream, row_type, column_types(row_type), plain)
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
     """Return a row as JSON says it: times are ISO 8601."""
-    return _json_values(column_types(row_type), _plain(column_values(row_type, row)))
+    return _json_values(column_types(row_type), next(_plain_rows(row_type, [row])))
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    plain = [_plain(column_values(row_type, row)) for row in rows]
-    return _table(_arrow_schema(column_types(row_type)), plain)
+    return _table(_arrow_schema(column_types(row_type)), list(_plain_rows(row_type, rows)))
 
 
 class MissingColumnsError(ValueError):
@@ -488,9 +487,14 @@ def _cell(value: Any) -> str:
     return '"' + value.replace('"', '""') + '"' if QUOTED.search(value) else value
 
 
-def _plain(row: Any) -> tuple[Any, ...]:
-    """Return the values of a row, times in microseconds."""
-    return tuple(value.micros if isinstance(value, Timestamp) else value for value in row)
+def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Return the values of rows, times in microseconds."""
+    times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Timestamp]
+    for row in rows:
+        values = list(column_values(row_type, row))
+        for place in times:
+            values[place] = values[place].micros
+        yield tuple(values)
 
 
 def _json_values(fields: dict[str, type], row: tuple[Any, ...]) -> dict[str, Any]:

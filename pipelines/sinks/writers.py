@@ -1,10 +1,12 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all, or a table on the terminal."""
 
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +15,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import (
     check_destination,
@@ -74,9 +77,9 @@ class WriteRows(beam.PTransform[Any, Any]):
     def expand(self, rows: Any) -> Any:
         if not rows.is_bounded:
             raise ValueError("WriteRows must get a bounded collection")
-        # Without their schema: in streaming mode Flink cannot hand rows with one to a side input.
-        plain = rows | "Plain" >> beam.Map(tuple).with_output_types(Any)
-        together = plain | "Into one window" >> beam.WindowInto(GlobalWindows())
+        if not rows.windowing.is_default():
+            rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
+        together = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
         return (
             rows.pipeline
             | "Once" >> beam.Impulse()
@@ -98,19 +101,49 @@ class WriteRows(beam.PTransform[Any, Any]):
         return {"path": self.path, "format": self.format}
 
 
+MOST_TOGETHER = 1000
+"""Rows in one element: a runner spends more on an element than a file on a row."""
+
+
+class RowsTogether(beam.DoFn):
+    """Gathers the rows of a bundle, which are in the global window, as encoded lists of tuples.
+
+    They lose their schema: in streaming mode Flink cannot hand rows with one to a side input.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+
+    @override
+    def start_bundle(self) -> None:
+        self._rows = []
+
+    @override
+    def process(self, row: Any) -> Iterator[WindowedValue]:
+        self._rows.append(tuple(row))
+        if len(self._rows) == MOST_TOGETHER:
+            yield from self.finish_bundle()
+
+    @override
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if self._rows:
+            yield GlobalWindows.windowed_value(pickle.dumps(self._rows))
+            self._rows = []
+
+
 def _write(
     impulse: bytes,
     path: str,
     row_type: type,
     order: tuple[str, ...],
-    rows: Iterable[Any],
+    parts: Iterable[bytes],
     *,
     private: bool,
     finish: Callable[[Sequence[Any]], list[Any]] | None,
     unfinished: type,
 ) -> None:
     """Write the file."""
-    rows = (unfinished(*row) for row in rows)
+    rows: Iterable[Any] = (unfinished(*row) for row in chain.from_iterable(map(pickle.loads, parts)))
     if finish is not None:
         rows = finish(list(rows))
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
@@ -66,7 +67,8 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
-    found = _in_remote_folder(pattern) if pattern.endswith("/") else _matching(pattern) or _in_remote_folder(pattern)
+    remote = FileSystems.get_scheme(pattern) is not None and not any(sign in pattern for sign in GLOB)
+    found = _of_store(pattern) if remote else _matching(pattern)
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
     return _checked([as_found(file, format or format_of(file.path)) for file in found])
@@ -85,11 +87,16 @@ def _matching(pattern: str) -> list[FileMetadata]:
     return found
 
 
-def _in_remote_folder(pattern: str) -> list[FileMetadata]:
-    """Return the files of a folder that is not of this machine, as `_files_in` does; none if it is no folder."""
-    if FileSystems.get_scheme(pattern) is None or any(sign in pattern for sign in GLOB):
-        return []
-    found = _matching(f"{pattern.rstrip('/')}/*")
+def _of_store(path: str) -> list[FileMetadata]:
+    """Return a file that is not of this machine or, if it is none, the files of a folder, as `_files_in` does.
+
+    Raises:
+        InputFileError: it cannot be listed.
+    """
+    with suppress(InputFileError):  # a folder, in stores that have some
+        if not path.endswith("/") and (found := _matching(path)):
+            return found
+    found = _matching(f"{path.rstrip('/')}/*")
     return [file for file in found if not FileSystems.split(file.path)[1].startswith((".", "_"))]
 
 

@@ -274,8 +274,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
         """Read the parts of all files: in the order of their least times where windows can be decided meanwhile."""
         if not moves_watermarks(pbegin.pipeline):
             return pbegin | "Side by side" >> ReadSideBySide(self.files, self.fields)
-        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            parts = list(chain.from_iterable(pool.map(partial(timed_parts, self.fields), self.files)))
+        parts = self.parts()
         timed = [part for part in parts if part.least is not None]
         untimed = {part.path for part in parts if part.least is None}
         read = []
@@ -289,9 +288,23 @@ class ReadEvents(beam.PTransform[Any, Any]):
         events, letters = ([each[number] for each in read] for number in range(2))
         return EventsRead(events | "All events" >> beam.Flatten(), letters | "All dead letters" >> beam.Flatten())
 
+    def parts(self) -> list[FilePart]:
+        """Return the parts of all files.
+
+        Raises:
+            InputFileError: a file has changed since it was found, or cannot be read.
+        """
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            return list(chain.from_iterable(pool.map(partial(_parts_of, self.fields), self.files)))
+
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
         return {"pattern": self.pattern, "files": len(self.files)}
+
+
+def _parts_of(fields: AnyFields, file: EventFile) -> list[FilePart]:
+    """Return the parts of a file."""
+    return list(timed_parts(fields, file))
 
 
 class ReadSideBySide(beam.PTransform[Any, Any]):
@@ -314,23 +327,57 @@ class ReadSideBySide(beam.PTransform[Any, Any]):
 
     def expand(self, pbegin: Any) -> Any:
         """Cut the files into parts, and read these wherever there is room."""
-        read = (
+        parts = (
             pbegin
             | "List files" >> beam.Create(self.files).with_output_types(EventFile)
             | "Cut into parts" >> beam.FlatMap(_stamped_parts, self.fields, self.timed).with_output_types(FilePart)
-            | "Spread parts" >> beam.Reshuffle()
-            | "Read parts"
-            >> beam.ParDo(ReadPart(self.fields))
-            .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
-            .with_outputs(DEAD_LETTERS, main=EVENTS)
         )
-        return EventsRead(read[EVENTS], read[DEAD_LETTERS])
+        return _read_anywhere(parts, self.fields)
+
+
+class ReadSome(beam.PTransform[Any, Any]):
+    """Reads some parts of files as `ReadSideBySide` does: the share of one process.
+
+    Args:
+        parts: what is read.
+        fields: which fields contain what.
+    """
+
+    def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
+        super().__init__()
+        self.parts = parts
+        self.fields = fields
+
+    def expand(self, pbegin: Any) -> Any:
+        """Read the parts."""
+        parts = (
+            pbegin
+            | "List parts" >> beam.Create(self.parts).with_output_types(FilePart)
+            | "Stamp parts" >> beam.Map(_stamped).with_output_types(FilePart)
+        )
+        return _read_anywhere(parts, self.fields)
+
+
+def _read_anywhere(parts: PCollection[Any], fields: AnyFields) -> EventsRead:
+    """Read parts wherever there is room."""
+    read = (
+        parts
+        | "Spread parts" >> beam.Reshuffle()
+        | "Read parts"
+        >> beam.ParDo(ReadPart(fields))
+        .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
+        .with_outputs(DEAD_LETTERS, main=EVENTS)
+    )
+    return EventsRead(read[EVENTS], read[DEAD_LETTERS])
 
 
 def _stamped_parts(file: EventFile, fields: AnyFields, timed: bool) -> Iterator[Any]:
     """Cut a file into parts; those with a least time come at that time, if they are asked for."""
     for part in timed_parts(fields, file):
-        if part.least is None:
-            yield part
-        elif timed:
-            yield TimestampedValue(part, Timestamp(micros=part.least))
+        if timed or part.least is None:
+            yield _stamped(part)
+
+
+def _stamped(part: FilePart) -> Any:
+    """Return a part at its least time, if it has one."""
+    return part if part.least is None else TimestampedValue(part, Timestamp(micros=part.least))

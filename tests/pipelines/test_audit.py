@@ -345,6 +345,21 @@ class TestMonitors:
         assert "present is not attacked: privstream audit cardinality" in shown
         assert "all together promise epsilon = 2, delta = 1e-06, for one person over the whole run" in shown
 
+    def test_items_that_alerts_name_are_no_part_of_an_attack(self, tmp_path, capsys, found):
+        """Their list is in no file that a guarantee of a monitor names."""
+        path = tmp_path / "monitor.yaml"
+        path.write_text(f"{MONITOR}views:\n  low: {{of: pages, item: home, below: 5}}\n")
+        assert cli.main(["audit", str(path), "--json", "--trials", "400"]) == 0
+        result = tmp_path / "rows.csv.guarantee.json"
+        written(result, delta=1e-3)
+        content = json.loads(result.read_text())
+        content["parameters"]["public_items"] = "a list of 1"
+        result.write_text(json.dumps(content))
+        assert cli.main(["audit", str(result), "--json", "--trials", "400"]) == 0
+        assert [name for name, *_ in found] == [
+            *(f"{name}: all that is published" for name in ("pages", "listed")), "all that is published"
+        ]  # fmt: skip
+
     def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found):
         path = tmp_path / "monitor.yaml"
         path.write_text(MONITOR.replace("windows: 4", "renew_every: 3h").replace(", end: 2026-01-01T04:00", ""))

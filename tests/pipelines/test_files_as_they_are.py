@@ -390,3 +390,38 @@ def test_values_may_be_views_of_text():
     fields = FieldMapping(value="value", time_unit="s", decimal=",")
     columns = {"user": ["u"], "item": ["i"], "time": [1], "value": pa.array(["1.234,5"]).cast(pa.string_view())}
     assert Normaliser(fields)(RawEvents(columns, str, str))[0]["value"].to_pylist() == [1234.5]
+
+
+FAULTS = {
+    "1042;Gartenstühle;24.12.2025 18:30;12,50": None,
+    "1043;Bücher;2025-12-24 18:30;12,50": "time must be of the form %d.%m.%Y %H:%M",
+    "1044;Bücher;12/24/2025 18:30;12,50": "time must be of the form %d.%m.%Y %H:%M",
+    "1045;Bücher;31.02.2026 10:00;12,50": "time must be of the form %d.%m.%Y %H:%M",
+    "1046;Bücher;29.03.2026 02:30;12,50": "time must be one that clocks show: in Europe/Berlin they leave out that "
+    "hour when summer time begins",
+    "1047;Bücher;25.10.2026 02:30;12,50": None,
+    "1048;Bücher;24.12.2025 18:30;12.50": "value must be a number, with a comma before decimals",
+    "1049;Bücher;24.12.2025 18:30;1.234,50": None,
+    "Kunde;Artikel;Gekauft am;Betrag": "record must not be the header again",
+    "1050;Bücher;24.12.2025 18:30": "line must be one CSV record with 4 fields",
+}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "other"), [("utf-8", "windows-1252"), ("utf-8", "utf-16-le"), ("utf-16", "utf-8")]
+)
+def test_each_fault_of_a_messy_file_is_one_line_with_its_number(encoding, other, tmp_path, read_all):
+    lines = ["Kunde;Artikel;Gekauft am;Betrag", *FAULTS]
+    good = ("\n".join(lines) + "\n").encode(encoding)
+    (tmp_path / "a.csv").write_bytes(good)
+    fields = {"user": "Kunde", "item": "Artikel", "time": "Gekauft am", "value": "Betrag", "decimal": ",", **BERLIN}
+    outcome = read_all(tmp_path / "a.csv", **fields, encoding=encoding)
+    told = [(f"line {number}", rule) for number, rule in enumerate(FAULTS.values(), 2) if rule]
+    assert sorted(faults(outcome), key=lambda each: int(each[0][5:])) == told
+    assert [(row["user"], row["value"]) for row in outcome.rows] == [("1042", 12.5), ("1047", 12.5), ("1049", 1234.5)]
+    appended = "1051;Möbel;24.12.2025 18:30;9,99\n".encode(other)
+    if other == "utf-8":
+        appended = "1051;Möbel;24.12.2025 18:30;9,99 \n".encode(other)  # an even number of bytes
+    (tmp_path / "a.csv").write_bytes(good + appended)
+    mixed = read_all(tmp_path / "a.csv", **fields, encoding=encoding)
+    assert mixed.rows == outcome.rows and len(mixed.letters) > len(outcome.letters)

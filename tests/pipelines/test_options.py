@@ -416,6 +416,7 @@ VALUES = {
     "watch": "1",
     "watermark": "marks --watch 1",
     "where": "'time is not null'",
+    "workers": "1",
 }
 NEED_A_SERVER = ("kafka_setting", "copy")
 

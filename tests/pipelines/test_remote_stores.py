@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.io.filesystem import BeamIOError, FileMetadata, MatchResult
+from apache_beam.io.hadoopfilesystem import HadoopFileSystem
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines import cli, stores
 from privstream.pipelines.sinks.row_files import check_destination, fingerprint, move_file, whole_file, write_once
@@ -89,6 +91,24 @@ def test_what_is_not_there_is_named(s3):
             match_files(pattern)
     with pytest.raises(ValueError, match=r"--output must be writable: s3://nobody/rows\.csv"):
         check_destination("s3://nobody/rows.csv")
+
+
+def test_a_folder_of_a_store_that_has_folders(monkeypatch):
+    """HDFS knows folders, and Beam refuses to describe one as a file."""
+    asked = []
+
+    def match(patterns: list[str]) -> list[MatchResult]:
+        asked.extend(patterns)
+        if patterns == ["hdfs://shop/in"]:
+            raise BeamIOError("no file")
+        files = [FileMetadata(f"hdfs://shop/in/{name}", 5) for name in ("b.csv", "_SUCCESS", "a.csv", ".c.csv")]
+        return [MatchResult(patterns[0], files)]
+
+    monkeypatch.setattr(stores.FileSystems, "match", match)
+    monkeypatch.setattr(stores.FileSystems, "get_filesystem", lambda _: HadoopFileSystem)
+    monkeypatch.setattr(stores.FileSystems, "split", lambda path: tuple(path.rsplit("/", 1)))
+    assert [file.path[-5:] for file in match_files("hdfs://shop/in")] == ["a.csv", "b.csv"]
+    assert asked == ["hdfs://shop/in", "hdfs://shop/in/*"]
 
 
 def test_files_appear_whole_or_not_at_all(s3):

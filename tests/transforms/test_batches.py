@@ -320,7 +320,7 @@ def test_writes_that_take_several_calls_are_whole(monkeypatch, folder):
     write, read = os.pwrite, os.pread
     monkeypatch.setattr(spill.os, "pwrite", lambda file, data, at: write(file, data[:100], at))
     monkeypatch.setattr(spill.os, "pread", lambda file, length, at: read(file, min(length, 77), at))
-    file = SpillFile(folder)
+    file = SpillFile.without_name(folder)
     references = [file.put(LARGE), file.put(LARGE[::-1])]
     assert list(map(file.get, references)) == [LARGE, LARGE[::-1]]
 
@@ -352,7 +352,7 @@ def test_rows_are_the_same(name, monkeypatch):
     made = transform(name)
     with spilled():
         results = run_bounded("fn_api", as_rows(events), made)
-        assert spill._Shared.file.size > 10_000
+        assert spill._Shared.own.size > 10_000
     assert sorted(results.elements("rows")) == expected(made, events)
 
 

@@ -36,7 +36,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
@@ -102,7 +102,7 @@ FEW_HITS = 4
 """So often a person is charged for statuses at most, if nobody says how often."""
 
 
-class SparseVectorAlerts(AlertTransform):
+class SparseVectorAlerts(AlertTransform, SharedTransform):
     """Report in which windows enough people, or few enough, meet a public rule, and by how many it is passed.
 
     In every window of every stream each rule is tested once, on a public clock, also where there is no event. A test
@@ -422,8 +422,13 @@ class SparseVectorAlerts(AlertTransform):
     def event_fields(self) -> EventFields:
         return EventFields(streams=self.streams is not None)
 
+    @property
     @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def segments(self) -> tuple[Segment, ...]:
+        return Segment(self._split, KeyedBatch), Segment(self._meet, Keyed), Segment(self._decide)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)
@@ -435,14 +440,24 @@ class SparseVectorAlerts(AlertTransform):
             streams=self.streams,
             together=True,
         )
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        return apart_in_time(batches, self.steps)
+
+    def _meet(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to who meets which rules."""
+        plan = self.plan
         meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
-        keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        met = apply_dofn(apart_in_time(keyed_batches, self.steps), meet, Keyed)
+        met = apply_dofn(batches, meet, Keyed)
         if plan.by_stream:
             limit = BoundAcrossWindows(
                 steps=self.steps, noise=self.noise, timer_offset=2, item_shards=1, streams=self.streams_per_person
             )
             met = apply_dofn(met, limit, Keyed)
+        return met
+
+    def _decide(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from who meets which rules to rows."""
+        plan = self.plan
         if isinstance(self.counted, StatusAlerts):
             few = tuple(rule.sign < 0 for rule in plan.rules)
             ranked = met | "RankRules" >> beam.FlatMap(rank_rules, few).with_output_types(Keyed)

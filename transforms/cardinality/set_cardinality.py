@@ -29,7 +29,7 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, privacy_unit
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -85,7 +85,7 @@ METHODS = {
 """Which mode of the mechanism each method is."""
 
 
-class SetCardinality(PrivateTransform):
+class SetCardinality(SharedTransform):
     """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
@@ -277,27 +277,47 @@ class SetCardinality(PrivateTransform):
     def event_fields(self) -> EventFields:
         return EventFields(item=self.rules.by_item, streams=self.rules.streams != ("",))
 
+    @property
     @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def segments(self) -> tuple[Segment, ...]:
+        return Segment(self._split, KeyedBatch), Segment(self._track, Keyed), Segment(self._publish)
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """What stages that know people are given."""
+        return {"steps": self.steps, "rules": self.rules}
+
+    @property
+    def _people(self) -> NoiseSource:
+        """What tells people apart."""
+        return self.noise.derive("people in a set")
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         if not events.is_bounded and self.method == "visit_counter" and self.mechanism.delta == 0:
             raise ValueError(
                 "delta must be > 0 with method visit_counter when the input is unbounded: with delta = 0 noise does "
                 "not depend on the data, and a job that is restored and sees other events in time would show the exact "
                 "difference"
             )
-        common: dict[str, Any] = {"steps": self.steps, "rules": self.rules}
-        people = self.noise.derive("people in a set")
-        batches = gather(events, apply_dofn, self.event_fields)
-        keyed_batches = apply_dofn(batches, SplitPresence(**common, noise=people, shards=self.shards), KeyedBatch)
-        last = apply_dofn(apart_in_time(keyed_batches, self.steps), LastPresence(**common, timer_offset=1), Keyed)
+        split = SplitPresence(**self._common, noise=self._people, shards=self.shards)
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        return apart_in_time(batches, self.steps)
+
+    def _track(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to changes of the set."""
+        last = apply_dofn(batches, LastPresence(**self._common, timer_offset=1), Keyed)
         track = TrackMembers(
-            **common,
-            noise=people,
+            **self._common,
+            noise=self._people,
             timer_offset=2,
             visits=self.mechanism.visits_per_person,
             streams_per_person=self.streams_per_person,
         )
-        changes = apply_dofn(last, track, Keyed)
+        return apply_dofn(last, track, Keyed)
+
+    def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the last stage."""
         clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, together=True, apart=False)
         publish = PublishCardinality(
             steps=self.steps,

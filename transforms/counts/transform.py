@@ -13,20 +13,25 @@ from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsPara
 from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 
 
-class KeyedCounts(CountsParameters, PrivateTransform):  # noqa: D101 - its docstring is that of its parameters
+class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstring is that of its parameters
     @property
     def row_type(self) -> type:
         """What is published."""
         return KeyCount if self.mechanism.max_value is None else KeySum
 
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Events by window and shard of people, what counts of them by shard of items, and rows."""
+        return Segment(self._split, KeyedBatch), Segment(self._count, Keyed), Segment(self._publish)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         if not events.is_bounded and self.mechanism.keeps_noise_from_data:
             raise ValueError(
                 "delta must be > 0 when the input is unbounded and counts are since the start: with delta = 0 noise "
@@ -50,10 +55,10 @@ class KeyedCounts(CountsParameters, PrivateTransform):  # noqa: D101 - its docst
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return self._publish(self._count(apart_in_time(batches, self.steps), apply_dofn), apply_dofn)
+        return apart_in_time(batches, self.steps)
 
     def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to what counts of them, by shard of items."""
+        """Build the stages from batches of events to what counts of them, by shard of items."""
         if not self._by_person:
             return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}

@@ -34,6 +34,18 @@ ApplyDoFn = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 """Adds a stage after a collection: given its function and the type of what it emits, returns that."""
 
 
+class Segment(NamedTuple):
+    """Some stages that follow each other.
+
+    Attributes:
+        stages: adds them, as `PrivateTransform.build` does.
+        gives: the type of what they give: pairs of which the first is an encoded `StepKey`; None for rows.
+    """
+
+    stages: Callable[[PCollection[Any], ApplyDoFn], PCollection[Any]]
+    gives: Any = None
+
+
 class Published(NamedTuple):
     """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
 
@@ -45,11 +57,28 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     """Events in, rows that are private out, and dead letters where they are asked for."""
 
     _dead_letters = False
+    _segment: int | None = None
     _read_rows: ReadRows | None = None
 
     @abstractmethod
     def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages; return the rows."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The stages in order, cut where processes may share them out: all segments but the last, which is for one.
+
+        Each process has a part of the input in the first segment, and the keys of some shards in those that follow.
+        What a segment gives under a key must not depend on other keys, or on how its input was shared out. A segment
+        alone means that one process must have it all.
+        """
+        return (Segment(self.build),)
+
+    def segment(self, number: int) -> Self:
+        """Return the same transform with one of its segments only, and `Published` as its output."""
+        other = self.with_dead_letters()
+        other._segment = number
+        return other
 
     def with_dead_letters(self) -> Self:
         """Return the same transform with `Published` as its output."""
@@ -126,9 +155,25 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             check_names(given, self._read_rows.names, stamped=self._read_rows.needs_stamps)
             read = apply_dofn(given, self._read_rows, Event | pa.RecordBatch)
             events = {**events, "events": read} if isinstance(events, Mapping) else read
-        rows = self.build(events, apply_dofn)
+        build = self.build if self._segment is None else self.segments[self._segment].stages
+        rows = build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+class SharedTransform(PrivateTransform):
+    """A transform of several segments, which it builds one after the other."""
+
+    @property
+    @abstractmethod
+    @override
+    def segments(self) -> tuple[Segment, ...]: ...
+
+    @override
+    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        for segment in self.segments:
+            events = segment.stages(events, apply_dofn)
+        return cast(PCollection[Any], events)
 
 
 def _zone(name: str | None) -> str | None:

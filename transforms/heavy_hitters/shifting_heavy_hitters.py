@@ -29,6 +29,7 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -41,7 +42,7 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import ByCounts
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
@@ -56,7 +57,7 @@ LATER = 1000
 """The window for which a threshold that rises is stated, beside the first."""
 
 
-class ShiftingHeavyHitters(PrivateTransform):
+class ShiftingHeavyHitters(SharedTransform):
     """Report the items that many people have in each window; one guarantee protects each person over the whole run.
 
     A row says since when its item has been reported, and whether it has just started, continues or has ended.
@@ -428,33 +429,45 @@ class ShiftingHeavyHitters(PrivateTransform):
     def event_fields(self) -> EventFields:
         return EventFields(streams=self.streams_per_person is not None)
 
+    @property
     @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def segments(self) -> tuple[Segment, ...]:
+        return Segment(self._split, KeyedBatch), Segment(self._hold, Keyed), Segment(self._publish)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         if self.streams is not None and self.streams_per_person is None:
             raise ValueError("streams_per_person must be given with streams")
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        domain = self._tested_domain
         split = SplitEvents(
-            **common,
+            steps=self.steps,
+            noise=self.noise,
             shards=self.shards,
             domain=self.domain,
-            positions=domain is not None,
+            positions=self._tested_domain is not None,
             streams=self.streams,
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        held = bound_items_of_people(
-            apart_in_time(self.answer.with_empty_steps(batches), self.steps),
+        return apart_in_time(self.answer.with_empty_steps(batches), self.steps)
+
+    def _hold(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to who has what, by shard of items."""
+        return bound_items_of_people(
+            batches,
             apply_dofn,
-            **common,
+            steps=self.steps,
+            noise=self.noise,
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
             participations=self._participations,
             streams=self.streams_per_person,
-            domain=domain,
+            domain=self._tested_domain,
             by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
         )
+
+    def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from who has what to rows."""
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import apache_beam as beam
@@ -20,7 +21,7 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams, privacy_unit
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -31,7 +32,7 @@ UNITS = ("event", "person")
 MOST_CONTRIBUTIONS = 65_535
 
 
-class CategoryTransform(PrivateTransform):
+class CategoryTransform(SharedTransform):
     """Events with public categories in; something private about their counts, after every window, out.
 
     Its arguments are those of `ContinualHistogram`.
@@ -170,25 +171,48 @@ class CategoryTransform(PrivateTransform):
         user = TEXT if self.unit == "person" else UNREAD
         return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
 
+    @property
     @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def segments(self) -> tuple[Segment, ...]:
+        if self.unit == "event":
+            return Segment(self._count_events, Keyed), Segment(partial(self._publish, last=1))
+        people = Segment(self._split, KeyedBatch), Segment(self._count_people, Keyed)
+        return *people, Segment(partial(self._publish, last=3))
+
+    def _check(self, events: PCollection[Any]) -> None:
+        """Refuse noise that does not depend on the data where others could be seen with it."""
         if not events.is_bounded and self.mechanism.delta == 0 and not self.restartable:
             raise ValueError(
                 "restartable must be true when the input is unbounded and delta is 0: else noise does not depend on "
                 "the data, and a job that is restored and sees other events in time would show the exact difference"
             )
-        batches = gather(events, apply_dofn, self.event_fields)
-        common: dict[str, Any] = {"steps": self.steps, "categories": self.categories}
-        if self.unit == "event":
-            counts, last = apply_dofn(batches, CountEvents(**common), Keyed), 1
-        else:
-            limit = cast(int, self.max_contributions)
-            noise = self._source.derive("people in histograms")
-            keyed_batches = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
-            in_window = min(limit, self.max_per_window or limit)
-            bound = BoundRows(**common, timer_offset=1, limit=in_window)
-            bounded = apply_dofn(apart_in_time(keyed_batches, self.steps), bound, Keyed)
-            counts, last = apply_dofn(bounded, LimitRows(**common, timer_offset=2, limit=limit), Keyed), 3
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """What all stages are given."""
+        return {"steps": self.steps, "categories": self.categories}
+
+    def _count_events(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to counts of them."""
+        self._check(events)
+        return apply_dofn(gather(events, apply_dofn, self.event_fields), CountEvents(**self._common), Keyed)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
+        self._check(events)
+        split = SplitRows(**self._common, noise=self._source.derive("people in histograms"), shards=self.shards)
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        return apart_in_time(batches, self.steps)
+
+    def _count_people(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to counts of what counts of them."""
+        limit = cast(int, self.max_contributions)
+        bound = BoundRows(**self._common, timer_offset=1, limit=min(limit, self.max_per_window or limit))
+        bounded = apply_dofn(batches, bound, Keyed)
+        return apply_dofn(bounded, LimitRows(**self._common, timer_offset=2, limit=limit), Keyed)
+
+    def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn, *, last: int) -> PCollection[Any]:
+        """Build the last stage, which has a number."""
         clocked = counts | "WithClock" >> WithClock(
             self.steps, self.categories.streams, together=True, apart=self.unit == "event"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.histograms.categories import (
     LISTED,
@@ -134,7 +135,7 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
             yield QuantileEstimate(stream, start, end, *numbers)
 
 
-class NumericQuantiles(PrivateTransform):
+class NumericQuantiles(SharedTransform):
     """Publish, window by window, quantiles of numbers: the median, percentiles.
 
     Input: rows with `value`, `user`, `time` and perhaps `stream`, or Arrow record batches with these columns. A value
@@ -294,42 +295,66 @@ class NumericQuantiles(PrivateTransform):
     def _by_person(self) -> bool:
         return self.mechanism.unit == "person"
 
+    @property
     @override
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def segments(self) -> tuple[Segment, ...]:
+        if not self._by_person:
+            return Segment(self._count_events, Keyed), Segment(partial(self._publish, last=1))
+        people = Segment(self._split, KeyedBatch), Segment(self._count_people, Keyed)
+        return *people, Segment(partial(self._publish, last=3))
+
+    def _in_bins(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to the bins of their values."""
         if not events.is_bounded and self.mechanism.delta == 0 and self.mechanism.over == "start":
             raise ValueError(
                 "delta must be > 0 when the input is unbounded and quantiles are since the start: with delta = 0 noise "
                 "does not depend on the data, and a job that is restored and sees other events in time would show the "
                 "exact difference"
             )
-        names = bin_names(self.mechanism.bins)
-        categories = Categories(domain=names, streams=self.streams, limit=1, separator=LISTED)
-        sort = SortIntoBins(self.mechanism.bins, names, self.steps, self.streams)
-        in_bins = apply_dofn(gather(events, apply_dofn, self.event_fields), sort, pa.RecordBatch)
-        counts, last = self._count(in_bins, categories, apply_dofn)
+        sort = SortIntoBins(self.mechanism.bins, self._categories.domain, self.steps, self.streams)
+        return apply_dofn(gather(events, apply_dofn, self.event_fields), sort, pa.RecordBatch)
+
+    @cached_property
+    def _categories(self) -> Categories:
+        """The bins."""
+        return Categories(domain=bin_names(self.mechanism.bins), streams=self.streams, limit=1, separator=LISTED)
+
+    def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn, *, last: int) -> PCollection[Any]:
+        """Build the last stage, which has a number."""
         clocked = counts | "WithClock" >> WithClock(self.steps, self.streams, together=True, apart=not self._by_person)
         publish = PublishQuantiles(
             steps=self.steps,
             timer_offset=last,
-            categories=categories,
+            categories=self._categories,
             mechanism=self.mechanism,
             noise=self._counting_noise,
         )
         return apply_dofn(clocked, publish, QuantileEstimate)
 
-    def _count(
-        self, batches: PCollection[Any], categories: Categories, apply_dofn: ApplyDoFn
-    ) -> tuple[PCollection[Any], int]:
-        """Build the stages that count, per bin, the values that count; return also the number of the next stage."""
-        common: dict[str, Any] = {"steps": self.steps, "categories": categories}
-        if not self._by_person:
-            return apply_dofn(batches, CountEvents(**common), Keyed), 1
-        noise = self.noise.derive("people in quantiles")
-        split = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
-        bound = BoundValues(**common, timer_offset=1, noise=noise)
-        bounded = apply_dofn(apart_in_time(split, self.steps), bound, Keyed)
-        limit = LimitRows(**common, timer_offset=2, limit=self.mechanism.contributions)
-        return apply_dofn(bounded, limit, Keyed), 3
+    @property
+    def _common(self) -> dict[str, Any]:
+        """What stages that count are given."""
+        return {"steps": self.steps, "categories": self._categories}
+
+    @property
+    def _people(self) -> NoiseSource:
+        """What tells people apart, and orders what they have."""
+        return self.noise.derive("people in quantiles")
+
+    def _count_events(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to numbers of values per bin."""
+        return apply_dofn(self._in_bins(events, apply_dofn), CountEvents(**self._common), Keyed)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
+        split = SplitRows(**self._common, noise=self._people, shards=self.shards)
+        return apart_in_time(apply_dofn(self._in_bins(events, apply_dofn), split, KeyedBatch), self.steps)
+
+    def _count_people(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to numbers of values that count, per bin."""
+        bounded = apply_dofn(batches, BoundValues(**self._common, timer_offset=1, noise=self._people), Keyed)
+        limit = LimitRows(**self._common, timer_offset=2, limit=self.mechanism.contributions)
+        return apply_dofn(bounded, limit, Keyed)
 
     @property
     def _counting_noise(self) -> NoiseSource:

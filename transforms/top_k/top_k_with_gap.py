@@ -25,6 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
@@ -38,7 +39,7 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
@@ -60,7 +61,7 @@ BETTER = (
 )
 
 
-class TopKWithGap(PrivateTransform):
+class TopKWithGap(SharedTransform):
     """Publish, window by window, the `top` items that most people have, their gaps and their counts.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
@@ -370,12 +371,16 @@ class TopKWithGap(PrivateTransform):
         """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
-        self.answer.calibrate()
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Events by window and shard of people, who has what by shard of items, and rows."""
+        return Segment(self._split, KeyedBatch), Segment(self._hold, Keyed), Segment(self._publish)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to batches of them by window and shard of people."""
         split = SplitEvents(
-            **common,
+            steps=self.steps,
+            noise=self.noise,
             shards=self.shards,
             domain=self.domain,
             positions=self.domain is not None,
@@ -383,10 +388,15 @@ class TopKWithGap(PrivateTransform):
             together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        held = bound_items_of_people(
-            apart_in_time(batches, self.steps),
+        return apart_in_time(batches, self.steps)
+
+    def _hold(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from batches of events to who has what, by shard of items."""
+        return bound_items_of_people(
+            batches,
             apply_dofn,
-            **common,
+            steps=self.steps,
+            noise=self.noise,
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards if self.domain is None else 1,
@@ -395,6 +405,10 @@ class TopKWithGap(PrivateTransform):
             domain=self.domain,
             by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
         )
+
+    def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from who has what to rows."""
+        self.answer.calibrate()
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 

@@ -1,0 +1,241 @@
+"""What processes share of a run: all segments of transforms but the last, each for its part of files or people."""
+
+from __future__ import annotations
+
+import marshal
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.internal import pickler
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.processes import Crew
+from privstream.pipelines.sources.fields import FieldMapping, SharedFields
+from privstream.pipelines.sources.found_files import FilePart
+from privstream.pipelines.sources.normalise import OF_READING
+from privstream.pipelines.sources.readers import ReadEvents, ReadSome
+from privstream.pipelines.sources.shared_reading import TakeReading
+from privstream.transforms import DeadLetter
+from privstream.transforms.batches import StepKey
+from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.spill import fetch, keep
+from typing_extensions import override
+
+READ = "Read"
+"""What stages are called that read for all questions."""
+
+LETTERS = "\0dead letters"
+"""What is sent under this name, which no question has, are dead letters."""
+
+AT_ONCE = 1024
+"""Elements that are written together."""
+
+Place = tuple[str, int]
+"""What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
+
+
+def stage_label(name: str, stage: str) -> str:
+    """Return what a stage of a question is called, beside those of other questions."""
+    return f"{name}{OF_READING}{stage}" if name else stage
+
+
+def events_for(name: str, events: PCollection[Any], fields: FieldMapping | SharedFields) -> PCollection[Any]:
+    """Return what a question takes of the events that were read."""
+    if not isinstance(fields, SharedFields):
+        return events
+    take = beam.ParDo(TakeReading(fields, name)).with_output_types(pa.RecordBatch)
+    taken: PCollection[Any] = events | stage_label(name, "Take") >> take
+    return taken
+
+
+class Post:
+    """What this process has sent, and what it has been sent: references to elements with their times."""
+
+    sent: ClassVar[defaultdict[Place, list[bytes]]] = defaultdict(list)
+    received: ClassVar[Mapping[str, Sequence[bytes]]] = MappingProxyType({})
+    _waiting: ClassVar[defaultdict[Place, list[Any]]] = defaultdict(list)
+
+    @classmethod
+    def send(cls, place: Place, element: Any) -> None:
+        """Send an element, a plain value."""
+        waiting = cls._waiting[place]
+        waiting.append(element)
+        if len(waiting) >= AT_ONCE:
+            cls._write(place)
+
+    @classmethod
+    def begin(cls, received: Mapping[str, Sequence[bytes]]) -> None:
+        """Forget everything, and receive."""
+        cls.received = received
+        cls.sent.clear()
+        cls._waiting.clear()
+
+    @classmethod
+    def end(cls) -> dict[Place, list[bytes]]:
+        """Return what has been sent."""
+        for place in list(cls._waiting):
+            cls._write(place)
+        return dict(cls.sent)
+
+    @classmethod
+    def _write(cls, place: Place) -> None:
+        cls.sent[place].append(keep(marshal.dumps(cls._waiting.pop(place))))
+
+
+class SendAway(beam.DoFn):
+    """Sends elements to the process that has the shard in their key, or to the command.
+
+    Args:
+        name: what they are.
+        processes: that share them out; None to send them to the command.
+    """
+
+    def __init__(self, name: str, processes: int | None) -> None:
+        self.name = name
+        self.processes = processes
+
+    @override
+    def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:
+        to = 0 if self.processes is None else StepKey.from_bytes(element[0]).shard % self.processes
+        Post.send((self.name, to), (timestamp.micros, tuple(element)))
+
+
+class Receive(beam.PTransform[Any, Any]):
+    """Gives the elements that were sent to this process under a name, at their times.
+
+    Args:
+        name: what they are.
+        kind: their type.
+    """
+
+    def __init__(self, name: str, kind: Any) -> None:
+        super().__init__()
+        self.name = name
+        self.kind = kind
+
+    @override
+    def expand(self, pbegin: Any) -> Any:
+        made = beam.FlatMap(_received, self.kind if self.kind is DeadLetter else None)
+        return pbegin | "Names" >> beam.Create([self.name]) | "Open" >> made.with_output_types(self.kind)
+
+
+def _received(name: str, kind: Any) -> Iterator[Any]:
+    """Read what was sent."""
+    for reference in Post.received.get(name, ()):
+        for micros, element in marshal.loads(fetch(reference)):
+            yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one process does at a time: a segment of each question, for some parts of files or shards of people.
+
+    Attributes:
+        transforms: those of the questions, by their names.
+        fields: what is read.
+        processes: that share the work.
+        letters: whether dead letters are wanted.
+        segment: the number of the segment; questions whose last segment it is are left out.
+        parts: what is read in the first segment.
+        received: what comes from the segment before, by question.
+        options: those of Beam that were given.
+    """
+
+    transforms: Mapping[str, PrivateTransform]
+    fields: FieldMapping | SharedFields
+    processes: int
+    letters: bool
+    segment: int = 0
+    parts: Sequence[FilePart] = ()
+    received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, pipeline: beam.Pipeline) -> None:
+        """Read, or receive, and send on what a segment of each question gives."""
+        dead, read = [], None
+        if self.segment == 0:
+            read = pipeline | READ >> ReadSome(self.parts, self.fields)
+            dead.append(read.dead_letters)
+        for name, transform in self.transforms.items():
+            following = len(transform.segments) - self.segment - 1
+            if following <= 0:
+                continue
+            if read is not None:
+                given = events_for(name, read.events, self.fields)
+            else:
+                before = transform.segments[self.segment - 1]
+                given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
+            found = given | stage_label(name, type(transform).__name__) >> transform.segment(self.segment)
+            send = SendAway(name, self.processes if following > 1 else None)
+            found.rows | stage_label(name, "SendAway") >> beam.ParDo(send)
+            dead.append(found.dead_letters)
+        if self.letters:
+            together = dead | "DeadLettersOfShare" >> beam.Flatten()
+            together | "SendLettersAway" >> beam.ParDo(SendAway(LETTERS, None))
+
+
+class Done(NamedTuple):
+    """What a process has counted, and references to what it has sent."""
+
+    counted: launch.Counters
+    sent: Mapping[Place, Sequence[bytes]]
+
+
+def perform(task: bytes) -> Done:
+    """Do a `Share`, as a process of a crew.
+
+    Raises:
+        RunError: it failed.
+    """
+    share: Share = pickler.loads(task)
+    Post.begin(share.received)
+    counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)
+    return Done(counted, Post.end())
+
+
+def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> launch.Counters:
+    """Let the processes of a crew do all segments but the last of each question; return what they have counted.
+
+    This process receives what these have given.
+
+    Args:
+        crew: the processes.
+        share: what all do alike.
+        read: the reader of the input.
+        options: of Beam.
+
+    Raises:
+        InputFileError: a file has changed since it was found, or cannot be read.
+        RunError: one of them failed, or was killed.
+    """
+    given, parts = options.get_all_options(drop_default=True), read.parts()
+    counted: list[launch.Counters] = []
+    here: defaultdict[str, list[bytes]] = defaultdict(list)
+    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
+    for segment in range(max(len(each.segments) for each in share.transforms.values()) - 1):
+        tasks = [
+            replace(
+                share,
+                segment=segment,
+                parts=parts[number :: crew.number] if segment == 0 else (),
+                received=dict(there[number]),
+                options=given,
+            )
+            for number in range(crew.number)
+        ]
+        there = [defaultdict(list) for _ in range(crew.number)]
+        for done in crew.tell([pickler.dumps(task) for task in tasks]):
+            counted.append(done.counted)
+            for (name, to), references in done.sent.items():
+                whole = name == LETTERS or len(share.transforms[name].segments) == segment + 2
+                (here if whole else there[to])[name] += references
+    Post.begin(dict(here))
+    return launch.added(counted)

@@ -1,0 +1,245 @@
+"""Processes of this machine that share the work of one run. Imports no Beam: they load it while the command does."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import connection, resource_tracker
+from types import ModuleType
+from typing import Any, NoReturn, Self
+
+from privstream.pipelines.command import RunError
+from privstream.pipelines.locations import SCHEME
+from privstream.transforms import spill
+
+STANDARD_ERROR = 2
+
+BYTES_EACH = 1 << 26
+"""Of input: below that a process costs more than it spares."""
+
+MOST = 256
+"""Processes at most."""
+
+BY_ITSELF = "privstream.pipelines.questions.shares"
+"""The module that every process needs."""
+
+MAIN = "__main__"
+KAFKA = f"{SCHEME}://"
+
+WITHOUT_ANSWER = (
+    "a worker process has ended before its work was done: it was killed, or there was not enough memory for all of "
+    "them, and fewer --workers need less. No file is half-written"
+)
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def local_bytes(pattern: str) -> int:
+    """Return the size of the files of this machine that a path, a folder or a glob names; 0 of any other place."""
+    paths = glob.glob(os.path.join(glob.escape(pattern), "*") if os.path.isdir(pattern) else pattern)
+    return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+
+
+def workers_for(given: int | None, size: int) -> int:
+    """Return how many processes share the work of a run.
+
+    Args:
+        given: as many as were asked for; None for a number that follows from the size of the input, which is public:
+            one for each 64 MiB, at least one, and at most one for each processor.
+        size: of the input, in bytes.
+
+    Raises:
+        ValueError: more than 256, or less than one.
+    """
+    if given is None:
+        return max(1, min(cores(), size // BYTES_EACH))
+    if not 1 <= given <= MOST:
+        raise ValueError(f"workers must be from 1 to {MOST}, got {given}")
+    return given
+
+
+def _context() -> Any:
+    """Return how processes are started: as copies of one that has loaded what they need, if the system can."""
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+
+
+def load_early(arguments: argparse.Namespace, beam_arguments: Sequence[str], module: str) -> None:
+    """Let a process load what others will need meanwhile, if there will be others: these are copies of it.
+
+    Args:
+        arguments: of a command that answers a question.
+        beam_arguments: what is given to Beam.
+        module: that of the question's transform.
+    """
+    bounded = arguments.watch is None and not arguments.input.startswith(KAFKA)
+    with suppress(ValueError):  # the command itself says what is wrong
+        if (
+            bounded
+            and not any(text.startswith("--runner") for text in beam_arguments)
+            and workers_for(arguments.workers, local_bytes(arguments.input)) > 1
+        ):
+            _load_early((BY_ITSELF, module))
+
+
+def _load_early(modules: Sequence[str]) -> None:
+    """Let a process load these modules."""
+    context = _context()
+    if context.get_start_method() != "forkserver":
+        return
+    from multiprocessing import forkserver  # noqa: PLC0415 - not on every system
+
+    context.set_forkserver_preload(list(modules))
+    with _quiet():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let processes that start meanwhile print nothing, for runners quote records, and take no notice of Ctrl-C.
+
+    It is for the command alone to say what has happened; Ctrl-C waits until the end of the block. They load no main
+    program either, which may be somebody's own, without a guard: they would run it.
+    """
+    with ExitStack() as stack:
+        stack.callback(sys.modules.__setitem__, MAIN, sys.modules[MAIN])
+        sys.modules[MAIN] = ModuleType(MAIN)
+        sys.stderr.flush()
+        kept = os.dup(STANDARD_ERROR)
+        stack.callback(os.close, kept)
+        stack.callback(os.dup2, kept, STANDARD_ERROR)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+        resource_tracker.ensure_running()  # of multiprocessing's own; it would unblock what is blocked here
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        yield
+
+
+class Crew:
+    """Processes that do what they are told, each with a file for batches that all can read; a context.
+
+    They end with the block, however it ends, and with this process, however that ends.
+
+    Args:
+        number: of processes.
+        perform: what each does of what it is told; a function of a module, whose errors are safe to show.
+    """
+
+    def __init__(self, number: int, perform: Callable[[Any], Any]) -> None:
+        self.number = number
+        self._perform = perform
+        self._processes: list[Any] = []
+        self._pipes: list[connection.Connection] = []
+
+    @contextmanager
+    def working(self) -> Iterator[Self]:
+        """Start them, let this process read their files, and end them.
+
+        Raises:
+            RunError: they could not be started.
+        """
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
+                with spill.files_for(self.number + 1) as paths:
+                    stack.enter_context(spill.spilled_among(paths, 0))
+                    stack.callback(self._end)
+                    self._start(paths, folder)
+            except spill.SpillError as error:
+                raise RunError(str(error)) from None
+            yield self  # the files have no names any more: they go with the last process that has opened them
+
+    def tell(self, tasks: Sequence[Any]) -> list[Any]:
+        """Give each process a task, and return what each made of it, in their order.
+
+        Raises:
+            RunError: one of them has failed, or was killed.
+        """
+        for pipe, task in zip(self._pipes, tasks, strict=True):
+            with suppress(BrokenPipeError):  # that it has ended is seen below
+                pipe.send(task)
+        return self._answers()
+
+    def _start(self, paths: Sequence[str], folder: str) -> None:
+        """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
+        context = _context()
+        with _quiet():
+            for number in range(self.number):
+                here, there = context.Pipe()
+                process = context.Process(
+                    target=_work, args=(there, paths, number + 1, folder, self._perform), daemon=True
+                )
+                process.start()
+                there.close()
+                self._pipes.append(here)
+                self._processes.append(process)
+        self._answers()
+
+    def _answers(self) -> list[Any]:
+        """Wait for an answer of each."""
+        answers: dict[int, Any] = {}
+        while len(answers) < self.number:
+            waited = {pipe: number for number, pipe in enumerate(self._pipes) if number not in answers}
+            for ready in connection.wait(list(waited)):
+                assert isinstance(ready, connection.Connection)
+                try:
+                    failed, answer = ready.recv()
+                except (EOFError, ConnectionError):
+                    raise RunError(WITHOUT_ANSWER) from None
+                if failed:
+                    raise RunError(answer)
+                answers[waited[ready]] = answer
+        return [answers[number] for number in range(self.number)]
+
+    def _end(self) -> None:
+        """End all: what they were doing is of no use any more."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes, self._pipes = [], []
+
+
+def _work(
+    pipe: connection.Connection, paths: Sequence[str], number: int, folder: str, perform: Callable[[Any], Any]
+) -> None:
+    """Do one task after the other, as a process of a crew."""
+    tempfile.tempdir = folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with spill.spilled_among(paths, number):
+        pipe.send((False, None))
+        while True:
+            try:
+                task = pipe.recv()
+            except EOFError:
+                return
+            try:
+                answer = False, perform(task)
+            except RunError as error:
+                answer = True, str(error)
+            except MemoryError:
+                answer = True, WITHOUT_ANSWER
+            pipe.send(answer)
+
+
+def _end_with_parent() -> NoReturn:
+    """End this process when the command has ended, however it did."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
