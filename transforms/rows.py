@@ -240,17 +240,19 @@ class KeyCount(NamedTuple):
         rise_upper: upper end.
         rise_probability: that more people have the item than had it then, from 0.001 to 0.999, by the same model.
         kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
-            number of them, plus noise. None unless `full_share` is given.
+            number of them, plus noise. None where nothing is told of limits: see `full_share`.
         left_out: how many limits leave out, clipped and with noise likewise.
         used_up: how many people have used up `max_contributions` by the end of the window, since the start or since
             everything started afresh, plus noise, at least 0: nothing that they do counts any more. None as `kept`.
         used_up_lower: lower end of its interval of 95%.
         used_up_upper: upper end.
-        full: an estimate of the count as it would be without limits: divided by the share kept / (kept + left_out),
-            smoothed over windows. It is the count where limits can leave out nothing, and None where `full_share` is
-            not given, or where the share may be below a fifth.
-        full_lower: lower end of its interval of 95%, for the noise of the count and of the share. It rests on what is
-            left out being like what counts: it does not hold where people with many contributions prefer other items.
+        full: an estimate of the count as it would be without limits: `smoothed`, or the count where there is none,
+            divided by the share kept / (kept + left_out), which is smoothed over windows, too. It is the count where
+            limits can leave out nothing, and None where nothing is told of limits, or where the share may be below a
+            fifth.
+        full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and
+            on what is left out being like what counts: it does not hold where people with many contributions prefer
+            other items.
         full_upper: upper end.
     """
 

@@ -162,6 +162,22 @@ class LeftOutLaw:
         lower, found, upper = (max(0, number + side * spread) for side in (-1, 0, 1))
         return found, lower, upper
 
+    def part_left_out(self, totals: Integers) -> tuple[float, float]:
+        """Return which part of all contributions limits leave out, and its standard deviation; nan if it is not known.
+
+        Privacy: post-processing.
+
+        Args:
+            totals: noisy totals, int64 (2, windows).
+        """
+        kept, left_out = totals.sum(axis=1).tolist()
+        of_kept, of_left_out = self.stddevs
+        came = kept + left_out
+        if came <= _NORMAL * math.hypot(of_kept, of_left_out) * math.sqrt(totals.shape[1]):
+            return math.nan, math.nan
+        part = min(1.0, max(0.0, left_out / came))
+        return part, math.hypot((1 - part) * of_left_out, part * of_kept) * math.sqrt(totals.shape[1]) / came
+
     def shares(self, totals: Integers) -> Shares:
         """Return the share that counts in each window, from the noisy totals of windows that follow each other.
 
@@ -259,7 +275,7 @@ class FullCounts(NamedTuple):
     upper: Floats
 
 
-def full_counts(counts: Integers, stddevs: Floats, shares: Floats, of_shares: Floats) -> FullCounts:
+def full_counts(counts: Integers | Floats, stddevs: Floats, shares: Floats, of_shares: Floats) -> FullCounts:
     """Return counts divided by the share that counts, with intervals of 95% for the errors of both.
 
     The intervals are those of Fieller (1954) for a quotient, and are never below what the count alone says, for limits
@@ -268,8 +284,8 @@ def full_counts(counts: Integers, stddevs: Floats, shares: Floats, of_shares: Fl
     Privacy: post-processing.
 
     Args:
-        counts: noisy counts, shape (n,).
-        stddevs: of their noise.
+        counts: noisy counts, or smoothed ones, shape (n,).
+        stddevs: of their errors.
         shares: the share that counts in the window of each.
         of_shares: their standard deviations.
 

@@ -117,10 +117,10 @@ def by_model(promise: Promise | None) -> str:
 
 
 BY_SHARES = (
-    "Dots: full numbers, which are counts with noise divided by the share of contributions that counts in the window; "
-    "they jump by this noise. Bars: where full numbers are, with probability 95%, each by itself, if what limits leave "
-    "out is like what counts. Thick lines: the same from smoothed counts, if there are any. Thin: the numbers that "
-    "count within limits. Hatched: what is assumed."
+    "Lines: full numbers, which are counts, smoothed over windows where they can be, divided by the share of "
+    "contributions that counts in the window. Bands: where the numbers of all people are, with probability 95%, each "
+    "by itself, if what limits leave out is like what counts. Thin: the numbers that count within limits. Hatched: "
+    "what is assumed."
 )
 """What is seen where full numbers are drawn."""
 
@@ -162,7 +162,6 @@ def bands(
         starts[int(row.window_end.micros)] = int(row.window_start.micros)
     moments = np.array(sorted(starts), np.int64)
     begins = np.array([starts[moment] for moment in moments.tolist()], np.int64) if each else None
-    whole = _per_counted(rows) if full else {}
 
     def largest(item: str) -> float:
         return max((row.smoothed if smoothed else row.count) or 0 for row in published[item].values())
@@ -181,9 +180,7 @@ def bands(
         kind = "smoothed" if smoothed else "count"
         estimates, dots, counted = column(kind), column("count") if smoothed else None, None
         if full:
-            counted, dots = estimates, column("full")
-            factors = np.array([whole.get(moment, np.nan) for moment in moments.tolist()], np.float64)
-            estimates = counted * factors if smoothed else dots
+            estimates, dots, counted = column("full"), None, estimates
         if full or smoothed:
             name = "full" if full else kind
             ends = np.array([column(f"{name}_lower"), column(f"{name}_upper")])
@@ -201,20 +198,9 @@ def bands(
             counted=counted,
             starts=begins,
             ends=ends,
-            of_points=full,
         )
 
     return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
-
-
-def _per_counted(rows: Sequence[Counted]) -> dict[int, float]:
-    """Return for each window, by its end, how many contributions there are for one that counts within limits."""
-    found: dict[int, tuple[int, float]] = {}
-    for row in rows:
-        full = getattr(row, "full", None)
-        if full is not None and row.count is not None and row.count > found.get(row.window_end.micros, (0, 0.0))[0]:
-            found[row.window_end.micros] = row.count, full / row.count
-    return {moment: factor for moment, (_, factor) in found.items()}
 
 
 def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
@@ -228,7 +214,7 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
         (number, true)
         for band in found
         if band.truth is not None
-        for number, true in zip(band.numbers.tolist(), band.truth.tolist(), strict=True)
+        for number, true in zip(band.estimates.tolist(), band.truth.tolist(), strict=True)
         if np.isfinite(number - true)
     ]
     if not judged:

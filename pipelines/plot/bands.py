@@ -76,7 +76,6 @@ class Band:
             int64, shape (n,). None for values of the moment when a window ends, as of all that was counted until then.
         ends: lower and upper ends of intervals, where these are not `error_bounds` to either side; float64, shape
             (2, n), or None.
-        of_points: whether intervals are those of `points`, which are numbers of their own, and not of the estimates.
     """
 
     name: str
@@ -88,7 +87,6 @@ class Band:
     counted: np.ndarray | None = None
     starts: np.ndarray | None = None
     ends: np.ndarray | None = None
-    of_points: bool = False
 
     @cached_property
     def begins(self) -> np.ndarray:
@@ -106,15 +104,12 @@ class Band:
         return int(self.begins[0]), int(self.times[-1])
 
     @property
-    def numbers(self) -> np.ndarray:
-        """What intervals are about; float64, shape (n,)."""
-        return self.points if self.of_points and self.points is not None else self.estimates
-
-    @property
     def interval(self) -> np.ndarray:
         """Lower and upper ends of intervals, at least 0 as all numbers that are drawn; float64, shape (2, n)."""
-        ends = [self.numbers - self.error_bounds, self.numbers + self.error_bounds] if self.ends is None else self.ends
-        return np.array([np.maximum(ends[0], np.minimum(self.numbers, 0)), ends[1]])
+        ends = (
+            [self.estimates - self.error_bounds, self.estimates + self.error_bounds] if self.ends is None else self.ends
+        )
+        return np.array([np.maximum(ends[0], np.minimum(self.estimates, 0)), ends[1]])
 
     @property
     def outside(self) -> int:
@@ -127,10 +122,10 @@ class Band:
     def texts(self) -> list[str]:
         """Each number in words, with its interval."""
         if self.ends is None:
-            return [told(*both) for both in zip(self.numbers.tolist(), self.error_bounds.tolist(), strict=True)]
+            return [told(*both) for both in zip(self.estimates.tolist(), self.error_bounds.tolist(), strict=True)]
         return [
             f"{number:,.6g} (between {lower:,.6g} and {upper:,.6g})"
-            for number, lower, upper in zip(self.numbers.tolist(), *self.ends.tolist(), strict=True)
+            for number, lower, upper in zip(self.estimates.tolist(), *self.ends.tolist(), strict=True)
         ]
 
 
@@ -261,7 +256,7 @@ def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str, *, w
     axes, shown = figure.add_subplot(), bands[:MOST_ROWS]
     for row, band in enumerate(shown):
         colour = COLOURS[0] if row < top else GREY
-        number, (lower, upper) = float(band.numbers[0]), band.interval[:, 0].tolist()
+        number, (lower, upper) = float(band.estimates[0]), band.interval[:, 0].tolist()
         axes.hlines(row, lower, upper, color=colour, linewidth=4, alpha=0.3, zorder=2)
         axes.plot([number], [row], MARKERS[0], color=colour, markersize=5, zorder=3)
         if band.truth is not None:
@@ -299,15 +294,15 @@ def one_by_one(bands: Sequence[Band]) -> bool:
 
 def too_wide(bands: Sequence[Band]) -> bool:
     """Tell whether bands would cover each other and all lines."""
-    numbers = np.concatenate([band.numbers for band in bands] or [np.zeros(0)])
+    numbers = np.concatenate([band.estimates for band in bands] or [np.zeros(0)])
     known = numbers[np.isfinite(numbers)]
-    of_points = any(band.of_points for band in bands)
-    return len(bands) > 1 and len(known) > 0 and (of_points or widest(bands) > WIDE * np.ptp(known))
+    hatched = any(band.counted is not None for band in bands)
+    return len(bands) > 1 and len(known) > 0 and (hatched or widest(bands) > WIDE * np.ptp(known))
 
 
 def widest(bands: Sequence[Band]) -> float:
     """Return how far an interval reaches at most above its number, 0 if none is known."""
-    bounds = np.concatenate([band.interval[1] - band.numbers for band in bands] or [np.zeros(0)])
+    bounds = np.concatenate([band.interval[1] - band.estimates for band in bands] or [np.zeros(0)])
     return float(np.max(bounds[np.isfinite(bounds)], initial=0.0))
 
 
@@ -322,18 +317,11 @@ def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:
     """Draw a line with a few markers, its band, and the truth, dashed."""
     days, (low, high) = band.days, band.interval
-    if bounds and band.of_points:
-        axes.vlines(days, low, high, color=colour, alpha=0.45, linewidth=1.2, zorder=layer - 1)
-    elif bounds:
+    if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
         draw_alone(axes, days, low, high, colour, layer=layer - 1)
     if band.points is not None and colour != GREY:
-        dots: dict[str, Any] = {
-            "linestyle": "",
-            "marker": "o" if band.of_points else ".",
-            "markersize": 3,
-            "alpha": 0.5,
-        }
+        dots: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 3, "alpha": 0.5}
         axes.plot(days, band.points, color=colour, zorder=layer - 0.5, clip_on=False, **dots)
     if band.counted is not None and colour != GREY:
         axes.plot(days, band.counted, color=colour, linewidth=0.7, alpha=0.8, zorder=layer - 0.5)
@@ -344,7 +332,7 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
     style: dict[str, Any] = {"marker": marker, "markersize": 4, "clip_on": False}
     style["markevery"] = 1 if every else np.flatnonzero(known)[:: max(1, int(known.sum()) // MARKS)].tolist()
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)
-    columns = (days.tolist(), band.numbers.tolist(), band.begins.tolist(), band.texts)
+    columns = (days.tolist(), band.estimates.tolist(), band.begins.tolist(), band.texts)
     note(axes, band.name, zip(*columns, strict=True))
     if band.truth is not None:
         axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)

@@ -11,6 +11,7 @@ from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
+from privstream.transforms.counts.finished import TOLD as WITH_NOISE
 from privstream.transforms.events.bounding import PARTS
 
 OUTSIDE = {
@@ -177,7 +178,10 @@ class RunReport:
 
     def warnings(self) -> list[str]:
         """Return a line for each reason for which published numbers leave out much of what they are about."""
-        return [f"{WARNING}{text}" for text in (*self._of_records(), *self._of_limits(), *self._of_values())]
+        return [
+            f"{WARNING}{text}"
+            for text in (*self._of_records(), *self._of_limits(), *self._of_totals(), *self._of_values())
+        ]
 
     def notes(self) -> list[str]:
         """Return a line if options leave out most records: numbers are not about them, but that may be a mistake.
@@ -228,6 +232,19 @@ class RunReport:
             f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}: {by}. What is published, and its "
             f"intervals, is about the rest: {self._coverage.beyond}{looks}{self._coverage.more}.{cost} {NOT_BY_THIS}"
         )
+
+    def _of_totals(self) -> Iterator[str]:
+        """Warn of limits that bind by what rows tell, with noise."""
+        kept, left_out = (self.counters.get(name, 0) for name in WITH_NOISE)
+        if left_out and left_out >= MUCH * (kept + left_out):
+            options = " or ".join(f"--{limit.option}" for limit in self._coverage.limits)
+            looks = f", {self._coverage.later}" if any(limit.lasting for limit in self._coverage.limits) else ""
+            yield (
+                f"limits leave out about {_percent(left_out / (kept + left_out))} of all contributions, by the totals "
+                f"with noise in the rows: {options}. Counts, and their intervals, are about the rest: "
+                f"{self._coverage.beyond}{looks}{self._coverage.more}. Full numbers estimate all. A "
+                f"larger {options} leaves out less, for more noise (privstream plan {self._spec.word})."
+            )
 
     def _options(self, limit: Excess) -> Sequence[str]:
         """Return the options that set a limit: of those that it has, the ones that can leave something out."""

@@ -43,7 +43,9 @@ def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
     count(shop, str(rows), 8, "--full_share", "0.3")
     printed = capsys.readouterr()
     assert "\nhow much limits leave out is told in the rows, with noise" in printed.err
-    assert "WARNING" not in printed.err and "left out, who" not in printed.err
+    warning = next(line for line in printed.err.splitlines() if line.startswith("WARNING: "))
+    assert "limits leave out about 4" in warning and "with noise in the rows: --max_contributions" in warning
+    assert "2,400" not in printed.err and "left out, who" not in printed.err
     found = read_row_file(str(rows), KeyCount)
     last = max(found, key=lambda row: row.window_start)
     assert last.used_up_lower <= 200 <= last.used_up_upper and abs(last.used_up - 200) < 60
@@ -62,7 +64,7 @@ def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.jsonl"
-    count(shop, str(rows), 8)
+    count(shop, str(rows), 8, "--full_share", "0")
     printed = capsys.readouterr()
     assert "WARNING: limits have left out 43% of all contributions" in printed.err  # 200 people, 12 of 20 each
     assert "43%" not in printed.out
@@ -96,4 +98,7 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
         rows
     )
     assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([]) == ""
+    noise = [in_window(hour, 100, number) for hour, number in enumerate((90, -80, 70, -60, 80))]
+    assert share_left_out(noise) >= 0.05 and not limits_bind(noise)  # noise explains these
+    assert limits_bind([in_window(hour, 100, number) for hour, number in enumerate((20, 18, 25, 19, 22))])
     assert share_left_out([in_window(1, 5, -90)]) is None and share_left_out([in_window(1, 50, -9)]) == 0

@@ -280,17 +280,14 @@ def test_renewals_are_marked(figures: list[Figure]) -> None:
     assert "afresh" not in caption_of(figures[1])
 
 
-def test_full_numbers_are_dots_with_bars_and_their_line_is_smooth() -> None:
+def test_full_numbers_are_lines_above_those_that_count() -> None:
     more = {"smoothed": 100.0, "smoothed_lower": 90.0, "smoothed_upper": 110.0, "kept": 500, "left_out": 500}
-    rows = [
-        count(week, "tea", number, full=2.0 * number, full_lower=1.8 * number, full_upper=2.3 * number, **more)
-        for week, number in enumerate((140, 60, 120, 80))
-    ]
+    ends = {"full": 200.0, "full_lower": 180.0, "full_upper": 230.0}
+    rows = [count(week, "tea", number, **ends, **more) for week, number in enumerate((140, 60, 120, 80))]
     (found,) = counts.bands(rows, [], each=True, full=True)
-    assert found.points is not None and found.points.tolist() == [280.0, 120.0, 240.0, 160.0]
-    assert found.estimates.tolist() == [200.0] * 4, "counts that are smoothed, divided by the share that counts"
+    assert found.points is None and found.estimates.tolist() == [200.0] * 4
     assert found.counted is not None and found.counted.tolist() == [100.0] * 4
-    assert np.allclose(found.interval[1] / found.numbers, 1.15) and found.texts[0] == "280 (between 252 and 322)"
+    assert found.interval.T.tolist() == [[180.0, 230.0]] * 4 and found.texts[0] == "200 (between 180 and 230)"
 
 
 def test_a_long_name_keeps_both_ends() -> None:

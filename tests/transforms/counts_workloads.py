@@ -234,8 +234,10 @@ def full_numbers(made: KeyedCounts, step: int, back: int, found: KeyedRows, told
     known = told[:, : step + 1 - made.steps.first]
     at = known.shape[1] - 1 - back
     shares = made.mechanism.left_out.shares(known).of_sums(getattr(made.mechanism, "windows", 1))
-    stddevs = np.full(len(found.keys), found.count_stddev)
-    full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
+    levels, stddevs = found.counts, np.full(len(found.keys), found.count_stddev)
+    if found.smoothed is not None:
+        levels, stddevs = found.smoothed.estimates, (found.smoothed.upper - found.smoothed.estimates) / 1.96
+    full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at])
     kept, left_out, people = known[:, at].tolist()
     numbers = kept, left_out, *made.mechanism.left_out.used_up(people, at + 1)
     of_window = [[number] * len(found.keys) for number in numbers]

@@ -31,6 +31,7 @@ from privstream.transforms.counts.publishing import Pairs
 from privstream.transforms.events.bounding import (
     SELECTIONS,
     BoundAcrossWindows,
+    LimitCounter,
     Used,
     added_up,
     bound_items,
@@ -55,6 +56,16 @@ def keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
     assert left_out == len({(user, item) for user, item, _ in events} - still)
     kept = zip(users[rows].tolist(), items[rows].tolist(), times[rows].tolist(), ranks.tolist(), strict=True)
     return sorted(kept)
+
+
+@pytest.mark.parametrize(("windows", "quarter"), [(8, 2), (9, 3), (2, 1)])
+def test_limits_are_counted_apart_for_the_first_and_the_last_quarter(windows, quarter):
+    counter = LimitCounter("items", Steps(size=1_000, period=1_000, first=5, end=5 + windows))
+    parts = [counter._parts(5 + number) for number in range(windows)]
+    first, last = [1 in part for part in parts], [2 in part for part in parts]
+    assert first == [number < quarter for number in range(windows)]
+    assert last == first[::-1]
+    assert all(part[0] == 0 for part in parts)
 
 
 def slow_keep(events, limit, selection) -> list[tuple[int, int, int, int]]:

@@ -9,6 +9,7 @@ from privstream.mechanisms.smoothing import LocalLevel
 from privstream.transforms.counts.finished import SECOND, SmoothFinished
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
+from privstream.transforms.timing.steps import Steps
 
 HOUR, DAY = 3600, 86_400
 NOISE = 10.0
@@ -225,3 +226,61 @@ def test_full_numbers_of_sums_rest_on_the_share_of_all_their_windows():
     assert [row.count for row in found] == [900, 1800, 2700, 2700, 2300, 1900, 1500, 1500]
     assert [row.full for row in found] == pytest.approx([1000, 2000] + [3000] * 6, rel=0.02)
     assert all(row.full_lower <= row.full <= row.full_upper for row in found)
+
+
+WEEKS, ITEMS = 13, 12
+
+
+def told_by(counts: np.ndarray, share: float) -> tuple[SmoothFinished, list[KeyCount]]:
+    """Return what smooths counts of weeks, and their rows: all items of a week have `share` of what came in it."""
+    made = FoundKeys(epsilon=1.0, delta=1e-6, contributions=15, horizon=WEEKS, full_share=0.05)
+    steps = Steps.of(window=7 * DAY, start=0, windows=WEEKS)
+    smooth = SmoothFinished(7 * DAY * SECOND, NOISE, steps=steps, left_out=made.left_out)
+    came = round(100 * made.left_out.stddevs[1])
+    rows = rows_of(counts, 7 * DAY)
+    told = {"kept": round(came * share), "left_out": round(came * (1 - share)), "used_up": 0}
+    return smooth, [one._replace(**told) for one in rows]
+
+
+def test_full_numbers_keep_what_all_items_have_in_common_and_have_less_noise_than_counts():
+    season = np.where(np.arange(WEEKS) % 4 == 3, 1.4, 1.0)[:, None]
+    true = season * (600 / np.arange(1, ITEMS + 1))
+    counts = np.rint(0.8 * true + np.random.default_rng(4).normal(0, NOISE, true.shape))
+    smooth, rows = told_by(counts, 0.8)
+    found = smooth(rows)
+    full = np.array([row.full for row in found]).reshape(true.shape)
+    off, of_counts = np.abs(full - true).mean(), np.abs(counts / 0.8 - true).mean()
+    assert off < 0.7 * of_counts
+    held = [row.full_lower <= number <= row.full_upper for row, number in zip(found, true.ravel(), strict=True)]
+    assert np.mean(held) > 0.93
+    flat = SmoothFinished(smooth.length, NOISE)(rows)
+    smoothed = np.array([row.smoothed for row in flat]).reshape(true.shape)
+    busy = season[:, 0] > 1
+    assert np.abs(full.sum(axis=1) / true.sum(axis=1) - 1)[busy].mean() < 0.05
+    assert np.abs(smoothed[:, 3:] / 0.8 / true[:, 3:] - 1)[busy].mean() > np.abs(full / true - 1)[busy, 3:].mean()
+
+
+def test_an_item_with_half_of_everything_does_not_say_how_much_comes():
+    true = np.full((WEEKS, ITEMS), 100.0)
+    true[:, 0] = np.where(np.arange(WEEKS) == 6, 4000.0, 2000.0)
+    smooth, rows = told_by(np.rint(true + np.random.default_rng(5).normal(0, NOISE, true.shape)), 0.9)
+    window, item = np.divmod(np.arange(true.size), ITEMS)
+    order = np.lexsort((window, item))
+    counts = np.array([row.count for row in rows], np.float64)[order]
+    factors, unsure = smooth._activity(window[order], item[order], counts, np.ones(true.size))
+    assert np.all(factors == 1) and np.all(unsure == 0)
+    others = item[order] > 0
+    factors, unsure = smooth._activity(
+        window[order][others], item[order][others] - 1, counts[others], np.ones(others.sum())
+    )
+    assert np.all(np.abs(factors - 1) < 0.2) and np.all(unsure < 0.2)
+
+
+def test_small_items_do_not_make_a_window_look_as_if_it_were_cut_short():
+    chance = np.random.default_rng(6)
+    true = np.tile(12 * NOISE / np.arange(1, 201), (WEEKS, 1))
+    item, window = np.divmod(np.arange(true.size), WEEKS)
+    for _ in range(60):
+        counts = np.rint(true + chance.normal(0, NOISE, true.shape)).T.ravel()
+        factors, unsure = SmoothFinished(7 * DAY * SECOND, NOISE)._cut_short(window, item, counts)
+        assert np.all(factors == 1) and np.all(unsure == 0)

@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, full_counts
+from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
+
+TOLD = ("kept_with_noise", "left_out_with_noise")
+"""Counters of what rows tell of limits."""
 
 SECOND = 1_000_000
 SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
@@ -26,14 +29,16 @@ LEAST_FACTOR = 0.05
 NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
-OF_MEDIANS = 1.253 * 1.23  # spread of a weighted median of ratios, if noise is normal, to medians of three
+OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
+OF_MEDIANS = OF_MEDIAN * 1.23  # the same, to medians of three
+PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
 
 
-def _count_published(number: int) -> None:
-    """Count rows that are published, or, below 0, that are not after all."""
+def _count(name: str, number: int) -> None:
+    """Add to a counter of the run."""
     from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load this module without Beam
 
-    Metrics.counter("privstream", "counts_published").inc(number)
+    Metrics.counter("privstream", name).inc(number)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class LargestCounts:
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
         chosen = self.among(rows)
-        _count_published(len(chosen))
+        _count("counts_published", len(chosen))
         return chosen
 
     def among(self, rows: Iterable[Any]) -> list[Any]:
@@ -79,7 +84,9 @@ class SmoothFinished:
 
     Windows of an item that follow each other without a gap are smoothed together. Where they are days or hours, and
     there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept; and so is
-    what they have in common in a first or last window that is cut short.
+    what they have in common in a first or last window that is cut short. Where it is told how much limits leave out,
+    the share that counts, and how much comes in any window, of all items, are kept too, and `full`, `full_lower` and
+    `full_upper` become those of smoothed counts.
 
     Where counts are to be about several windows, the rows that are given are about one each, and become sums of theirs
     and of those before, with the errors of sums.
@@ -113,7 +120,7 @@ class SmoothFinished:
         """Return the rows with these fields, in the same order, but for those that are left out."""
         found = self._smoothed(rows)
         shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
-        _count_published(len(shown) - len(found))
+        _count("counts_published", len(shown) - len(found))
         return shown
 
     def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
@@ -131,6 +138,13 @@ class SmoothFinished:
         factors, unsure = self._season(window[order], counts)
         shares, cut = self._cut_short(window[order], series, counts / factors)
         factors = factors * shares
+        told = None
+        if self.left_out is not None and self.steps is not None:
+            periods = self.steps.renewals((starts - self.steps.origin) // self.steps.period)
+            alone, told = _shares(self.left_out, rows, periods, self.windows)
+            factors = factors * np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
+            activity, error = self._activity(window[order], series, counts, factors)
+            factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -153,9 +167,9 @@ class SmoothFinished:
         found = np.empty((3, len(rows)))
         found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
-        if self.left_out is not None and self.steps is not None:
-            periods = self.steps.renewals((starts - self.steps.origin) // self.steps.period)
-            columns |= _full(self.left_out, rows, columns, periods, self.windows)
+        if told is not None:
+            full = full_counts(found[0], (found[2] - found[0]) / NORMAL, *told)
+            columns |= dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, full), strict=True))
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
@@ -191,7 +205,8 @@ class SmoothFinished:
 
         The data of a month may end on its fifth day: then all items have so much less than in the three windows beside
         it. The factor is a median over items, each weighted by what it usually has. It is 1 where it would not be
-        clearly less, and where one item has half of everything: that item would decide by itself.
+        clearly less, and where one item has half of everything: that item would decide by itself. Items that noise
+        hides say nothing.
         """
         factors, unsure = np.ones(len(counts)), np.zeros(len(counts))
         first, last = int(windows.min()), int(windows.max())
@@ -201,7 +216,7 @@ class SmoothFinished:
             whole = series[near[-1].clip(0, len(series) - 1)] == series[here]
             whole &= windows[near[-1].clip(0, len(series) - 1)] == end + 3 * beside
             usual = np.median(counts[near[:, whole]], axis=0)
-            some = usual > 0
+            some = usual > PLAIN * self.stddev  # of small ones only those with high noise before would be seen
             usual, ratios = usual[some], counts[here[whole]][some] / usual[some]
             if not len(usual) or 2 * usual.max() >= usual.sum():
                 continue
@@ -213,6 +228,60 @@ class SmoothFinished:
                 factors[here] = max(share, LEAST_FACTOR)
                 unsure[here] = spread / factors[here]
         return factors, unsure
+
+    def _activity(
+        self, windows: np.ndarray, series: np.ndarray, counts: np.ndarray, factors: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return by how much more than usual comes in the window of each count, a factor, and how unsure that is.
+
+        It is one for all items: a median over those that noise does not hide, each weighted by what it usually has. The
+        less these factors differ by more than noise, the nearer they are to 1. All are 1 where there are few windows,
+        and that of a window is where one item has half of everything: that item would decide by itself.
+
+        Args:
+            windows: of each count.
+            series: of each count: which are of one item, and follow each other.
+            counts: with noise.
+            factors: by which levels are known to be multiplied.
+        """
+        found, unsure = np.ones(len(counts)), np.zeros(len(counts))
+        if windows.max() - windows.min() < LEAST_WINDOWS:
+            return found, unsure
+        levels, noise = counts / factors, self.stddev / factors
+        known = np.bincount(series)
+        usual = np.bincount(series, levels) / known
+        plain = usual * known > PLAIN * np.sqrt(np.bincount(series, np.square(noise)))
+        some = np.flatnonzero(plain[series])
+        weights = usual[series[some]]
+        ratios = levels[some] / weights
+        ranked = np.lexsort((ratios, windows[some]))
+        here = windows[some][ranked]
+        firsts = np.flatnonzero(np.diff(here, prepend=-1))
+        if not len(firsts):
+            return found, unsure
+        sums, largest, squares, spread = (
+            of_each.reduceat(column[ranked], firsts)
+            for of_each, column in (
+                (np.add, weights),
+                (np.maximum, weights),
+                (np.add, np.square(weights)),
+                (np.add, np.square(weights * noise[some])),
+            )
+        )
+        below = np.cumsum(weights[ranked])
+        middle = np.searchsorted(below, below[firsts] - weights[ranked][firsts] + sums / 2)
+        shared = 2 * largest < sums
+        if not shared.any():
+            return found, unsure
+        off = np.where(shared, ratios[ranked][middle] - 1, 0.0)
+        variance = OF_MEDIAN**2 * spread / np.square(squares)
+        moves = max(0.0, float(np.mean(np.square(off[shared]) - variance[shared])))
+        own = np.where(shared, moves / (moves + variance), 0.0)
+        factor = np.maximum(1 + own * off, LEAST_FACTOR)
+        place = np.minimum(np.searchsorted(here[firsts], windows), len(firsts) - 1)
+        seen = here[firsts][place] == windows
+        found = np.where(seen, factor[place], 1.0)
+        return found, np.where(seen, (np.sqrt(own * variance) / factor)[place], 0.0)
 
     def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
@@ -297,33 +366,43 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
     return columns
 
 
-def _full(
-    left_out: LeftOutLaw, rows: Sequence[Any], columns: dict[str, list[Any]], periods: np.ndarray, several: int
-) -> dict[str, list[Any]]:
-    """Return the columns of full numbers, each share that counts from all windows of its period that have rows.
+def _shares(
+    left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray, several: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which share of what came counts, each from all windows of its period that have rows.
 
     Args:
         left_out: what knows the errors of totals.
-        rows: as they were published.
-        columns: what is new in them: their counts, where these have become sums over `several` windows.
+        rows: as they were published, about one window each.
         periods: that of each row.
         several: windows of a sum, with that of the row itself.
+
+    Returns:
+        float64 (rows,): in the window of each row. And float64 (2, rows): in the windows of its sum together, with
+        standard deviations. nan where a share is not known.
     """
     starts = np.array([row.window_start.micros for row in rows])
-    counts, stddevs = (
-        np.array(columns.get(name) or [getattr(row, name) for row in rows]) for name in ("count", "count_stddev")
-    )
     told = np.array([[row.kept, row.left_out] for row in rows], np.int64).T
-    shares = np.empty((2, len(rows)))
+    alone, together = np.empty(len(rows)), np.empty((2, len(rows)))
     for period in np.unique(periods * np.ones(len(rows), np.int64)):
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
-        found = left_out.shares(told[:, here[first]]).of_sums(several)
+        _count_left_out(left_out, told[:, here[first]])
+        shares = left_out.shares(told[:, here[first]])
+        alone[here] = shares.estimates[window]
+        summed = shares.of_sums(several)
         if period > periods.min():
-            found.estimates[: several - 1] = np.nan  # sums have windows of the period before, of which nothing is told
-        shares[:, here] = found.estimates[window], found.stddevs[window]
-    ends = full_counts(counts, stddevs, *shares)
-    return dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, ends), strict=True))
+            summed.estimates[: several - 1] = np.nan  # sums have windows of the period before
+        together[:, here] = summed.estimates[window], summed.stddevs[window]
+    return alone, together
+
+
+def _count_left_out(left_out: LeftOutLaw, totals: np.ndarray) -> None:
+    """Count noisy totals for the run's report, where limits surely leave something out."""
+    part, stddev = left_out.part_left_out(totals)
+    if part > NORMAL * stddev:  # not where it is nan
+        for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
+            _count(name, total)
 
 
 def _alike(series: np.ndarray) -> Iterator[np.ndarray]:

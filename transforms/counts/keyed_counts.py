@@ -108,10 +108,10 @@ class CountsParameters(Parameters):
             It does not mean that nobody has the item. Only where items stay found, or counts are those of windows of a
             list.
         value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
-        full_share: share of the budget that pays for what limits leave out, in (0, 0.5], as a part of a squared shift;
-            0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the count as it would be
-            without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of one window or,
-            without `renew_every`, their sums over several.
+        full_share: share of the budget that pays for what limits leave out, in [0, 0.5], as a part of a squared shift;
+            0.05 makes the noise of counts larger by 3%, and 0 tells nothing. Then rows have `full`: an estimate of the
+            count as it would be without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of
+            one window or, without `renew_every`, their sums over several.
         streams: public names of the streams to count; they must be given if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, where counts are not since the
             start and items are not on a list, an item stays found: it has a row in every window from then on, and also
@@ -200,11 +200,6 @@ class CountsParameters(Parameters):
             )
         summed = self.remembers and self.steps.renewal is None
         lasts = (span == "window" or summed) and unit == "person" and delta > 0 and self.steps.count is not None
-        if full_share is not None and (forget or not lasts):
-            raise ValueError(
-                "full_share must not be given without delta, or start and end or renew_every, where counts of a list "
-                "or of periods span windows or windows forget, or with the unit event"
-            )
         most, in_window = _contributions(max_contributions, max_contributions_per_window, unit, self.steps.count)
         mechanism = FoundKeys if self.remembers else Mechanism
         self.mechanism: Mechanism = mechanism(
@@ -220,15 +215,13 @@ class CountsParameters(Parameters):
             max_value=max_value,
             signed=signed_values,
             value_share=0.5 if value_share is None else value_share,
-            full_share=0.0 if full_share is None else checks.probability("full_share", full_share),
             unit=unit,
             neighbouring=neighbouring,
             beta=beta,
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
             **({"rising": 0 if rising is None else rising} if self.remembers and span == "window" else {}),
         )
-        if full_share is not None and not self._may_leave_out:
-            self.mechanism = replace(self.mechanism, full_share=0.0)  # nothing to tell
+        self.mechanism = self._telling(full_share, possible=lasts and not forget)
         if isinstance(self.mechanism, FoundKeys):
             self.mechanism = self.mechanism.with_list()
         self.spread = _checked_spread(spread, unit, self.steps.count)
@@ -237,6 +230,20 @@ class CountsParameters(Parameters):
         if rises and domain is not None and top is not None:
             raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
         self.rising, self.at_least, self._to_finish = rising, at_least, False
+
+    def _telling(self, share: float | None, *, possible: bool) -> Mechanism:
+        """Return the mechanism, with this share of the budget for what limits leave out; None for none.
+
+        Raises:
+            ValueError, TypeError: the share is out of range, or above 0 where nothing can be told.
+        """
+        if share is not None and checks.probability("full_share", share, zero=True) and not possible:
+            raise ValueError(
+                "full_share must not be given without delta, or start and end or renew_every, where counts of a list "
+                "or of periods span windows or windows forget, or with the unit event"
+            )
+        told = replace(self.mechanism, full_share=share) if share else self.mechanism
+        return told if self._may_leave_out else self.mechanism  # else there is nothing to tell
 
     @property
     def promise(self) -> PrivacyGuarantee:

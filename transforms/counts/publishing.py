@@ -36,7 +36,7 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts, without_totals
-from privstream.transforms.counts.finished import LargestCounts, numbers_or_none, rise_columns
+from privstream.transforms.counts.finished import NORMAL, LargestCounts, numbers_or_none, rise_columns
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -237,8 +237,11 @@ class KeyPublisher:
         recent = told.numbers if back else told.numbers[:, -max(TOGETHER, several) :]
         shares = law.shares(recent).of_sums(several)
         stddevs = np.broadcast_to(found.count_stddev, len(found.keys))
+        if (smoothed := found.smoothed) is not None:
+            stddevs = (smoothed.upper - smoothed.estimates) / NORMAL
+        levels = found.counts if smoothed is None else smoothed.estimates
         at = recent.shape[1] - 1 - back
-        full = full_counts(found.counts, stddevs, shares.estimates[at], shares.stddevs[at])
+        full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at])
         numbers = told.numbers[:, windows - 1 - back].tolist()
         of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
         return [[of_window] * len(found.keys), *map(numbers_or_none, full)]
