@@ -185,7 +185,8 @@ def test_an_interrupt_and_a_kill_end_everything_cleanly(victim: str, tmp_path: P
     for number in range(4):
         (tmp_path / "in" / f"{number}.jsonl").write_text("".join(lines) * 400)
     (tmp_path / "spilled").mkdir()
-    program = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"  # without a guard: it runs once
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # shells turn it off behind an &
+    program = f"{heard}; from privstream.pipelines.cli import main; raise SystemExit(main())"  # no guard: it runs once
     files = f"--input {tmp_path}/in --output {tmp_path}/rows.jsonl --ledger none --workers 2"
     command = [sys.executable, "-c", program, *f"counts {FOUND} --max_contributions 3 {files}".split()]
     environment = os.environ | {"TMPDIR": str(tmp_path / "spilled")}
