@@ -275,9 +275,10 @@ def kinds_of(kind: type) -> set[type]:
 
 
 def all_stages() -> dict[str, type]:
-    """Return all stages with a state, by name."""
+    """Return all stages of transforms with a state, by name."""
     kinds = set().union(*map(kinds_of, (*KEEP_TIME, StepBatches)))
-    return {kind.__name__: kind for kind in kinds if kind.__module__.startswith("privstream.") and names_of(kind)}
+    ours = "privstream.transforms."
+    return {kind.__name__: kind for kind in kinds if kind.__module__.startswith(ours) and names_of(kind)}
 
 
 if __name__ == "__main__":

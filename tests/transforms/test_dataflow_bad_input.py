@@ -60,7 +60,7 @@ def at(user, item, micros):
         ("shards", 0, ValueError),
         ("streams_per_person", 0, ValueError),
         *[("streams", value, ValueError) for value in ((), "abc", ("a", "a"))],
-        ("domain", ["a"], TypeError),
+        ("domain", 5, TypeError),
     ],
 )
 def test_bad_parameters_are_refused_by_name(field, value, error):

@@ -104,7 +104,7 @@ def test_other_parameters_have_other_noise():
 
 def test_accuracy_is_the_formula_and_holds():
     mechanism = AboveThreshold(epsilon=0.8, threshold=100, integer=True)
-    alpha = 8 * (math.log(50) + math.log(2 / 0.1)) / 0.8
+    alpha = 4 * math.log(50 / 0.1) / 0.8
     assert AboveThreshold(epsilon=0.8).accuracy(50, 0.1) == pytest.approx(alpha, rel=1e-12)
     assert mechanism.accuracy(50, 0.1) == pytest.approx(alpha + 1, rel=1e-12)
     below = math.ceil(100 - alpha - 1) - 1  # hitting one of these is a mistake
