@@ -21,7 +21,12 @@ FARTHEST = 1 << 62
 """Microseconds from 1970 that a time can be away; infinity is further."""
 
 ABOUT_THE_QUERY = ("08", "25", "28", "3D", "42", "53", "57")
-"""Classes of errors whose words are about the connection, rights, names or syntax, and never about values."""
+"""Classes of errors of a query that has not begun, whose words are about the connection, rights, names or syntax."""
+
+WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
+"""Those of them whose words quote no value once rows are reckoned: there a row may name what does not exist, as in
+`page::regclass` or `current_setting(page)`.
+"""
 
 KINDS: dict[str, tuple[pa.DataType, Callable[[Any], Any] | None]] = {
     **dict.fromkeys(("text", "varchar", "bpchar", "name"), (pa.string(), None)),
@@ -57,7 +62,8 @@ def read_query(url: str, query: str, rows: int) -> Generator[pa.RecordBatch]:
     try:
         opened = psycopg.connect(**where, connect_timeout=CONNECT_SECONDS, application_name="privstream")
     except psycopg.Error as error:
-        raise InputFileError(f"--input must be a database that answers: {_why(error)}") from None
+        raise InputFileError(f"--input must be a database that answers: {_why(error, ABOUT_THE_QUERY)}") from None
+    told: tuple[str, ...] = ABOUT_THE_QUERY
     try:
         with opened as connection:
             connection.read_only = True
@@ -65,14 +71,14 @@ def read_query(url: str, query: str, rows: int) -> Generator[pa.RecordBatch]:
                 connection.adapters.register_loader(name, loader)
             with connection.cursor("privstream", binary=True) as cursor:
                 cursor.execute(query.encode())
-                columns = _columns(cursor)
+                columns, told = _columns(cursor), WHATEVER_ROWS_HAVE
                 while True:
                     found = cursor.fetchmany(rows)
                     yield _batch(columns, found)
                     if len(found) < rows:
                         return
     except psycopg.Error as error:
-        raise InputFileError(f"query must be one that the database answers: {_why(error)}") from None
+        raise InputFileError(f"query must be one that the database answers: {_why(error, told)}") from None
 
 
 def _columns(cursor: psycopg.ServerCursor[Any]) -> dict[str, str]:
@@ -121,9 +127,9 @@ class _Micros(Loader):
 LOADERS: dict[str, type[Loader]] = {"timestamp": _Micros, "timestamptz": _Micros}
 
 
-def _why(error: psycopg.Error) -> str:
-    """Return why a query failed; the words of other errors may quote values."""
+def _why(error: psycopg.Error, told: tuple[str, ...]) -> str:
+    """Return why a query failed, in words for classes of errors that are `told`; those of others may quote values."""
     state = error.sqlstate
-    if state is None or state.startswith(ABOUT_THE_QUERY):
+    if state is None or state.startswith(told):
         return reason(error)
     return f"SQLSTATE {state} ({type(error).__name__})"

@@ -76,6 +76,13 @@ def test_columns_are_read_with_their_types(url, tmp_path, monkeypatch):
         ("WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone", "SQLSTATE 0A000"),
         ("SELECT 1; DROP TABLE visits", "multiple commands"),
         ("SELECT nextval('numbers') AS who", "read-only transaction"),
+        ("SELECT page::regclass::text AS page, who, seen FROM visits", "SQLSTATE 42P01"),
+        ("SELECT page::regtype::text AS page, who, seen FROM visits", "SQLSTATE 42704"),
+        ("SELECT current_setting(page) AS page, who, seen FROM visits", "SQLSTATE 42704"),
+        (
+            "SELECT query_to_xml('SELECT ' || page, true, true, '')::text AS page, who, seen FROM visits",
+            "SQLSTATE 42703",
+        ),
     ],
 )
 def test_what_the_database_refuses_is_told_without_a_value(query, message, url, postgres, tmp_path):
