@@ -219,7 +219,7 @@ def _workers(command: int) -> list[int]:
 
 def _wait_for(found: Callable[[], Any]) -> Any:
     """Wait until something is found, and return it."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not (what := found()):
         assert time.monotonic() < end
         time.sleep(0.05)

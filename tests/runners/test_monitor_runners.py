@@ -216,14 +216,19 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     for name in NAMES:
-        files = [json.loads(line) for file in Path("out", name).glob("*.jsonl") for line in file.open()]
+        before = _rows_of(name)  # the job may go on writing
         consumer = kafka.Consumer({"bootstrap.servers": broker, "group.id": "test", "auto.offset.reset": "earliest"})
         consumer.assign([kafka.TopicPartition(name, 0, 0)])
-        sent = [json.loads(message.value()) for message in consumer.consume(10_000, timeout=5)]
+        read = {json.dumps(json.loads(message.value())) for message in consumer.consume(10_000, timeout=5)}
         consumer.close()
-        found, read = ({json.dumps(row) for row in rows} for rows in (files, sent))
-        windows = sorted({row["window_start"] for row in files})
-        complete = {json.dumps(row) for row in files if row["window_start"] < windows[-2]}
-        assert complete and complete <= read <= found, "a file is written, and then its rows are sent"
         (rows,) = postgres.ask(f"SELECT count(*) FROM {name}")[0]
+        found = {json.dumps(row) for row in _rows_of(name)}
+        windows = sorted({row["window_start"] for row in before})
+        complete = {json.dumps(row) for row in before if row["window_start"] < windows[-2]}
+        assert complete and complete <= read <= found, "a file is written, and then its rows are sent"
         assert len(read) <= rows <= len(found), "to the table before the topic"
+
+
+def _rows_of(name: str) -> list[dict[str, object]]:
+    """Return the rows in the files of a question or view."""
+    return [json.loads(line) for file in Path("out", name).glob("*.jsonl") for line in file.open()]
