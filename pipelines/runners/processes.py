@@ -28,6 +28,9 @@ BYTES_EACH = 1 << 26
 MOST = 256
 """Processes at most."""
 
+LONGEST = 74
+"""Bytes of the name of the folder for temporary files, so that the socket of a server in it has a name that fits (107)."""
+
 BY_ITSELF = "privstream.pipelines.questions.shares"
 """The module that every process needs."""
 
@@ -71,8 +74,8 @@ def workers_for(given: int | None, size: int) -> int:
 
 def _context() -> Any:
     """Return how processes are started: as copies of one that has loaded what they need, if the system can."""
-    methods = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    can = "forkserver" in multiprocessing.get_all_start_methods() and len(os.fsencode(tempfile.gettempdir())) <= LONGEST
+    return multiprocessing.get_context("forkserver" if can else "spawn")
 
 
 def load_early(arguments: argparse.Namespace, beam_arguments: Sequence[str], module: str) -> None:

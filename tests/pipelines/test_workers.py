@@ -6,8 +6,9 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_bytes, workers_for
 from privstream.transforms.spill import SMALLEST, fetch
 
+PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
 HOURS = 4
 ON_A_CLOCK = "--window 1h --start 2024-01-01 --end 2024-01-01T04:00"
 FOUND = "--window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6"
@@ -74,6 +76,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '{"name": "many", "at_least": 200}\n{"name": "tea", "at_least": 90, "items": ["tea"]}\n'
     )
     return folder
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a short name, wherever the tests are."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def answer(
@@ -177,21 +186,40 @@ def test_who_fails_or_is_killed_ends_all(task: str, said: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("length", [processes.LONGEST, processes.LONGEST + 1])
+def test_the_folder_for_temporary_files_may_have_any_name(
+    length: int, shop: Path, temporary: Path, tmp_path: Path
+) -> None:
+    """The name of a socket in it has at most 107 bytes: where it would have more, processes are started without one."""
+    folder = temporary / ("t" * (length - len(str(temporary)) - 1))
+    folder.mkdir()
+    command = f"{QUESTIONS['counts']} --input {shop}/in --ledger none --workers 2 --output rows.csv"
+    done = subprocess.run(
+        [*PRIVSTREAM, *command.split()],
+        env=os.environ | {"TMPDIR": str(folder)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "rows.csv").exists() and list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["command", "worker"])
-def test_an_interrupt_and_a_kill_end_everything_cleanly(victim: str, tmp_path: Path) -> None:
+def test_an_interrupt_and_a_kill_end_everything_cleanly(victim: str, temporary: Path, tmp_path: Path) -> None:
     """A run that is interrupted, or loses a process, says so in a line, and leaves neither rows nor processes."""
     lines = [f'{{"user": "u{i}", "item": "i{i % 97}", "time": "2024-01-01T00:00:{i % 60:02}Z"}}\n' for i in range(1000)]
     (tmp_path / "in").mkdir()
     for number in range(4):
         (tmp_path / "in" / f"{number}.jsonl").write_text("".join(lines) * 400)
-    (tmp_path / "spilled").mkdir()
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # shells turn it off behind an &
     program = f"{heard}; from privstream.pipelines.cli import main; raise SystemExit(main())"  # no guard: it runs once
     files = f"--input {tmp_path}/in --output {tmp_path}/rows.jsonl --ledger none --workers 2"
     command = [sys.executable, "-c", program, *f"counts {FOUND} --max_contributions 3 {files}".split()]
-    environment = os.environ | {"TMPDIR": str(tmp_path / "spilled")}
+    environment = os.environ | {"TMPDIR": str(temporary)}
     started = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    workers = _wait_for(lambda: _workers(started.pid))
+    workers = _wait_for(lambda: _workers(started.pid) if started.poll() is None else pytest.fail("it has ended"))
     time.sleep(1)  # they read
     if victim == "command":
         os.killpg(started.pid, signal.SIGINT)  # as a terminal does: to all of them
@@ -203,7 +231,7 @@ def test_an_interrupt_and_a_kill_end_everything_cleanly(victim: str, tmp_path: P
     assert started.returncode == (130 if victim == "command" else 1)
     _wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     assert list(tmp_path.glob("rows*")) == []
-    assert list((tmp_path / "spilled").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def _workers(command: int) -> list[int]:
