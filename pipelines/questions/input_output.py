@@ -24,7 +24,7 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_pattern
-from privstream.pipelines.sources.query_events import is_query, save_rows
+from privstream.pipelines.sources.frame_files import is_query, save_rows
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.terminal import say

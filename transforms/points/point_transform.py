@@ -20,10 +20,17 @@ from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
-from privstream.transforms.events.event_fields import NUMBER, EventFields
+from privstream.transforms.events.event_fields import (
+    MISSING,
+    NUMBER,
+    RANGE,
+    TYPE,
+    BrokenRuleError,
+    EventFields,
+    broken_by,
+)
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform

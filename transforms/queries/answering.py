@@ -17,9 +17,9 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import MAGIC, pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, decode
 from privstream.transforms.events.bounding import LimitCounter, bound_items
-from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
