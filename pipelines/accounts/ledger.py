@@ -16,14 +16,12 @@ from typing import Any, NoReturn, Protocol
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry, LimitRecord, head_after, read_lines, to_line
-from privstream.pipelines.accounts.limit_options import period
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, period
 from privstream.pipelines.accounts.spending import Limit, check_limit
 
 ENDING = ".ledger.jsonl"
 """What the ledger beside a key is called: the name of the key's file, and this."""
 
-DEFAULT_DATASET = "default"
-"""The data set of runs that name none."""
 
 DATABASE = "postgresql://"
 """What the place of a ledger in a database begins with."""

@@ -68,7 +68,7 @@ def drawn_vectors(law):
 class ExactTails(ToeplitzNoise):
     """Sums of the small law, of which tails are known."""
 
-    def exceeded(self, step, tail):
+    def tail_bound(self, step, tail):
         masses, summed = self.law.masses, np.ones(1)
         for _ in range(step if self.span is None else min(step, self.span)):
             summed = np.convolve(summed, masses)
@@ -131,7 +131,7 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
         if scale is not None:
             patch.setattr(discovery, "_scale", functools.partial(scale, discovery._scale))
         noise = ExactTails(BandedFactor(1, 1), LAW, 0, 1)
-        law = KeyLaw((noise,), PureDp(1.0), DELTA / (bounds.persons * bounds.contributions), bounds)
+        law = KeyLaw((noise,), PureDp(1.0), DELTA / (bounds.people * bounds.contributions), bounds)
         vars(mechanism)["law"] = discovery._with_scales(law, discovery.scales_of(WINDOWS))
     vars(mechanism)["_level"] = NotSmoothed()
     return mechanism
@@ -224,7 +224,7 @@ def worst_of(transcripts_of, pairs):
 
 def promised(mechanism, epsilon):
     """Return delta_1 + delta_2."""
-    return of_all_answers(epsilon, mechanism.bounds.persons) + DELTA
+    return of_all_answers(epsilon, mechanism.bounds.people) + DELTA
 
 
 @pytest.mark.parametrize(("fields", "levels", "visible"), [
@@ -233,7 +233,7 @@ def promised(mechanism, epsilon):
 ])  # fmt: skip
 def test_what_is_seen_of_a_key_stays_within_both_deltas(fields, levels, visible):
     mechanism = made(**fields)
-    found = worst_of(functools.partial(transcripts, mechanism), neighbours(mechanism.bounds.persons, levels))
+    found = worst_of(functools.partial(transcripts, mechanism), neighbours(mechanism.bounds.people, levels))
     for (epsilon, (delta, pair)), share in zip(found.items(), visible, strict=True):
         print(f"\nepsilon {epsilon}: found {delta:.5f} of {promised(mechanism, epsilon):.5f}, {pair}")
         assert share * promised(mechanism, epsilon) < delta <= promised(mechanism, epsilon) + ROUNDING

@@ -238,7 +238,7 @@ class Redrawn(FoundKeys):
         labels, fresh = tested.astype(np.uint64), np.full(len(tested), step, np.uint64)
         noise = people.noise.independent(labels, fresh, [total[tested]], source.derive("again"))
         tail = self.law.curve.slack / (len(self.law.scales) + 1)
-        return tested[total[tested] + noise >= 2 + people.noise.exceeded(1, tail)]
+        return tested[total[tested] + noise >= 2 + people.noise.tail_bound(1, tail)]
 
 
 def found_of_one_person(mechanism, keys):

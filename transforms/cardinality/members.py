@@ -40,6 +40,7 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.parameters import check_texts
 from privstream.transforms.events.split import CodedEvents, SplitCodes, stream_numbers
 from privstream.transforms.timing.clocked import on_clocks
+from privstream.transforms.timing.keyed_state import NEVER
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps, to_micros
@@ -230,7 +231,6 @@ class LastPresence(OnTimeBatches, state="last_presence"):
             yield late_letter(self.steps, key.step, "late events", record, name)
 
 
-NEVER = 1 << 62
 CHANGE = struct.Struct(">q")
 LIMITS = ("visits", "joined", "streams")
 

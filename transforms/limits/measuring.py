@@ -117,9 +117,9 @@ class DistinctContributions(beam.DoFn):
         """Return a random number for each value, or sum of values: of a person that with the least one is measured."""
         drawn, events, values = self.noise.derive("value"), found.events, found.events.values
         if self.added_up or values is None:
-            return _hashes(drawn, _hashes(drawn, events.users, events.items), found.steps.astype(np.uint64))
+            return pair_hashes(drawn, pair_hashes(drawn, events.users, events.items), found.steps.astype(np.uint64))
         bits = np.ascontiguousarray(values).view(np.uint64)
-        return _hashes(drawn, _hashes(drawn, events.users, events.times.astype(np.uint64)), bits)
+        return pair_hashes(drawn, pair_hashes(drawn, events.users, events.times.astype(np.uint64)), bits)
 
 
 class MeasurePeople(DistinctContributions):
@@ -171,7 +171,7 @@ def _largest(users: np.ndarray, runs: tuple[np.ndarray, np.ndarray]) -> np.ndarr
     return np.maximum.reduceat(sizes, people) if len(people) else sizes
 
 
-def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def pair_hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return keyed hashes of pairs, uint64 (n,)."""
     found: np.ndarray = noise.words(np.stack([one, other], axis=1))[:, 0, 0]
     return found

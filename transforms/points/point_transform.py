@@ -34,7 +34,7 @@ from privstream.transforms.events.event_fields import (
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import stream_numbers
+from privstream.transforms.events.split import ReadEvents, stream_numbers
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -98,7 +98,7 @@ class PointBatch:
         return Updates(self.points[order], self.inserted[order])
 
 
-class PackUpdates(beam.DoFn):
+class PackUpdates(ReadEvents):
     """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into records for `ClockedSteps`.
 
     What lies outside of the public steps and streams is counted and left out, and so are points outside of the
@@ -115,15 +115,11 @@ class PackUpdates(beam.DoFn):
     def __init__(
         self, *, steps: Steps, streams: tuple[str, ...], universe: int, actions: Actions, reduce: bool
     ) -> None:
-        self.steps = steps
+        super().__init__(steps=steps)
         self.streams = streams
         self.universe = universe
         self.actions = actions
         self.reduce = reduce
-        self.events = Metrics.counter("privstream", "events")
-        self.usable = Metrics.counter("privstream", "events_usable")
-        self.outside = Metrics.counter("privstream", "events_outside_run")
-        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_points = Metrics.counter("privstream", "points_outside_universe")
         self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
 
