@@ -18,8 +18,8 @@ from privstream.mechanisms.keyed_counts.calibration import KeyLaw
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.smoothing import Rises, Smoothed
 from privstream.pipelines.audit.evidence import at_least
+from small_runs import NotSmoothed, Unbound
 
 WINDOWS = 3  # and so blocks of 1 and 2 of them
 EPSILONS = (0.8, 2.0)
@@ -74,40 +74,6 @@ class ExactTails(ToeplitzNoise):
             summed = np.convolve(summed, masses)
         above = 1 - np.cumsum(summed)
         return int(np.argmax(above <= tail)) - len(summed) // 2
-
-
-class Unbound:
-    """A source that leaves labels as they are."""
-
-    def derive(self, *path):
-        return self
-
-    def bind(self, labels, values):
-        return labels
-
-    def words(self, labels, lanes=1):
-        raise AssertionError
-
-    hash_bytes = words
-
-
-class NotSmoothed:
-    """Smoothing, which is a function of what is published, is left out: it takes most of the time."""
-
-    def start(self):
-        return 0
-
-    def advance(self, keys, values):
-        return keys
-
-    def join(self, keys, history):
-        return keys + history.shape[1]
-
-    def read(self, keys):
-        return Smoothed(*np.zeros((3, keys)))
-
-    def smooth_rises(self, history, rising):
-        return Smoothed(*np.zeros((3, *history.shape))), Rises(*np.zeros((2, *history.shape)))
 
 
 LAW = SmallLaw()

@@ -230,9 +230,7 @@ def test_a_folder_and_no_ledger_can_be_signed_too(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_sign_off_is_refused(
-    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_sign_off_is_refused(words, message, folder, capsys):
     assert report(folder, write(folder, "counts"), *words) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "report.html").exists()
