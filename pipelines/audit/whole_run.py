@@ -39,10 +39,10 @@ SMALL = 1e-6
 """Delta of the runs that an audit of a question attacks."""
 
 FAR = 2**40
-MOST_NUMBERS, ENOUGH = 600_000, 1200
+MOST_NUMBERS, ENOUGH = 600_000, 1600
 """Events and rows of all trials of an attack together; where there were more, there are fewer trials, but so many."""
 
-MOST_AT_ONCE = 500_000
+MOST_AT_ONCE = 800_000
 """Events and rows of one run: they are in memory at once. Where there were more, trials take several runs."""
 
 FEWEST = 400
@@ -253,9 +253,7 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
         others=_others(spent),
         suspect=_suspect(spent),
         windows=windows,
-        transcript=Transcript(
-            _reader(spent), spent.counted * len(spent.fields), spent.size, sum(map(len, spent.plan))
-        ),
+        transcript=Transcript(_reader(spent), spent.counted * len(spent.fields), spent.size, sum(map(len, spent.plan))),
     )
 
 
