@@ -1,4 +1,4 @@
-"""How much limits leave out, as rows tell it privately (`counts --full_share`): in numbers, and in words."""
+"""How much limits leave out, as rows tell it privately (`--full_share`): in numbers, and in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_WINDOWS = 4
 
 
 def share_left_out(rows: Sequence[Any]) -> float | None:
-    """Return which part of all contributions limits leave out, in [0, 1], by the noisy totals in rows of `counts`.
+    """Return which part of all contributions limits leave out, in [0, 1], by the noisy totals in rows.
 
     None if no row tells any, or if their sum is not above 0.
 
@@ -47,9 +47,13 @@ def limits_in_words(rows: Sequence[Any]) -> str:
     """Say how much limits leave out, and how many people have used up theirs; empty where no row tells it."""
     if (share := share_left_out(rows)) is None:
         return ""
-    last = max((row for row in rows if row.used_up is not None), key=lambda row: row.window_start)
+    told = f"With noise: limits leave out about {100 * share:.0f}% of all contributions"
+    counted = [row for row in rows if getattr(row, "used_up", None) is not None]
+    if not counted:
+        return f"{told}."
+    last = max(counted, key=lambda row: row.window_start)
     return (
-        f"With noise: limits leave out about {100 * share:.0f}% of all contributions, and by the last window about "
+        f"{told}, and by the last window about "
         f"{last.used_up:,} people (between {last.used_up_lower:,} and {last.used_up_upper:,}) have used up theirs."
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD
+from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, Clips
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
@@ -27,7 +27,7 @@ COUNTER = 2
 def added(came, per_window=None, again=False):
     """What one person adds, int64 (3, windows); `again`: a broken stage that counts a person in every window."""
     told = MADE.left_out
-    totals = Totals(per_window or told.per_window, told.in_all if per_window is None else 100, ("0",))
+    totals = Totals(told.clips if per_window is None else Clips(per_window, per_window, 100), ("0",), 1)
     stage = CountContributions.__new__(CountContributions)
     stage.contributions = LIMIT
     used, times, sums = Used({"left_out": UserCounters(), "times": UserCounters()}), 0, []

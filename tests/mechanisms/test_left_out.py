@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, Shares, full_counts
+from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, Clips, Shares, full_counts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
@@ -43,17 +43,17 @@ def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit, in_window
     windows = 4
     limits = {"contributions": limit, "contributions_per_window": in_window, "horizon": windows}
     found = KeyedCounts(**GIVEN | limits, public_keys=True).left_out
-    assert found.per_window <= (in_window or limit)
-    totals = Totals(found.per_window, found.in_all, ("0",))
+    clips = found.clips
+    totals = Totals(clips, ("0",), 1)
     every = list(itertools.product(range(6), repeat=windows))
     norms = np.array([moved(came, limit=limit, totals=totals, in_window=in_window) for came in every])
-    most = math.sqrt(found.per_window * limit), math.sqrt(found.per_window * found.in_all), 1.0
+    most = math.sqrt(clips.kept * limit), math.sqrt(clips.left_out * clips.in_all), 1.0
     assert np.all(norms.max(axis=0) <= np.array(most) + 1e-9)
     assert norms[:, 0].max() > 0 and norms[:, 1].max() > 0.5 * most[1]
     used_up = [float(sum(min(number, in_window or number) for number in came) >= limit) for came in every]
     assert norms[:, 2].tolist() == used_up
     # a stage that does not clip must break the bound
-    unclipped = Totals(6, 6 * windows, ("0",))
+    unclipped = Totals(Clips(6, 6, 6 * windows), ("0",), 1)
     assert max(moved(came, limit=limit, totals=unclipped)[1] for came in every) > most[1]
 
 
@@ -68,8 +68,8 @@ def test_squared_shifts_of_all_parts_add_up_to_the_budget(kind, neighbouring, pe
     n = persons * made.contributions
     squares = [
         n * n / (n * (made.law.noises[0].law.sigma ** 2 - 4 / n)),
-        persons * told.per_window * made.contributions / (kept**2 - 4),
-        persons * told.per_window * told.in_all / (left_out**2 - 4),
+        persons * told.clips.kept * made.contributions / (kept**2 - 4),
+        persons * told.clips.left_out * told.clips.in_all / (left_out**2 - 4),
         squared_shift_of_counter(told.counter, persons),
     ]
     assert sum(squares) == pytest.approx(shift**2, rel=1e-6)

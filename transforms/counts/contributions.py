@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.left_out import Clips
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -26,6 +27,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.events.bounding import (
     BoundEvents,
     BoundOverRun,
+    BoundPerWindow,
     Charged,
     LimitCounter,
     Used,
@@ -56,14 +58,31 @@ class Totals(NamedTuple):
     """How contributions are added up for all streams together.
 
     Attributes:
-        per_window: contributions of one person in a window that are told at most, of what counts and of what does not.
-        in_all: contributions of one person that are left out and told at most.
+        clips: what is told of one person at most.
         groups: of streams, to each of whose shards of keys the totals go.
+        key_shards: shards of keys.
     """
 
-    per_window: int
-    in_all: int
+    clips: Clips
     groups: tuple[str, ...]
+    key_shards: int
+
+    def send(self, step: int, sums: np.ndarray, like: CountBatch | None = None) -> Iterator[Keyed]:
+        """Send sums, int64 (3,), to every shard of keys of every group of streams: each draws the same noise for them.
+
+        `like`: counts of this step, which have the same columns.
+        """
+        nothing = np.zeros(len(sums), np.int64)
+        batch = CountBatch(
+            np.arange(len(sums), dtype=np.uint64),
+            sums,
+            Names.none(),
+            None if like is None or like.new is None else nothing,
+            None if like is None or like.sums is None else nothing,
+        )
+        for group in self.groups:
+            for shard in range(self.key_shards):
+                yield sealed_counts(StepKey(group, step, shard), InStreams.of(TOTALS, batch))
 
 
 class CountContributions(BoundOverRun, state="count_contributions"):
@@ -155,7 +174,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         added = list(by_group(step, found, self.key_shards))
         if self.totals is not None:
             sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
-            added += self._to_all(step, self.totals, sums, found.batch)
+            added += self.totals.send(step, sums, found.batch)
         return charged, added
 
     def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
@@ -168,26 +187,12 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         counted = np.zeros(len(people), np.int64)
         some, numbers = np.unique(kept, return_counts=True)
         counted[np.searchsorted(people, some)] = numbers
-        left_out = np.minimum(number - counted, totals.per_window)
+        left_out = np.minimum(number - counted, totals.clips.left_out)
         over = np.flatnonzero(left_out)
-        told = np.minimum(left_out[over], totals.in_all - used["left_out"].charged(people[over]))
+        told = np.minimum(left_out[over], totals.clips.in_all - used["left_out"].charged(people[over]))
         used_up = used["times"].charged(some) + numbers == self.contributions  # once: then nothing more counts
-        sums = np.array([np.minimum(counted, totals.per_window).sum(), told.sum(), used_up.sum()], np.int64)
+        sums = np.array([np.minimum(counted, totals.clips.kept).sum(), told.sum(), used_up.sum()], np.int64)
         return sums, Charges.of(np.repeat(people[over], told))
-
-    def _to_all(self, step: int, totals: Totals, sums: np.ndarray, like: CountBatch) -> Iterator[Keyed]:
-        """Send sums to every shard of keys of every group of streams: each draws the same noise for them."""
-        nothing = np.zeros(len(sums), np.int64)
-        batch = CountBatch(
-            np.arange(len(sums), dtype=np.uint64),
-            sums,
-            Names.none(),
-            None if like.new is None else nothing,
-            None if like.sums is None else nothing,
-        )
-        for group in totals.groups:
-            for shard in range(self.key_shards):
-                yield sealed_counts(StepKey(group, step, shard), InStreams.of(TOTALS, batch))
 
     @override
     def remembered(self, step: int, used: Used) -> Used:
@@ -313,6 +318,37 @@ def without_totals(counted: StreamCounts) -> tuple[StreamCounts, np.ndarray]:
 def unsealed_counts(record: bytes) -> StreamCounts:
     """Return the counts in what `sealed_counts` returned."""
     return InStreams.from_bytes(CountBatch, sealed_batch(record))
+
+
+TOLD_MARK = b"told "
+"""Before the keys of totals among those of who has what."""
+
+
+class BoundAndTell(BoundPerWindow, state="bound_and_tell"):
+    """Bounds what a person has in a window, and adds up how much of it counts and how much does not.
+
+    There is one stream, and no other limit. Of each person both are clipped.
+    """
+
+    def __init__(self, *, totals: Totals, **given: Any) -> None:
+        super().__init__(**given)
+        self.totals = totals
+
+    @override
+    def besides(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
+        order = np.lexsort((items, people))
+        distinct = people[order][first_of_run(people[order], items[order])]
+        came = np.diff(np.append(np.flatnonzero(first_of_run(distinct)), len(distinct)))
+        kept = np.minimum(came, self.items_per_step)
+        left_out = np.minimum(came - kept, self.totals.clips.left_out)
+        sums = np.array([np.minimum(kept, self.totals.clips.kept).sum(), left_out.sum(), 0], np.int64)
+        for name, record in self.totals.send(key.step, sums):
+            yield TOLD_MARK + name, record
+
+
+def is_told(element: Keyed) -> bool:
+    """Tell whether an element is a total of `BoundAndTell`, and not who has what."""
+    return element[0].startswith(TOLD_MARK)
 
 
 class CountEvents(BoundEvents, state="count_events"):

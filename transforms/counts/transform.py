@@ -123,4 +123,4 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         """How what limits leave out is added up, if it is."""
         if (told := self.mechanism.left_out) is None:
             return None
-        return Totals(told.per_window, told.in_all, tuple(sorted(in_groups(self.streams or ("",)))))
+        return Totals(told.clips, tuple(sorted(in_groups(self.streams or ("",)))), self.shards)

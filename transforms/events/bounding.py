@@ -324,10 +324,15 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
         batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
         held = InStreams.sort(events.streams, codes[kept.rows], batch)
+        yield from self.besides(key, people, rows.items)
         if self.by_people:
             yield to_people(key, held.to_bytes())
         else:
             yield from split_by_item(key, held, self.item_shards)
+
+    def besides(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
+        """Send on what else is to be known of all that people have, uint64 (n,) each; here nothing."""
+        yield from ()
 
 
 def to_people(key: StepKey, data: bytes) -> Keyed:
@@ -551,6 +556,7 @@ def bound_items_of_people(
     streams: int | None,
     domain: Domain | None,
     by_people: bool,
+    bound: Callable[..., BoundPerWindow] = BoundPerWindow,
 ) -> PCollection[Any]:
     """Add the stages from batches of events to who has what: two stages, or one without limits.
 
@@ -561,13 +567,14 @@ def bound_items_of_people(
         apply_dofn: adds a stage.
         steps, noise, items_per_step, selection, item_shards, domain: see `BoundPerWindow`.
         participations, streams: limits of the whole run, see `BoundAcrossWindows`.
+        bound: makes the first stage.
     """
     common: dict[str, Any] = {"steps": steps, "noise": noise, "item_shards": item_shards, "domain": domain}
     limits = participations is not None or streams is not None
-    bound = BoundPerWindow(
+    first = bound(
         **common, timer_offset=1, items_per_step=items_per_step, selection=selection, by_people=limits or by_people
     )
-    held = apply_dofn(batches, bound, Keyed)
+    held = apply_dofn(batches, first, Keyed)
     if not limits:
         return held
     limit = BoundAcrossWindows(
