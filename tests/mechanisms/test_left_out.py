@@ -76,6 +76,27 @@ def test_squared_shifts_of_all_parts_add_up_to_the_budget(kind, neighbouring, pe
     assert sum(squares[1:]) == pytest.approx(0.05 * shift**2, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", [KeyedCounts, FoundKeys])
+@pytest.mark.parametrize(("limit", "told"), [(1, 10), (3, 10), (4, 12)])
+def test_where_only_windows_have_a_limit_baskets_are_told_and_all_of_the_share_is_theirs(kind, limit, told):
+    public = {"public_keys": True} if kind is KeyedCounts else {}
+    made = kind(**GIVEN | {"contributions": 13 * limit, "contributions_per_window": limit}, **public)
+    law, curve = made.left_out, made.law.curve
+    shift = largest_shift(1.0, 1e-6) if public else curve.curve.shift
+    assert law.clips == (limit, told, 13 * told) and law.counter is None
+    kept, left_out = (noise.law.sigma for noise in law.noises)
+    most = 13 * limit**2 / (kept**2 - 4) + 13 * told**2 / (
+        left_out**2 - 4
+    )  # of a person whose basket is large each week
+    assert most == pytest.approx(0.05 * shift**2, rel=1e-6)
+    assert any(f"leave out at most {told} times" in text for text in made.guarantee.limits)
+    assert "used_up_stddev" not in made.accuracy.numbers and "used up" not in made.accuracy.claim
+    after = made.tell(1, np.array([500, 90, 0]), NOTHING_TOLD, SeededNoise(1))
+    assert after.numbers[2].tolist() == [0] and law.used_up(0, 1) == (None, None, None)
+    fewer = kind(**GIVEN | {"contributions": 13 * limit - 1, "contributions_per_window": limit}, **public)
+    assert fewer.left_out.counter is not None and fewer.left_out.clips.left_out == min(limit, 13 * limit - 1)
+
+
 def squared_shift_of_counter(counter, persons):
     """How far a person who uses up the limit at the first step moves z = R w, in squared deviations."""
     assert counter.factor.exact or counter.fraction

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import Clips
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
@@ -50,6 +52,13 @@ class PeopleLists(NamedTuple):
     last: int
 
 
+def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
+    """Return what the list of different people of a mechanism needs, if it has one."""
+    if not isinstance(mechanism, FoundKeys) or not mechanism.listed:
+        return None
+    return PeopleLists(mechanism.listed, mechanism.last_listed)
+
+
 TOTALS = "\x00totals"
 """The stream, which no events have, of what is told of limits, as three items: see `LeftOutLaw.publish`."""
 
@@ -67,18 +76,18 @@ class Totals(NamedTuple):
     groups: tuple[str, ...]
     key_shards: int
 
-    def send(self, step: int, sums: np.ndarray, like: CountBatch | None = None) -> Iterator[Keyed]:
+    def send(self, step: int, sums: np.ndarray, *, new: bool, values: bool) -> Iterator[Keyed]:
         """Send sums, int64 (3,), to every shard of keys of every group of streams: each draws the same noise for them.
 
-        `like`: counts of this step, which have the same columns.
+        `new`, `values`: whether counts of this step say who is new, and have sums of values.
         """
         nothing = np.zeros(len(sums), np.int64)
         batch = CountBatch(
             np.arange(len(sums), dtype=np.uint64),
             sums,
             Names.none(),
-            None if like is None or like.new is None else nothing,
-            None if like is None or like.sums is None else nothing,
+            nothing if new else None,
+            nothing if values else None,
         )
         for group in self.groups:
             for shard in range(self.key_shards):
@@ -174,7 +183,8 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         added = list(by_group(step, found, self.key_shards))
         if self.totals is not None:
             sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
-            added += self.totals.send(step, sums, found.batch)
+            has = {"new": found.batch.new is not None, "values": found.batch.sums is not None}
+            added += self.totals.send(step, sums, **has)
         return charged, added
 
     def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
@@ -328,11 +338,16 @@ class BoundAndTell(BoundPerWindow, state="bound_and_tell"):
     """Bounds what a person has in a window, and adds up how much of it counts and how much does not.
 
     There is one stream, and no other limit. Of each person both are clipped.
+
+    Args:
+        totals: how they are added up.
+        lists: of different people, as `CountContributions` has them; None without one.
+        **given: see `BoundPerWindow`.
     """
 
-    def __init__(self, *, totals: Totals, **given: Any) -> None:
+    def __init__(self, *, totals: Totals, lists: PeopleLists | None, **given: Any) -> None:
         super().__init__(**given)
-        self.totals = totals
+        self.totals, self.lists = totals, lists
 
     @override
     def besides(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
@@ -342,7 +357,8 @@ class BoundAndTell(BoundPerWindow, state="bound_and_tell"):
         kept = np.minimum(came, self.items_per_step)
         left_out = np.minimum(came - kept, self.totals.clips.left_out)
         sums = np.array([np.minimum(kept, self.totals.clips.kept).sum(), left_out.sum(), 0], np.int64)
-        for name, record in self.totals.send(key.step, sums):
+        new = self.lists is not None and self.steps.number(key.step) <= self.lists.last
+        for name, record in self.totals.send(key.step, sums, new=new, values=False):
             yield TOLD_MARK + name, record
 
 

@@ -25,10 +25,10 @@ from privstream.transforms.counts.contributions import (
     TOLD_MARK,
     BoundAndTell,
     CountContributions,
-    PeopleLists,
     Totals,
     add_up,
     is_told,
+    lists_of,
     sealed_counts,
 )
 from privstream.transforms.counts.finished import SmoothFinished
@@ -212,7 +212,8 @@ def bounds_of_window(counts: KeyedCounts, key_shards: int) -> Callable[..., Boun
     is told: of one stream, without a limit of the whole run."""
     if counts.left_out is None:
         return BoundPerWindow
-    return partial(BoundAndTell, totals=Totals(counts.left_out.clips, tuple(in_groups(("",))), key_shards))
+    totals = Totals(counts.left_out.clips, tuple(in_groups(("",))), key_shards)
+    return partial(BoundAndTell, totals=totals, lists=lists_of(counts))
 
 
 def check_full_share(
@@ -313,7 +314,7 @@ def publish_held(
     """
     mechanism = publisher.mechanism
     told: dict[str, Any] = {"clocked": clocked, "streams": streams, "key_shards": key_shards}
-    if not isinstance(mechanism, FoundKeys) or not mechanism.listed:
+    if (lists := lists_of(mechanism)) is None:
         counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
         return publish_counts(counted, apply_dofn, publisher, timer_offset=timer_offset, **told)
     stage = CountContributions(
@@ -322,7 +323,7 @@ def publish_held(
         timer_offset=timer_offset,
         contributions=None,
         key_shards=key_shards,
-        lists=PeopleLists(mechanism.listed, mechanism.last_listed),
+        lists=lists,
     )
     if mechanism.left_out is None:
         counted = apply_dofn(held, stage, Keyed)
