@@ -20,13 +20,11 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from scipy import special
 from typing_extensions import override
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 WORD_BITS = 128
 ONE = 1 << WORD_BITS

@@ -36,7 +36,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
-from privstream.pipelines.simulate.alerts import RuleCount
+from privstream.pipelines.simulate.worlds import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
 

@@ -13,9 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.broken_rule import ENCODING, FINITE, LONG, MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.dead_letters import LONGEST_RECORD
-from privstream.transforms.events.event_fields import NUMBER, WHOLE, EventFields
+from privstream.transforms.events.event_fields import (
+    ENCODING,
+    FINITE,
+    LONG,
+    MISSING,
+    NUMBER,
+    TYPE,
+    WHOLE,
+    BrokenRuleError,
+    EventFields,
+)
 from privstream.transforms.events.times import Marks, micros_column, null_rows
 
 TEXT_PER_BATCH = 1 << 24  # bytes

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
-from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.event_fields import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
 from privstream.transforms.events.local_times import EPOCH, has_zone, parse, parse_column, zone_clock
 from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
