@@ -4,6 +4,7 @@ events, whoever sent them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from privstream.transforms.batches import (
 from privstream.transforms.events.bounding import (
     BoundEvents,
     BoundOverRun,
-    BoundPerWindow,
     Charged,
     LimitCounter,
     Used,
@@ -334,23 +334,26 @@ TOLD_MARK = b"told "
 """Before the keys of totals among those of who has what."""
 
 
-class BoundAndTell(BoundPerWindow, state="bound_and_tell"):
-    """Bounds what a person has in a window, and adds up how much of it counts and how much does not.
+@dataclass(frozen=True)
+class TellBaskets:
+    """Adds up how much of what people have in a step counts, and how much does not; of each person both are clipped.
 
-    There is one stream, and no other limit. Of each person both are clipped.
+    There is one stream, and no limit but that of a window.
 
-    Args:
+    Attributes:
+        steps: the windows.
+        items_per_step: items of a person that count in a window.
         totals: how they are added up.
         lists: of different people, as `CountContributions` has them; None without one.
-        **given: see `BoundPerWindow`.
     """
 
-    def __init__(self, *, totals: Totals, lists: PeopleLists | None, **given: Any) -> None:
-        super().__init__(**given)
-        self.totals, self.lists = totals, lists
+    steps: Steps
+    items_per_step: int
+    totals: Totals
+    lists: PeopleLists | None
 
-    @override
-    def besides(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
+    def __call__(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
+        """Send on the totals of what people have, uint64 (n,) each."""
         order = np.lexsort((items, people))
         distinct = people[order][first_of_run(people[order], items[order])]
         came = np.diff(np.append(np.flatnonzero(first_of_run(distinct)), len(distinct)))
@@ -363,7 +366,7 @@ class BoundAndTell(BoundPerWindow, state="bound_and_tell"):
 
 
 def is_told(element: Keyed) -> bool:
-    """Tell whether an element is a total of `BoundAndTell`, and not who has what."""
+    """Tell whether an element is a total of `TellBaskets`, and not who has what."""
     return element[0].startswith(TOLD_MARK)
 
 

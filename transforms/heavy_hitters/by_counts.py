@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -23,8 +23,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.contributions import (
     TOLD_MARK,
-    BoundAndTell,
     CountContributions,
+    TellBaskets,
     Totals,
     add_up,
     is_told,
@@ -34,7 +34,6 @@ from privstream.transforms.counts.contributions import (
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.keyed_counts import forgets, short_period
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, in_groups, publish_counts
-from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -207,13 +206,12 @@ class ByCounts:
         )
 
 
-def bounds_of_window(counts: KeyedCounts, key_shards: int) -> Callable[..., BoundPerWindow]:
-    """Return what makes the stage that bounds the items of a person in a window, and tells what it leaves out, if that
-    is told: of one stream, without a limit of the whole run."""
+def baskets_of(counts: KeyedCounts, steps: Steps, key_shards: int) -> TellBaskets | None:
+    """Return what tells what the limit of a window leaves out, if it is told: of one stream, without other limits."""
     if counts.left_out is None:
-        return BoundPerWindow
-    totals = Totals(counts.left_out.clips, tuple(in_groups(("",))), key_shards)
-    return partial(BoundAndTell, totals=totals, lists=lists_of(counts))
+        return None
+    clips = counts.left_out.clips
+    return TellBaskets(steps, clips.kept, Totals(clips, tuple(in_groups(("",))), key_shards), lists_of(counts))
 
 
 def check_full_share(

@@ -31,7 +31,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import FULL
-from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow, bound_items_of_people
+from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -45,7 +45,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
-from privstream.transforms.heavy_hitters.by_counts import ByCounts, bounds_of_window, check_full_share
+from privstream.transforms.heavy_hitters.by_counts import ByCounts, baskets_of, check_full_share
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
@@ -486,9 +486,7 @@ class ShiftingHeavyHitters(SharedTransform):
             streams=self.streams_per_person,
             domain=self._tested_domain,
             by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
-            bound=bounds_of_window(self.answer.counts, self.shards)
-            if isinstance(self.answer, ByCounts)
-            else BoundPerWindow,
+            also=baskets_of(self.answer.counts, self.steps, self.shards) if isinstance(self.answer, ByCounts) else None,
         )
 
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

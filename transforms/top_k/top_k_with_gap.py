@@ -27,7 +27,7 @@ from privstream.mechanisms.privacy.guarantee import (
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import FULL, short_period
-from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow, bound_items_of_people
+from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -41,7 +41,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
-from privstream.transforms.heavy_hitters.by_counts import bounds_of_window, check_full_share
+from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full_share
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -414,9 +414,9 @@ class TopKWithGap(SharedTransform):
             streams=self._streams_limit,
             domain=self.domain,
             by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
-            bound=bounds_of_window(self.answer.mechanism, self.shards)
+            also=baskets_of(self.answer.mechanism, self.steps, self.shards)
             if isinstance(self.answer, FoundItems)
-            else BoundPerWindow,
+            else None,
         )
 
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
