@@ -67,7 +67,7 @@ EXAMPLES = {
             "--participation_cap 0": "participation_cap must be >= 1, got 0",
             "--items_per_step 0": "items_per_step must be >= 1, got 0",
             "--count_share 1": "count_share must be in [0, 1), got 1.0",
-            "--full_share 0.1": "full_share must be given with the method counts alone, got 'auto'",
+            "--full_share 0.1": "full_share must be given with the method counts alone, got 'clock'",
             "--streams_per_person 2": "must not be given when no stream is read: name its field with --stream_field",
             "--renew_every 1d": "--start must be given with --renew_every, which counts from it",
             "--method none": "invalid choice: 'none'",
