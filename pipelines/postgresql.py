@@ -65,3 +65,8 @@ def _split(url: str, option: str, form: str) -> SplitResult:
             f"{option} must be of the form {form} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
         )
     return parts
+
+
+def connect(where: dict[str, Any]) -> psycopg.Connection[Any]:
+    """Open a connection whose transaction is committed if the block ends well."""
+    return psycopg.connect(**where, connect_timeout=CONNECT_SECONDS, application_name="privstream")

@@ -28,7 +28,6 @@ NONE = "none"
 
 CHAINED = "the {:,} lines before were written without a chain: from now on a change of them is found"
 KNOWN = "another ledger has runs about these data, which a total must have, too: --ledger"
-ELSEWHERE = "these data are in this ledger as data set {}, too, whose total is without this run"
 NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
 
 

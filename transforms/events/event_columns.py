@@ -24,6 +24,7 @@ from privstream.transforms.events.event_fields import (
     WHOLE,
     BrokenRuleError,
     EventFields,
+    missing,
 )
 from privstream.transforms.events.times import Marks, micros_column, null_rows
 
@@ -34,11 +35,6 @@ LONGEST_TEXT = 1 << 20
 FARTHEST_POINT = 1 << 60
 _AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 _NUMBER = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing that int64 has no room for
-
-
-def missing(name: str) -> BrokenRuleError:
-    """Return the rule that a field is there."""
-    return BrokenRuleError(name, MISSING, f"{name} must not be null")
 
 
 def empty(name: str) -> BrokenRuleError:

@@ -77,3 +77,8 @@ def broken_by(error: Exception, what: str) -> BrokenRuleError:
     if isinstance(error, BrokenRuleError):
         return error
     return BrokenRuleError(what, TYPE, f"{what} must hold values that can be read")
+
+
+def missing(name: str) -> BrokenRuleError:
+    """Return the rule that a field is there."""
+    return BrokenRuleError(name, MISSING, f"{name} must not be null")

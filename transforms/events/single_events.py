@@ -14,7 +14,6 @@ from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
     empty,
-    missing,
     no_number,
     no_unicode,
     too_long,
@@ -30,6 +29,7 @@ from privstream.transforms.events.event_fields import (
     WHOLE,
     BrokenRuleError,
     EventFields,
+    missing,
 )
 from privstream.transforms.events.times import micros_of, micros_of_stamp
 
