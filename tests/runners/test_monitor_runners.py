@@ -214,11 +214,9 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(
                 producer.produce("clicks", json.dumps(event).encode())
             producer.flush()
             time.sleep(0.3)
-        written = {name: _texts(_rows_of(name)) for name in NAMES}
-        while not all(written[name] <= _texts(_sent(broker, name)) for name in NAMES):
-            assert process.poll() is None and time.monotonic() < deadline, (
-                "a file is written, and then its rows are sent"
-            )
+        written, deadline = {name: _texts(_rows_of(name)) for name in NAMES}, time.monotonic() + SECONDS
+        while not all(written[name] <= _sent(broker, name) for name in NAMES):  # the rows of a file are sent after it
+            assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.3)
     finally:
         with contextlib.suppress(ProcessLookupError):
