@@ -14,13 +14,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
-from privstream.pipelines.audit.fits import Floats, crowd_size, fit_together, law_of
+from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.accounting import PureDp, joint_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.joint import joint_curve
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack, nobody
 from privstream.pipelines.audit.audit_command import Audit, AuditCommand, Finding, Trying, compare, curve_of

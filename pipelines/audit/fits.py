@@ -121,7 +121,8 @@ def fit_together(
         bound = partial(_gaussian, *_scores(measuring, directions), weights, sent)
     else:
         touched = np.concatenate([_touched(*world) for world in choosing])
-        bound = partial(_laplace, *map(np.hstack, zip(*measuring, strict=True)), touched)
+        one, other = (np.hstack(of_questions) for of_questions in zip(*measuring, strict=True))
+        bound = partial(_laplace, one, other, touched)
     measured, least = (_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong))
     return Fit(law, measured, least)
 

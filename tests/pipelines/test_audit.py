@@ -13,9 +13,8 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.keyed_counts import found_keys
 from privstream.mechanisms.keyed_counts.discovery import calibrate_discovery
-from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
+from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve, joint_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.joint import joint_curve
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command, file_command
