@@ -215,6 +215,7 @@ def test_a_state_of_before_is_refused_where_it_does_not_say_how_many_changes_the
     assert only_many.decode(b"", [pack("rules met", 1, fields | {"since": np.full(2, INACTIVE)})]).changes == 0
 
 
+@pytest.mark.slow
 def test_auto_takes_status_where_it_is_a_quarter_better_and_nothing_runs_dry():
     def asked(**changes):
         return transform(
