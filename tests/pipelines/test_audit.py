@@ -279,7 +279,7 @@ class TestFiles:
             (
                 "histogram",
                 {"domain": ["a", "b"], "unit": "person"},
-                "method must be direct_counters with delta > 0",
+                "method must be direct_counters with normal noise, or with noise of its own in each window",
             ),
         ],
     )
