@@ -604,11 +604,11 @@ class TestWideTrees:
             old = BinaryTreeCounter(epsilon=1.0, horizon=steps, columns=12, row_columns=1)
             assert (old.error(steps, 0.05), counter.error(steps, 0.05)) == (binary, bound)
 
-    def test_a_limit_too_large_for_trees_leaves_gaussian_noise(self):
-        counter = best_counter(4, epsilon=1.0, delta=1e-6, columns=1, rows_per_unit=2**40)
+    def test_where_laplace_noise_is_too_large_to_be_drawn_gaussian_noise_is_taken(self):
+        few = {"epsilon": 1e-6, "rows_per_unit": 2**20}
         with pytest.raises(ValueError, match="epsilon must be larger"):
-            WideTreeCounter(epsilon=1e-9, horizon=4, rows_per_unit=2**40)
-        assert counter.variance(4) > 2**70
+            best_counter(4, delta=0.0, **few)
+        assert isinstance(best_counter(4, delta=1e-6, **few), BufferedToeplitzCounter)
 
 
 class TestTable:
