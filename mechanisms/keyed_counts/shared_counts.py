@@ -85,6 +85,8 @@ class SharedCounts:
             raise ValueError(f"contributions must be <= cells {self.cells}, got {self.contributions}")
         checks.integer("horizon", self.horizon, minimum=1)
         own, common = self.variances
+        if common == 0:
+            raise ValueError(f"contributions must be larger for noise that counts share, got {self.contributions}")
         if math.ldexp(own * common / (own + self.cells * common), 2 * FRACTION) < _LEAST_GRID_VARIANCE:
             raise ValueError(f"epsilon must be smaller for noise that counts share, got {self.epsilon}")
         _ = self._laws  # noise that cannot be drawn is refused now
