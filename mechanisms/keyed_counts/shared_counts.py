@@ -45,7 +45,7 @@ class SharedCounts:
 
     Accuracy:
         `stddev(n)` of the mean of n counts is exact, up to what rounding to integers adds to means;
-        `sum_exceeded(n, tail)` bounds the noise of their sum.
+        `sum_tail_bound(n, tail)` bounds the noise of their sum.
 
     Attributes:
         epsilon: finite and > 0.
@@ -148,7 +148,7 @@ class SharedCounts:
         own, common = (math.ldexp(law.variance, -2 * FRACTION) for law in self._laws)
         return math.sqrt((own + ROUNDING_VARIANCE) / number + common)
 
-    def sum_exceeded(self, number: int, tail: float) -> int:
+    def sum_tail_bound(self, number: int, tail: float) -> int:
         """Return z with Pr[noise on the sum of so many counts > z] <= tail, and the same below."""
         own, common = self._laws
         normal = -math.sqrt(number * own.variance + number**2 * common.variance) * float(special.ndtri(tail))

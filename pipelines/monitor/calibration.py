@@ -14,10 +14,10 @@ from privstream.mechanisms.privacy.accounting import (
     PrivacyCurve,
     PureDp,
     SlackCurve,
+    joint_curve,
     largest_shift,
 )
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.joint import joint_curve
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 OF_DELTA = 0.9

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from privstream.pipelines.accounts.limit_options import limit
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, limit
 from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
@@ -140,7 +140,6 @@ WORKERS = Option(
 )
 
 LEDGER_ENDING = ".ledger.jsonl"
-DEFAULT_DATASET = "default"
 
 
 WHERE = Option(

@@ -117,7 +117,7 @@ def test_noise_is_as_large_as_is_said_and_in_common():
         ratio = drawn[:, :number].mean(axis=1).var() / counts.stddev(number) ** 2
         assert abs(ratio - 1) < error
         assert abs(1.3**2 * ratio - 1) > error
-        largest = counts.sum_exceeded(number, 0.025)
+        largest = counts.sum_tail_bound(number, 0.025)
         assert np.mean(np.abs(drawn[:, :number].sum(axis=1)) > largest) < 0.05 + 6.5 * math.sqrt(0.05 / 3000)
         assert np.mean(np.abs(drawn[:, :number].sum(axis=1)) > 0.7 * largest) > 0.08
     covariance = np.cov(drawn.T)[np.triu_indices(3, 1)].mean()

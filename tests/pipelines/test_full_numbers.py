@@ -36,9 +36,7 @@ def count(shop: Path, output: str, limit: int, *options: str) -> None:
     assert cli.main([*line, *options]) == 0
 
 
-def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(shop, tmp_path, capsys):
     rows = tmp_path / "rows.avro"
     count(shop, str(rows), 8, "--full_share", "0.3")
     printed = capsys.readouterr()
@@ -60,9 +58,7 @@ def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
     assert "have used up theirs" in " ".join(table.split())
 
 
-def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(shop, tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     count(shop, str(rows), 8, "--full_share", "0")
     printed = capsys.readouterr()
@@ -73,9 +69,7 @@ def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
         assert "left out 43%" not in file.read_text() and f'"{exact}"' not in file.read_text()
 
 
-def test_a_limit_for_each_window_counts_and_is_told(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_for_each_window_counts_and_is_told(shop, tmp_path, capsys):
     rows = tmp_path / "rows.avro"
     count(shop, str(rows), 8, "--max_contributions_per_window", "2")
     assert "at most 2 times in a window" in capsys.readouterr().err

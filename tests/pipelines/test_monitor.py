@@ -229,9 +229,7 @@ def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
         ("windows: 4", "time: created", None),
     ],
 )
-def test_questions_mean_the_same_by_a_person(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: str, field: str, message: str | None
-) -> None:
+def test_questions_mean_the_same_by_a_person(tmp_path, capsys, windows, field, message):
     """Promises about customers and about sessions are not about one person."""
     counts = "question: counts, forget: true"
     text = HEAD.replace("windows: 4", windows) + f"  a: {{{counts}}}\n  b: {{{counts}, {field}}}\n"

@@ -144,9 +144,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "This number is for the first window; it rises to" in printed(capsys)
 
 
-def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(capsys):
     methods = budget(capsys, "--windows", "64")["methods"]
     even, likely = ([methods["counts"][f"{name}_in_{n}"] for n in (1, 4, 16, 64)] for name in ("needed", "likely"))
     assert even == sorted(even, reverse=True) and likely == sorted(likely, reverse=True)
@@ -194,9 +192,7 @@ def test_a_plan_says_what_its_error_is_about(capsys: pytest.CaptureFixture[str])
         ([], "one of --epsilon and --error must be given"),
     ],
 )
-def test_what_is_asked_of_a_plan_is_one_thing(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_asked_of_a_plan_is_one_thing(options, message, capsys):
     assert cli.main([*BASE, *options, "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")

@@ -9,7 +9,6 @@ import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import runner_harness
@@ -183,9 +182,7 @@ NAMES = ("items", "present", "sums", "high")
 
 
 @pytest.mark.parametrize("runner", [RUNNERS[-1]])
-def test_a_topic_gives_tables_and_topics_of_questions_and_views(
-    runner: str, broker: str, postgres: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_gives_tables_and_topics_of_questions_and_views(runner, broker, postgres, tmp_path, monkeypatch):
     """While records come: what is in a table and in a topic is what is in the files."""
     kafka, admin = pytest.importorskip("confluent_kafka"), pytest.importorskip("confluent_kafka.admin")
     monkeypatch.chdir(tmp_path)

@@ -194,9 +194,7 @@ class Remember(beam.DoFn):
 
 
 @pytest.mark.parametrize(("arguments", "cached"), [([], False), (["--max_cache_memory_usage_mb=1"], True)])
-def test_state_is_weighed_only_where_a_cache_is_asked_for(
-    arguments: list[str], cached: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_is_weighed_only_where_a_cache_is_asked_for(arguments, cached, monkeypatch):
     weights = []
     theirs = statecache.get_deep_size
     monkeypatch.setattr(statecache, "get_deep_size", lambda *values: weights.append(theirs(*values)) or weights[-1])

@@ -124,10 +124,10 @@ class CountedAlerts:
 
     def _tail_bound(self, tail: float, windows: int) -> int:
         if isinstance(self.counts, SharedCounts):
-            return self.counts.sum_exceeded(windows, tail)
+            return self.counts.sum_tail_bound(windows, tail)
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
-        return noise.summed(windows).exceeded(windows, tail)
+        return noise.summed(windows).tail_bound(windows, tail)
 
 
 @dataclass(frozen=True, eq=False)

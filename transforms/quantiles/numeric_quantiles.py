@@ -38,6 +38,7 @@ from privstream.transforms.histograms.categories import (
     LimitRows,
     SplitRows,
 )
+from privstream.transforms.limits.measuring import pair_hashes
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -93,20 +94,14 @@ class BoundValues(BoundCodes, state="bound_values"):
     @override
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
         noise = self.noise.derive("value order", step)
-        values = _hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        draws = _hashes(noise.derive("person"), events.users, values)
+        values = pair_hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
+        draws = pair_hashes(noise.derive("person"), events.users, values)
         streams = events.items // np.uint64(len(self.categories.domain))
         order = np.lexsort((events.items, events.times, draws, streams, events.users))  # rows that are left are equal
         rows = order[first_of_run(events.users[order], streams[order])]
         users, draws = events.users[rows], draws[rows]
         places = place_in_run(users, np.lexsort((streams[rows], draws, users)))
         return rows, np.minimum(places, LAST_PLACE).astype(np.uint16)
-
-
-def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return keyed hashes of pairs, uint64 (n,)."""
-    found: np.ndarray = noise.words(np.stack([one, other], axis=1))[:, 0, 0]
-    return found
 
 
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):

@@ -45,8 +45,7 @@ from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import CalendarSteps, Moment, Steps, WindowOptions
-from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
-from privstream.transforms.top_k.ranking import RankedList
+from privstream.transforms.top_k.answers import MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
