@@ -388,7 +388,7 @@ def most_digits(base: int, step: int) -> int:
 @functools.lru_cache(maxsize=256)
 def best_arity(horizon: int) -> int:
     """Return the number of children with the least variance at the worst step, among the least of each height."""
-    bases = []
+    bases: list[int] = []
     for height in range(1, horizon.bit_length() + 1):
         base = max(2, round(horizon ** (1 / height)) - 1)
         bases.append(next(base for base in itertools.count(base) if base**height > horizon))
