@@ -145,7 +145,7 @@ COUNTS = QuestionSpec(
     unplanned=("streams", "public_items", "top", "rising", "at_least", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     like="suggest.sample.predict",
-    planned=(Option("window", "Length", "length of a window in seconds; needed where --over is a duration"),),
+    planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns={
         "detection_threshold": "surely found in one window",
         "threshold": "threshold",
@@ -399,7 +399,7 @@ QUANTILES = QuestionSpec(
     files=(),
     prepare="questions.readings.check_span",
     unplanned=("streams",),
-    planned=(Option("window", "Length", "length of a window in seconds; needed where --over is a duration"),),
+    planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
     columns={
         "rank_error": "error bound",

@@ -93,6 +93,11 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
     )
     assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([]) == ""
     noise = [in_window(hour, 100, number) for hour, number in enumerate((90, -80, 70, -60, 80))]
+    assert limits_in_words(noise).startswith("With noise: limits leave out about 17% (between 0% and 82%) of all")
+    swamped = [in_window(hour, 100, number) for hour, number in enumerate((900, -990, 900, -990, 200))]
+    told = limits_in_words(swamped)
+    assert told.startswith("Noise is too large to tell how much limits leave out.") and "%" not in told
+    assert "about 4 people (between 0 and 9)" in told
     assert share_left_out(noise) >= 0.05 and not limits_bind(noise)  # noise explains these
     assert limits_bind([in_window(hour, 100, number) for hour, number in enumerate((20, 18, 25, 19, 22))])
     assert share_left_out([in_window(1, 5, -90)]) is None and share_left_out([in_window(1, 50, -9)]) == 0

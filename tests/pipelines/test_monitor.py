@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -165,6 +166,23 @@ class Pure:
         self.guarantee = PrivacyGuarantee(
             unit=unit, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
         )
+
+
+def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None:
+    """Not the least of them for all: a question of one long window is beside others of many."""
+
+    def lasting(epsilon: float, delta: float, horizon: int) -> Gaussian:
+        made = Gaussian(epsilon, delta)
+        made.guarantee = replace(made.guarantee, horizon=horizon, limits=("Once.",))
+        return made
+
+    week, year = partial(lasting, horizon=52), partial(lasting, horizon=1)
+    same = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, week)], 1.0, 1e-6).guarantee
+    assert same.horizon == 52 and same.limits == ("a: Once.", "b: Once.")
+    mixed = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, year)], 1.0, 1e-6).guarantee
+    held = ("a: It holds for at most 52 windows.", "b: It holds for at most 1 window.")
+    assert mixed.horizon is None and mixed.limits == ("a: Once.", held[0], "b: Once.", held[1])
+    assert all(sentence in mixed.paragraph() for sentence in held)
 
 
 def test_five_equal_questions_have_little_more_noise_than_one() -> None:

@@ -160,7 +160,7 @@ class NumericQuantiles(SharedTransform):
             orders of magnitude. With "log", `low` must be > 0.
         resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
         max_contributions: number of values with which one person counts in the whole run. It must be given where the
-            unit is a person.
+            unit is a person. Noise is never for more than one value in each window of each stream.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people).
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -226,6 +226,8 @@ class NumericQuantiles(SharedTransform):
         limit = 1 if max_contributions is None else checks.integer("max_contributions", max_contributions, minimum=1)
         if limit > LAST_PLACE:
             raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
+        if unit == "person" and self.steps.count is not None:  # nobody has more than one value in a window of a stream
+            limit = min(limit, self.steps.count * len(self.streams))
         self.mechanism = Mechanism(
             epsilon=epsilon,
             delta=delta,
