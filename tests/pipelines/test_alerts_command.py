@@ -192,7 +192,7 @@ def test_the_plan_compares_all_methods(capsys):
     for windows, more, taken in (
         (24, [], "counts"),
         (24, ["--delta", "1e-6"], "counts"),
-        (100, ["--delta", "1e-6"], "status"),
+        (720, ["--delta", "1e-6"], "status"),
     ):
         assert cli.main(["plan", "alerts", *given, "--windows", str(windows), *more, "--json"]) == 0
         (budget,) = json.loads(capsys.readouterr().out)["budgets"]
@@ -202,7 +202,7 @@ def test_the_plan_compares_all_methods(capsys):
         assert margins["sparse_vector"] < margins["counts"] or more, "but it stops"
         assert budget["guarantee"]["delta"] == (1e-6 if more else 0.0)
     assert budget["methods"]["status"]["end_margin"] == budget["methods"]["status"]["margin"]
-    assert cli.main(["plan", "alerts", *given, "--windows", "100", "--delta", "1e-6"]) == 0
+    assert cli.main(["plan", "alerts", *given, "--windows", "720", "--delta", "1e-6"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "status (taken)" in shown
     assert "until the run stops" not in shown
