@@ -38,6 +38,7 @@ from privstream.mechanisms import (
     SquareRootToeplitzCounter,
     StatusMonitor,
     ThresholdMonitor,
+    WideTreeCounter,
 )
 from privstream.mechanisms.accuracy import EACH, TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
@@ -150,6 +151,7 @@ MECHANISMS = [
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
     BinaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
     KaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
+    WideTreeCounter(epsilon=1.0, columns=3, horizon=20),
     SquareRootToeplitzCounter(epsilon=1.0, columns=3, delta=1e-6, horizon=20),
     HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
     ColumnFlags(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000)),
