@@ -157,7 +157,7 @@ class PresenceRules:
         if self.timeout is None:
             present = np.full(len(kinds), FOR_EVER)
         else:
-            present = -(-(times - steps.origin + self.timeout) // steps.size) - 1 - step
+            present = steps.begun_before(times + self.timeout) - step
         return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
 
 

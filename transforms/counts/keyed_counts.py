@@ -86,8 +86,8 @@ class CountsParameters(Parameters):
             are about more than one window.
         horizon: deprecated name of `windows`.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
-            that is remembered but items that stay found. The guarantee is then for what one person does in one such
-            period.
+            that is remembered but items that stay found; with windows of a calendar so many days, weeks, months or
+            years of it, such as "1month". The guarantee is then for what one person does in one such period.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
         public_items: a public list of items beside those that are found: they have a row in every window, whether
             anybody has them or not, and need no threshold. Other items are found as without it. It needs items that

@@ -24,7 +24,7 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
-from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
@@ -44,7 +44,7 @@ from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import CalendarSteps, Moment, Steps, WindowOptions
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList
 from typing_extensions import Unpack, override
@@ -107,7 +107,8 @@ class TopKWithGap(SharedTransform):
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. Without it a person may take part in all windows of the run.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered but items that are found. The guarantee is then for what one person does in one such period.
+            remembered but items that are found; with windows of a calendar so many days, weeks, months or years of it,
+            such as "1month". The guarantee is then for what one person does in one such period.
         items_per_step: number of items of one person that count in a window of a stream.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
@@ -266,8 +267,6 @@ class TopKWithGap(SharedTransform):
             checks.integer("streams_per_person", streams_per_person, minimum=1)
         streams = len(self.streams or ("",))
         if self.unit == "person_in_window":
-            if isinstance(self.steps, CalendarSteps):
-                raise ValueError("unit must not be person_in_window with windows of a calendar: they differ in length")
             limits = {"participation_cap": cap, "streams_per_person": streams_per_person}
             for name, value in (limits | {"renew_every": self.steps.renewal}).items():
                 if value is not None:
@@ -329,7 +328,7 @@ class TopKWithGap(SharedTransform):
             caveats.append(streams_hashed(self.neighbouring))
         return replace(
             made,
-            unit=PrivacyUnit(what="person", window=self.steps.size, origin=self.steps.origin) if in_window else PERSON,
+            unit=self.steps.person_in_window if in_window else PERSON,
             limits=tuple(limits),
             public=("all parameters", *(("the list of items",) if listed else ()), windows),
             adaptivity="The events of each window may depend on everything published before it.",
