@@ -162,15 +162,22 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
         cost, curve = plain, PointCurve(at_epsilon=plain, at_delta=delta) if delta else curve
     if not math.isfinite(cost):
         raise ValueError(MIXED)
+    own = len({each.horizon for each in promised}) > 1  # their windows differ in length or number
     whole = replace(
         turned[0],
         epsilon=cost,
         delta=delta,
-        limits=tuple(dict.fromkeys(f"{one.name}: {limit}" for one in paid for limit in one.transform.guarantee.limits)),
+        limits=tuple(
+            dict.fromkeys(
+                f"{one.name}: {limit}"
+                for one, made in zip(paid, promised, strict=True)
+                for limit in (*(made.lasting(made.step) if own else ()), *made.limits)
+            )
+        ),
         public=tuple(dict.fromkeys(public for one in turned for public in one.public)),
         caveats=tuple(dict.fromkeys(caveat for one in turned for caveat in one.caveats)),
         proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in turned if one.proof)])),
-        horizon=min((one.horizon for one in turned if one.horizon is not None), default=None),
+        horizon=None if own else promised[0].horizon,
         curve=curve,
     )
     return Calibrated(tuple(paid), whole)

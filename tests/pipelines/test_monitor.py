@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -156,6 +157,23 @@ class Gaussian:
             delta=delta,
             curve=GaussianCurve(shift=self.shift),
         )
+
+
+class Lasting(Gaussian):
+    """The same for so many windows."""
+
+    def __init__(self, windows: int, epsilon: float, delta: float) -> None:
+        super().__init__(epsilon, delta)
+        self.guarantee = replace(self.guarantee, horizon=windows, step="window")
+
+
+def test_how_long_a_promise_holds_is_said_of_each_question_where_windows_differ() -> None:
+    asked = {windows: Asked(f"of {windows}", 1.0, partial(Lasting, windows)) for windows in (1, 13)}
+    alike = calibrate([asked[13], replace(asked[13], name="other")], 1.0, 1e-6).guarantee
+    mixed = calibrate([*asked.values()], 1.0, 1e-6).guarantee
+    assert alike.horizon == 13 and "of 13: It holds" not in alike.paragraph()
+    assert mixed.horizon is None
+    assert mixed.limits == ("of 1: It holds for at most 1 window.", "of 13: It holds for at most 13 windows.")
 
 
 class Pure:

@@ -50,6 +50,7 @@ from privstream.transforms.top_k.ranking import RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
+USUAL_TOP = 10
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
 
 LIKELY_DELTA, WORTH_A_DELTA = 1e-6, 0.8
@@ -94,7 +95,8 @@ class TopKWithGap(SharedTransform):
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        top: number of items to publish in each window, fewer than there are in `domain`.
+        top: number of items to publish in each window, fewer than there are in `domain`. Without it 10, or one fewer than
+            there are.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         domain: public list of items. All of them are ranked in every window, whether anybody has them or not. Without
             it those are ranked that are found; that needs a delta above 0, and `end` or `renew_every`.
@@ -144,8 +146,8 @@ class TopKWithGap(SharedTransform):
         *,
         epsilon: float,
         start: Moment,
-        top: int,
         noise: NoiseSource,
+        top: int | None = None,
         domain: Items | None = None,
         end: Moment | None = None,
         delta: float = 0.0,
@@ -168,6 +170,8 @@ class TopKWithGap(SharedTransform):
         domain = None if domain is None else Domain.of(domain)
         if start is None:
             raise ValueError("start must be given: every window from start on is published")
+        if top is None:
+            top = USUAL_TOP if domain is None else min(USUAL_TOP, len(domain) - 1)
         checks.integer("top", top, minimum=1)
         if domain is not None and top >= len(domain):
             raise ValueError(f"top must be < {len(domain)}, the number of items in domain, got {top}")
