@@ -571,7 +571,7 @@ class RatioEstimate(NamedTuple):
     smoothed_upper: Optional[float]
 
 
-CLEAR, ALERT, NO_DATA = ALERT_STATES = ("clear", "alert", "no data")
+CLEAR, ALERT, NO_DATA = ("clear", "alert", "no data")
 
 
 class AlertState(NamedTuple):

@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
-from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, limits_of_totals
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-
-Floats = NDArray[np.float64]
 
 ANSWERS = ("count", "sum")
 NO_KEYS = np.zeros(0, np.uint64)
@@ -184,7 +183,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             horizon=self.horizon,
             contributions=self.contributions,
             per_key=min(self.contributions, steps, self.contributions_per_key or steps),
-            persons=2 if self.neighbouring == "replace_one" else 1,
+            people=2 if self.neighbouring == "replace_one" else 1,
             largest=self.max_value,
             signed=self.signed,
             value_share=self.value_share,
@@ -250,12 +249,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return z such that the answers about so many keys are within z at all of steps 1 .. `step`, but with beta."""
         tests = 2 * checks.integer("keys", keys, minimum=1) * self._step_number(step)
         noise = self._noise(answer)
-        return noise.exceeded(noise.largest_step(step), checks.probability("beta", beta) / tests)
+        return noise.tail_bound(noise.largest_step(step), checks.probability("beta", beta) / tests)
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
         tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return (self.threshold(step) or 0) + self._noise("count").exceeded(step, tail)
+        return (self.threshold(step) or 0) + self._noise("count").tail_bound(step, tail)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -307,7 +306,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def _row_bound(self, noise: KeyNoise, step: int) -> int:
         """Return the bound in rows of a step: but with beta, all of `bounded_keys` keys at all steps are within it."""
         tests = 2 * len(self.law.noises) * self.bounded_keys * (self.horizon or 1)
-        return noise.exceeded(step, self.beta / tests)
+        return noise.tail_bound(step, self.beta / tests)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
@@ -402,7 +401,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
         """Return how far counts are off, `count_stddev`, `count_bound` and `count_spread`, and sums, the first two."""
         of_each = [[math.sqrt(noise.variance(step)), self._row_bound(noise, step)] for noise in noises]
-        of_each[0].append(noises[0].exceeded(step, OUTSIDE / 2))
+        of_each[0].append(noises[0].tail_bound(step, OUTSIDE / 2))
         return [error for errors in of_each for error in errors]
 
     def _with_errors(self, step: int, keys: Words, answers: Integers, errors: Sequence[Any]) -> KeyedRows:

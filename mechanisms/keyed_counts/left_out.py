@@ -9,17 +9,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, best_factor, gaussian_noise
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, GaussianCurve, SlackCurve
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 LEAST_SHARE = 0.2
 """Where the share that counts may be smaller, with 2.5%, there is no full number: it would be mostly assumed."""
@@ -158,7 +155,7 @@ class LeftOutLaw:
 
         Privacy: post-processing.
         """
-        spread = self.counter.exceeded(step, OUTSIDE / 2)
+        spread = self.counter.tail_bound(step, OUTSIDE / 2)
         lower, found, upper = (max(0, number + side * spread) for side in (-1, 0, 1))
         return found, lower, upper
 
@@ -200,7 +197,7 @@ def limits_of_totals(bounds: Bounds) -> tuple[int, int]:
 
 def _noise(shift: float, square: int, bounds: Bounds) -> ToeplitzNoise:
     """Return noise of totals that one person moves by a vector whose squares add up to so much."""
-    sigma = max(SMALLEST_SIGMA, math.sqrt(bounds.persons * square / shift**2 + SMOOTHING) * (1 + 1e-12))
+    sigma = max(SMALLEST_SIGMA, math.sqrt(bounds.people * square / shift**2 + SMOOTHING) * (1 + 1e-12))
     return ToeplitzNoise(BandedFactor(1, 1), WideGaussian(sigma), 0, 1)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.privacy.accounting import (
     GaussianCurve,
     PointCurve,
@@ -24,7 +24,6 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from scipy import stats
 
-Floats = NDArray[np.float64]
 Law = Literal["Gaussian", "Laplace"]
 
 CHOOSING = 4

@@ -22,6 +22,7 @@ from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import BOUNDS
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import (
     RunIdentity,
     data_of,
@@ -50,7 +51,7 @@ from privstream.pipelines.questions.input_output import (
     reader,
     send,
 )
-from privstream.pipelines.questions.options import DEFAULT_DATASET, WORKERS, add_key, add_option
+from privstream.pipelines.questions.options import WORKERS, add_key, add_option
 from privstream.pipelines.questions.run import (
     DRY,
     Asked,

@@ -17,7 +17,6 @@ from privstream.pipelines.plot.bands import draw_bands
 from privstream.pipelines.plot.chart import (
     ALARM,
     COLOURS,
-    DAY,
     GREY,
     INK,
     MARKERS,
@@ -26,6 +25,7 @@ from privstream.pipelines.plot.chart import (
     Sheet,
     chart,
     freeze_layout,
+    middle_day,
     note,
     place,
     short,
@@ -129,7 +129,9 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
         note(axes, item, [(point.day, point.count, point.micros, point.text) for point in counted[item]])
         if rank < top:
             peaks = sorted(counted[item], key=lambda point: -point.count)[:PEAKS]
-            points = [(point.day, point.count + point.bar) for point in peaks] or [(_day(published[item][0]), 0.0)]
+            points = [(point.day, point.count + point.bar) for point in peaks] or [
+                (middle_day(published[item][0]), 0.0)
+            ]
             labels.append(Label(short(item), points, colour))
     return labels[::-1]
 
@@ -149,7 +151,7 @@ def _line(
     Where there is no count, a dotted line stays at the height of the last one, or at 0: no slope that is not known.
     """
     for run in _runs(rows):
-        days = np.array([_day(row) for row in run])
+        days = np.array([middle_day(row) for row in run])
         counted = _counted(run, error)
         heights = np.array([np.nan if row.count is None else row.count for row in run], np.float64)
         known = np.isfinite(heights)
@@ -177,7 +179,7 @@ def _true_line(axes: Axes, rows: Iterable[ItemHolders], colour: str) -> None:
     """Draw an item's true counts, faintly."""
     for run in _runs(rows):
         axes.plot(
-            [_day(row) for row in run],
+            [middle_day(row) for row in run],
             [row.holders for row in run],
             color=colour,
             alpha=0.35,
@@ -194,7 +196,7 @@ def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[f
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in sorted(timeline.truth, key=lambda row: -row.holders):
         if key(row) in missed:
-            points[row.item].append((_day(row), row.holders))
+            points[row.item].append((middle_day(row), row.holders))
     labels += [Label(f"{short(item)} (missed)", points[item][:PEAKS], ALARM) for item in list(points)[:MISSED_LABELS]]
     marks = [mark for item in points.values() for mark in item]
     axes.scatter(
@@ -257,15 +259,10 @@ def _caption(timeline: Timeline) -> str:
 def _counted(rows: Iterable[HeavyHitter], error: int | None = None) -> list[Counted]:
     """Return what is drawn of the rows that have a count, with bars of some length."""
     return [
-        Counted(_day(row), row.count, BAR * row.count_stddev if error is None else error, row.window_start.micros)
+        Counted(middle_day(row), row.count, BAR * row.count_stddev if error is None else error, row.window_start.micros)
         for row in rows
         if row.count is not None and row.count_stddev is not None
     ]
-
-
-def _day(row: HeavyHitter | ItemHolders) -> float:
-    """Return the middle of a window in days since 1970."""
-    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))
 
 
 def _runs(rows: Iterable[Row]) -> list[list[Row]]:

@@ -29,7 +29,7 @@ MOST = 256
 """Processes at most."""
 
 LONGEST = 74
-"""Bytes of the name of the folder for temporary files, so that the socket of a server in it has a name that fits (107)."""
+"""Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
 BY_ITSELF = "privstream.pipelines.questions.shares"
 """The module that every process needs."""

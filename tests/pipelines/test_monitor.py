@@ -159,23 +159,6 @@ class Gaussian:
         )
 
 
-class Lasting(Gaussian):
-    """The same for so many windows."""
-
-    def __init__(self, windows: int, epsilon: float, delta: float) -> None:
-        super().__init__(epsilon, delta)
-        self.guarantee = replace(self.guarantee, horizon=windows, step="window")
-
-
-def test_how_long_a_promise_holds_is_said_of_each_question_where_windows_differ() -> None:
-    asked = {windows: Asked(f"of {windows}", 1.0, partial(Lasting, windows)) for windows in (1, 13)}
-    alike = calibrate([asked[13], replace(asked[13], name="other")], 1.0, 1e-6).guarantee
-    mixed = calibrate([*asked.values()], 1.0, 1e-6).guarantee
-    assert alike.horizon == 13 and "of 13: It holds" not in alike.paragraph()
-    assert mixed.horizon is None
-    assert mixed.limits == ("of 1: It holds for at most 1 window.", "of 13: It holds for at most 13 windows.")
-
-
 class Pure:
     """A transform with noise of a pure guarantee."""
 
@@ -183,6 +166,23 @@ class Pure:
         self.guarantee = PrivacyGuarantee(
             unit=unit, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
         )
+
+
+def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None:
+    """Not the least of them for all: a question of one long window is beside others of many."""
+
+    def lasting(epsilon: float, delta: float, horizon: int) -> Gaussian:
+        made = Gaussian(epsilon, delta)
+        made.guarantee = replace(made.guarantee, horizon=horizon, limits=("Once.",))
+        return made
+
+    week, year = partial(lasting, horizon=52), partial(lasting, horizon=1)
+    same = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, week)], 1.0, 1e-6).guarantee
+    assert same.horizon == 52 and same.limits == ("a: Once.", "b: Once.")
+    mixed = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, year)], 1.0, 1e-6).guarantee
+    held = ("a: It holds for at most 52 windows.", "b: It holds for at most 1 window.")
+    assert mixed.horizon is None and mixed.limits == ("a: Once.", held[0], "b: Once.", held[1])
+    assert all(sentence in mixed.paragraph() for sentence in held)
 
 
 def test_five_equal_questions_have_little_more_noise_than_one() -> None:
@@ -247,9 +247,7 @@ def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
         ("windows: 4", "time: created", None),
     ],
 )
-def test_questions_mean_the_same_by_a_person(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: str, field: str, message: str | None
-) -> None:
+def test_questions_mean_the_same_by_a_person(tmp_path, capsys, windows, field, message):
     """Promises about customers and about sessions are not about one person."""
     counts = "question: counts, forget: true"
     text = HEAD.replace("windows: 4", windows) + f"  a: {{{counts}}}\n  b: {{{counts}, {field}}}\n"

@@ -162,9 +162,7 @@ def shop(limits: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
         ("quantiles", "--max_contributions", 3, (0.7, 0.9), 1.01),
     ],
 )
-def test_intervals_hold_what_counts_and_the_run_warns(
-    limits: ModuleType, shop: Any, word: str, option: str, limit: int, warned: Span, false: float
-) -> None:
+def test_intervals_hold_what_counts_and_the_run_warns(limits, shop, word, option, limit, warned, false):
     """They need not hold all there is, and do not where limits bind: else the test would say nothing.
 
     The key and the run id are fixed, so that all that is measured is the same in each run of the test.
@@ -204,9 +202,7 @@ def test_the_share_that_is_left_out_is_exact(limits: ModuleType, shop: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_table_on_the_terminal_says_what_it_holds(
-    limits: ModuleType, shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_on_the_terminal_says_what_it_holds(limits, shop, capsys, monkeypatch):
     monkeypatch.chdir(shop.folder)
     line = f"counts --input purchases.parquet --output - --window {limits.WEEK} --start {limits.START} --epsilon 8"
     line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"

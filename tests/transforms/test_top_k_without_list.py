@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts, RankedItem, TopKWithGap
 from privstream.transforms.rows import KeyCount
-from privstream.transforms.top_k.found_items import LeadingItems
+from privstream.transforms.top_k.answers import LeadingItems
 from slow_reference import hashed, lot
 from test_top_k import kept_items
 from workloads import KEY, SECOND, START

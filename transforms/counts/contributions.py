@@ -138,8 +138,13 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         charged = dict.fromkeys(self.limit_names, Charges.none())
         admitted = rows
         if self.contributions is not None:
-            draws = partial(self._pairs_of_some, held, rows)
-            within = within_limit(users[rows], self.allowed(step), used["times"], draws, at_once=self.per_window)
+            within = within_limit(
+                users[rows],
+                self.allowed(step),
+                used["times"],
+                lambda some: self._pairs(held, rows[some]),
+                at_once=self.per_window,
+            )
             admitted = rows[within]
             self.limited.add(step, len(rows), len(rows) - len(admitted))
             charged["times"] = Charges.of(users[admitted])
@@ -226,10 +231,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         """Return keyed hashes of person, stream and key, uint64, for some rows."""
         labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
         return draw_in_streams(self._sources.__getitem__, held.streams, held.codes[rows], labels)
-
-    def _pairs_of_some(self, held: InStreams[HolderBatch], rows: np.ndarray, some: np.ndarray) -> np.ndarray:
-        """Return the same for some of these rows."""
-        return self._pairs(held, rows[some])
 
     def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""

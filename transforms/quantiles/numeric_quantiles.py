@@ -38,6 +38,7 @@ from privstream.transforms.histograms.categories import (
     LimitRows,
     SplitRows,
 )
+from privstream.transforms.limits.measuring import pair_hashes
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
@@ -94,20 +95,14 @@ class BoundValues(BoundCodes, state="bound_values"):
     @override
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
         noise = self.noise.derive("value order", step)
-        values = _hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        draws = _hashes(noise.derive("person"), events.users, values)
+        values = pair_hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
+        draws = pair_hashes(noise.derive("person"), events.users, values)
         streams = events.items // np.uint64(len(self.categories.domain))
         order = np.lexsort((events.items, events.times, draws, streams, events.users))  # rows that are left are equal
         rows = order[first_of_run(events.users[order], streams[order])]
         users, draws = events.users[rows], draws[rows]
         places = place_in_run(users, np.lexsort((streams[rows], draws, users)))
         return rows, np.minimum(places, LAST_PLACE).astype(np.uint16)
-
-
-def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return keyed hashes of pairs, uint64 (n,)."""
-    found: np.ndarray = noise.words(np.stack([one, other], axis=1))[:, 0, 0]
-    return found
 
 
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
@@ -165,8 +160,8 @@ class NumericQuantiles(SharedTransform):
         scale: bins of equal width ("linear"), or with edges of equal ratios ("log"), for values that span several
             orders of magnitude. With "log", `low` must be > 0.
         resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
-        max_contributions: number of values with which one person counts in the whole run; without it 100. There is no
-            noise for more of them than there are windows, in all streams together.
+        max_contributions: number of values with which one person counts in the whole run; without it 100. Noise is
+            never for more than one value in each window of each stream.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people).
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -230,7 +225,7 @@ class NumericQuantiles(SharedTransform):
         limit = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
         if checks.integer("max_contributions", limit, minimum=1) > LAST_PLACE:
             raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
-        if self.steps.count is not None:
+        if unit == "person" and self.steps.count is not None:  # nobody has more than one value in a window of a stream
             limit = min(limit, self.steps.count * len(self.streams))
         self.mechanism = Mechanism(
             epsilon=epsilon,

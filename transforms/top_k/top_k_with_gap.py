@@ -45,8 +45,7 @@ from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
-from privstream.transforms.top_k.ranking import RankedList
+from privstream.transforms.top_k.answers import MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
@@ -95,8 +94,8 @@ class TopKWithGap(SharedTransform):
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        top: number of items to publish in each window, fewer than there are in `domain`. Without it 10, or one fewer than
-            there are.
+        top: number of items to publish in each window, fewer than there are in `domain`. Without it 10, or one fewer
+            than there are.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         domain: public list of items. All of them are ranked in every window, whether anybody has them or not. Without
             it those are ranked that are found; that needs a delta above 0, and `end` or `renew_every`.
