@@ -17,7 +17,7 @@ from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
-from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, limits_of_totals
+from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, clips_of, limits_windows_alone
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -289,13 +289,18 @@ class KeyedCounts(Mechanism[KeyedState]):
             )
         if self.left_out is not None:
             kept, left_out = self.left_out.stddevs
-            used_up = math.sqrt(self.left_out.counter.variance(last))
-            numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
+            numbers |= {"kept_stddev": kept, "left_out_stddev": left_out}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}, and the number of "
-                f"people who have used up their limit with one of {_written(used_up)} in the last window."
+                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}"
             )
+            if (counter := self.left_out.counter) is not None:
+                numbers |= {"used_up_stddev": (used_up := math.sqrt(counter.variance(last)))}
+                claim += (
+                    ", and the number of people who have used up their limit with one of "
+                    f"{_written(used_up)} in the last window"
+                )
+            claim += "."
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
@@ -354,8 +359,9 @@ class KeyedCounts(Mechanism[KeyedState]):
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
         totals: list[str] = []
         if self.left_out is not None:
-            counter = math.sqrt(self.left_out.counter.variance(self.horizon or 1))
-            totals = [f"{deviation:.6g}" for deviation in (*self.left_out.stddevs, counter)]
+            counter = self.left_out.counter
+            people = [] if counter is None else [math.sqrt(counter.variance(self.horizon or 1))]
+            totals = [f"{deviation:.6g}" for deviation in (*self.left_out.stddevs, *people)]
         return [kind, {name: value for name, value in values.items() if name not in WORDINGS} | {"totals": totals}]
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
@@ -628,11 +634,16 @@ def left_out_told(bounds: Bounds) -> tuple[str, ...]:
     """Return what a person is limited to in what is told of contributions that are left out; nothing without it."""
     if not bounds.full_share:
         return ()
-    in_window, in_all = limits_of_totals(bounds)
+    clips = clips_of(bounds)
+    if limits_windows_alone(bounds):
+        return (
+            f"In the total of what counts a person counts at most {clips.kept:,} times in a window, and in that of "
+            f"what limits leave out at most {clips.left_out:,} times.",
+        )
     return (
-        f"In the totals of what counts and of what limits leave out a person counts at most {in_window:,} times in a "
-        f"window, and at most {in_all:,} times in the whole run in the second one. A person uses up the limit at most "
-        "once in the whole run.",
+        f"In the totals of what counts and of what limits leave out a person counts at most {clips.kept:,} times in a "
+        f"window, and at most {clips.in_all:,} times in the whole run in the second one. A person uses up the limit at "
+        "most once in the whole run.",
     )
 
 

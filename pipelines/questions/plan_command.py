@@ -14,7 +14,6 @@ from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.pipelines.command import UsageError, with_dashes
 from privstream.pipelines.console import clock, show
-from privstream.pipelines.local_time import moment
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of, by_clocks
@@ -83,6 +82,7 @@ class PlanCommand:
         for name in ("window", "start"):
             if getattr(arguments, name, None) is None:
                 raise ValueError(f"{name} must be given with end")
+        moment = loaded("local_time.moment")  # loads Beam, which a plan of numbers of windows does not need
         start, end = (moment(name, getattr(arguments, name), zone or "UTC") for name in ("start", "end"))
         window = by_clocks(arguments.window, zone)
         arguments.windows = Steps.of(window=window, start=start, end=end, windows=arguments.windows).count

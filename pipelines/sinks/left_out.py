@@ -1,4 +1,4 @@
-"""How much limits leave out, as rows tell it privately (`counts --full_share`): in numbers, and in words."""
+"""How much limits leave out, as rows tell it privately (`--full_share`): in numbers, and in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_WINDOWS = 4
 
 
 def share_left_out(rows: Sequence[Any]) -> float | None:
-    """Return which part of all contributions limits leave out, in [0, 1], by the noisy totals in rows of `counts`.
+    """Return which part of all contributions limits leave out, in [0, 1], by the noisy totals in rows.
 
     None if no row tells any, or if their sum is not above 0.
 
@@ -58,19 +58,22 @@ def limits_in_words(rows: Sequence[Any]) -> str:
     totals = _totals(rows)
     if not len(totals):
         return ""
-    last = max((row for row in rows if row.used_up is not None), key=lambda row: row.window_start)
-    used = f"{last.used_up:,} people (between {last.used_up_lower:,} and {last.used_up_upper:,}) have used up theirs"
+    counted = [row for row in rows if getattr(row, "used_up", None) is not None]
+    used = ""
+    if counted:
+        last = max(counted, key=lambda row: row.window_start)
+        between = f"between {last.used_up_lower:,} and {last.used_up_upper:,}"
+        used = f"by the last window about {last.used_up:,} people ({between}) have used up theirs"
     (kept, left_out), (of_kept, of_left_out) = totals.sum(axis=0).tolist(), _noise_of_sums(totals).tolist()
     came, share = kept + left_out, share_left_out(rows)
     if share is None or came <= 2 * math.hypot(of_kept, of_left_out):
-        return f"Noise is too large to tell how much limits leave out. With noise: by the last window about {used}."
+        told = "Noise is too large to tell how much limits leave out."
+        return f"{told} With noise: {used}." if used else told
     off = 2 * math.hypot((1 - share) * of_left_out, share * of_kept) / came
     least, most = max(0.0, share - off), min(1.0, share + off)
     between = f" (between {100 * least:.0f}% and {100 * most:.0f}%)" if off else ""
-    return (
-        f"With noise: limits leave out about {100 * share:.0f}%{between} of all contributions, and by the last window "
-        f"about {used}."
-    )
+    told = f"With noise: limits leave out about {100 * share:.0f}%{between} of all contributions"
+    return f"{told}, and {used}." if used else f"{told}."
 
 
 FULL_IN_WORDS = (

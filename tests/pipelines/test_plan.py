@@ -270,7 +270,7 @@ def test_a_plan_counts_windows_from_the_start_and_the_end_of_a_run(days, capsys)
     [
         (("--end", "2026-11-23"), "--window must be given with end"),
         (("--end", "2026-11-23", "--window", "1d"), "--start must be given with end"),
-        (("--start", "2026-08-31", "--end", "2026-11-23", "--window", "1month"), "must be where a window"),
+        (("--start", "2026-08-01", "--end", "2026-11-23", "--window", "1month"), "must be where a window"),
         (("--start", "2026-08-31", "--end", "2026-11-23", "--window", "1d", "--windows", "84"), "both name the last"),
     ],
 )

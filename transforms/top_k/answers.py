@@ -22,12 +22,12 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams
 from privstream.transforms.events.coverage import together
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.by_counts import count_holders, counted_with_list
+from privstream.transforms.heavy_hitters.by_counts import publish_held
 from privstream.transforms.rows import KeyCount, RankedItem
 from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
@@ -241,7 +241,10 @@ class FoundItems:
         """Smooth the counts of all windows both ways, as a table of counts is, and rank the items of each."""
         if not self.to_finish:
             return None
-        return FinishedRanks(SmoothFinished(self.steps.size, self.mechanism.stddev(1)), self.top, self.reach)
+        smooth = SmoothFinished(
+            self.steps.size, self.mechanism.stddev(1), steps=self.steps, left_out=self.mechanism.left_out
+        )
+        return FinishedRanks(smooth, self.top, self.reach)
 
     @property
     def scope(self) -> str:
@@ -292,13 +295,15 @@ class FoundItems:
             if self.to_finish
             else EstimatePublisher(**given, choose=LeadingItems(self.top), reach=self.reach)
         )
-        shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
-        if self.mechanism.listed:
-            counted = counted_with_list(held, apply_dofn, self.mechanism, steps=self.steps, noise=self.noise, **shards)
-            shards["timer_offset"] += 1
-        else:
-            counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
-        return publish_counts(counted, apply_dofn, publisher, clocked=True, streams=self.streams, **shards)
+        return publish_held(
+            held,
+            apply_dofn,
+            publisher,
+            clocked=True,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=timer_offset,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,9 +329,11 @@ class EstimatePublisher(KeyPublisher):
         start, end = self.steps.bounds(step)
         bounds = error_bounds(self.reach, found.smoothed.estimates, found.counts)
         columns = (found.smoothed.estimates, bounds, found.smoothed.lower, found.smoothed.upper)
-        texts = self.texts(held, found.keys, names)
-        for stream, item, *numbers in zip(*texts, *(column.tolist() for column in columns), strict=True):
-            yield RankedItem(stream, start, end, UNRANKED, item, None, *numbers)
+        texts, full = self.texts(held, found.keys, names), self._full(held.told, found, back)
+        numbers = zip(*(column.tolist() for column in columns), *full, strict=True)
+        for stream, item, (*ends, (kept, left_out, *_), number, fewest, most) in zip(*texts, numbers, strict=True):
+            about = stream, start, end, UNRANKED, item, None
+            yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))
 
 
 def error_bounds(reach: int, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -399,6 +406,11 @@ class FinishedRanks:
                 error_bound=bound,
                 lower=row.smoothed_lower,
                 upper=row.smoothed_upper,
+                kept=row.kept,
+                left_out=row.left_out,
+                full=row.full,
+                full_lower=row.full_lower,
+                full_upper=row.full_upper,
             )
             for row, bound in zip(found, bounds, strict=True)
         )
