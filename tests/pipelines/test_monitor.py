@@ -72,6 +72,14 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         ("data: [\n", "must be YAML"),
         ("- a\n", "must be a mapping of keys to values"),
         (HEAD + PAGES.replace("share: 3", "share: x"), "must be a number, got str"),
+        (
+            HEAD.replace("max_contributions: 4", "max_contributions: auto") + PAGES,
+            "line 5: max_contributions: must be a whole number, got 'auto' (for pages)",
+        ),
+        (
+            HEAD + PAGES.replace("share: 3", "max_contributions: many"),
+            "line 8: questions.pages.max_contributions: must be a whole number, got 'many'",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:

@@ -98,7 +98,7 @@ def test_two_questions_are_answered_as_each_by_itself(shop, monkeypatch, capsys)
         re.search(r"^slow: \d+ of \d+ events usable", told, re.MULTILINE)
         and "present: 400 of 401 events usable" in told
     )
-    assert "present: 1 record could not be used, --dead_letter PATH keeps them: 1 record without a time" in told
+    assert "present: 1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in time" in told
     same_as_single(monkeypatch, {"slow": "--where 'ms > 300' --value_field ms", "present": ""})
 
 

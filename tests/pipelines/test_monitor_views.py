@@ -103,9 +103,10 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
             "line 9: views.v.of: must be a question or another view, got `pags`; did you mean `pages`?",
         ),
         (
-            "{of: pages, ovr: 2h}",
+            "{of: pages}",
             "line 9: views.v: must have one of ratio, over, against, above, below, by, whole, lar",
         ),
+        ("{of: pages, ovr: 2h}", "line 9: views.v.ovr: unknown key; did you mean `over`?"),
         ("{of: pages, over: 2h, larges: 3}", "views.v.larges: unknown key; did you mean `largest`?"),
         ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: make it a view of anoth"),
         ("{of: pages, over: 2x}", "views.v.over: must be a number of seconds, or a number with its unit"),
