@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from privstream.mechanisms import SeededNoise, SetCardinality
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
 from privstream.transforms.cardinality import set_cardinality as transforms
-from privstream.transforms.cardinality.members import CHANGE, SplitPresence, TrackMembers, last_presence
+from privstream.transforms.cardinality.set_cardinality import CHANGE, SplitPresence, TrackMembers, last_presence
 from privstream.transforms.events.event_columns import read_batch
 from privstream.transforms.timing.clocked import STEP, parts_of
 

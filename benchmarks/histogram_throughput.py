@@ -25,9 +25,9 @@ from _report import parser, results_folder
 from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from privstream.pipelines.simulate.histogram import category_names, simulate_trips
 from privstream.pipelines.simulate.simulation import rows_of_truth, write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS
+from privstream.pipelines.simulate.worlds import category_names, simulate_trips
 
 SHARE = 20  # one event in so many, for plain Beam
 WINDOW = 3600

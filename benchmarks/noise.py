@@ -29,10 +29,10 @@ def ours(draws: int) -> Iterator[Row]:
     laws: list[Any] = [discrete.DiscreteLaplace(scale) for scale in (10.0, 1000.0, 1e9)]
     laws += [discrete.Geometric(10.0), discrete.Geometric(1e12)]
     laws += [discrete.DiscreteGaussian(sigma) for sigma in (10.0, 1e6)]
-    laws += [discrete.Bernoulli.exp_minus(1.0), continuous.Laplace(1.0), continuous.Gaussian(1.0)]
+    laws += [continuous.Laplace(1.0), continuous.Gaussian(1.0)]
     for law in laws:
-        parameter = getattr(law, "scale", getattr(law, "sigma", None))
-        name = f"{type(law).__name__}({parameter:g})" if parameter else "Bernoulli(e^-1)"
+        parameter = getattr(law, "scale", getattr(law, "sigma", 1.0))
+        name = f"{type(law).__name__}({parameter:g})"
         yield "privstream", name, draws, lambda law=law: law.draw(noise, draws)
     rng = np.random.default_rng(1)
     lengths = rng.integers(5, 16, draws)

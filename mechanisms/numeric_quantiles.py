@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.key_table import KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.mechanism import Mechanism
@@ -19,9 +20,6 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from typing_extensions import override
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SCALES = ("linear", "log")
 LARGEST_RESOLUTION = 1 << 16
@@ -494,7 +492,7 @@ class NumericQuantiles(Mechanism[KeyedState]):
         """
         (noise,) = self.counts.law.noises
         tail = min(beta / 2, LARGEST_TAIL) * (START_SHARE / (self.resolution - 1) if start else 1 - START_SHARE)
-        return [noise.sums_exceeded(step, tail, *norms) for norms in self._norms]
+        return [noise.sums_tail_bound(step, tail, *norms) for norms in self._norms]
 
     @cached_property
     def _norms(self) -> list[tuple[Floats, Floats]]:

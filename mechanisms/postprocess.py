@@ -4,13 +4,11 @@ confidence bounds, p-values. Costs no privacy."""
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile
 from scipy import special
-
-Floats = NDArray[np.float64]
-
 
 NORMAL = 1.959963984540054
 """As far reach 95% of a normal law to either side, in standard deviations."""

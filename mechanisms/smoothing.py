@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 # Every drift with every scatter is a model. Finer grids gained nothing on flights. Without scatters 77% of days were in

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
+from privstream.transforms.events.local_times import EPOCH
 from privstream.transforms.events.times import TIME_TEXT, TimeForm, read_micros
 from privstream.transforms.timing.calendar import Calendar, read_zone
 from privstream.transforms.timing.steps import MICROS
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIDNIGHT = time()
 
 

@@ -1,4 +1,4 @@
-"""How input and output are named: formats of files, topics of Kafka; and what a watermark may follow."""
+"""How input and output are named: formats of files, topics of Kafka, tables; and what a watermark may follow."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ CLOCKS = (ARRIVAL, MARKS)
 
 
 SCHEME = "kafka"
+LAUNCH_SECONDS = 10
+"""So long a broker may take to answer at launch."""
+
+TABLE = "postgresql://user@host:port/database/table"
+"""How a table is named."""
 
 
 def parse_url(url: str, option: str) -> tuple[str, str]:

@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import psycopg
+from privstream.pipelines.locations import TABLE
 
-FORM = "postgresql://user@host:port/database/table"
 CONNECT_SECONDS = 10
 
 
@@ -17,11 +17,11 @@ def parse_url(url: str, option: str = "--output") -> tuple[dict[str, Any], tuple
     Raises:
         ValueError: never with the URL, which may have a password.
     """
-    parts = _split(url, option, FORM)
+    parts = _split(url, option, TABLE)
     database, slash, table = parts.path.removeprefix("/").partition("/")
     names = tuple(unquote(name) for name in table.split("."))
     if not (parts.hostname and database and slash and all(names)) or "/" in table or len(names) > 2:
-        raise ValueError(f"{option} must be of the form {FORM}")
+        raise ValueError(f"{option} must be of the form {TABLE}")
     return _where(parts, database), names
 
 
@@ -31,7 +31,7 @@ def database_of(url: str, option: str) -> dict[str, Any]:
     Raises:
         ValueError: never with the URL, which may have a password.
     """
-    form = FORM.removesuffix("/table")
+    form = TABLE.removesuffix("/table")
     parts = _split(url, option, form)
     database = parts.path.removeprefix("/")
     if not (parts.hostname and database) or "/" in database:
@@ -65,3 +65,8 @@ def _split(url: str, option: str, form: str) -> SplitResult:
             f"{option} must be of the form {form} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
         )
     return parts
+
+
+def connect(where: dict[str, Any]) -> psycopg.Connection[Any]:
+    """Open a connection whose transaction is committed if the block ends well."""
+    return psycopg.connect(**where, connect_timeout=CONNECT_SECONDS, application_name="privstream")

@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.chmod(folder, 0o711)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     java = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={folder}", "-XX:-UsePerfData"]
+    java += ["-XX:TieredStopAtLevel=1"]  # programs end before better machine code has paid for its making
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after all that tests have put off until the end
     atexit.unregister(multiprocessing.util._exit_function)
@@ -92,6 +93,14 @@ def pytest_collection_finish() -> None:
         importlib.import_module("light_beam").install()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Fail a test that leaves a job running on Flink, where it takes processor time from all others."""
+    job_server = sys.modules.get("flink_job_server")
+    left = job_server.end_jobs() if job_server else []
+    assert not left, f"jobs were left running on Flink: {left}"
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ EXAMPLES = {
             "--participation_cap 0": "participation_cap must be >= 1, got 0",
             "--items_per_step 0": "items_per_step must be >= 1, got 0",
             "--count_share 1": "count_share must be in [0, 1), got 1.0",
+            "--full_share 0.1": "full_share must be given with the method counts alone, got 'clock'",
             "--streams_per_person 2": "must not be given when no stream is read: name its field with --stream_field",
             "--renew_every 1d": "--start must be given with --renew_every, which counts from it",
             "--method none": "invalid choice: 'none'",
@@ -92,6 +93,7 @@ EXAMPLES = {
             "renew_every": "1h --start 2024-01-01",
             "forget": "--method counts",
             "windows": "9 --start 2024-01-01",
+            "full_share": "0.1 --method counts --start 2024-01-01 --windows 5",
         },
     ),
     "counts": QuestionExample(
@@ -165,6 +167,7 @@ EXAMPLES = {
         plan="--epsilon 1 --items 10 --top 2 --windows 5",
         refused={
             "--top 3": "top must be < 3, the number of items in domain, got 3",
+            "--full_share 0.1": "full_share must not be given with",
             "--delta 1": "delta must be in [0, 1), got 1.0",
             "--shards 0": "shards must be >= 1",
             "--domain none": "domain must be a readable file, got 'none'",
@@ -178,7 +181,7 @@ EXAMPLES = {
             "--measure_share 1": "measure_share must be in (0, 1), got 1.0",
         },
         without_end="--end or --participation_cap must be given: what one person takes part in needs a bound",
-        values={"unit": "person_in_window"},
+        values={"unit": "person_in_window", "full_share": "0"},
     ),
     "alerts": QuestionExample(
         options=f"{ON_A_CLOCK} --rules rules",

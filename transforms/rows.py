@@ -36,6 +36,13 @@ class HeavyHitter(NamedTuple):
         smoothed_upper: upper end.
         reported_at: end of the window after which the row was published.
         backfilled: whether that is a later window than its own, in which the item was found.
+        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
+            number of them, plus noise. None where nothing is told of limits: see `full_share`.
+        left_out: how many limits leave out, clipped and with noise likewise.
+        full: an estimate of the same number as it would be without limits, as in `KeyCount`. None unless the method is
+            "counts".
+        full_lower: lower end of its interval of 95%, which rests on what is left out being like what counts.
+        full_upper: upper end.
     """
 
     stream: str
@@ -53,6 +60,11 @@ class HeavyHitter(NamedTuple):
     smoothed_upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
+    kept: Optional[int] = None
+    left_out: Optional[int] = None
+    full: Optional[float] = None
+    full_lower: Optional[float] = None
+    full_upper: Optional[float] = None
 
     @classmethod
     def in_time(
@@ -72,7 +84,7 @@ class HeavyHitter(NamedTuple):
         ends = (None, None) if count is None else (max(0, count - spread), max(0, count + spread))
         noise = None if count is None else count_stddev
         about = (stream, window_start, window_end, item, count, noise, since, status)
-        return cls._make((*about, *ends, None, None, None, window_end, False))
+        return cls._make((*about, *ends, None, None, None, window_end, False, *[None] * 5))
 
 
 class Alert(NamedTuple):
@@ -195,6 +207,12 @@ class RankedItem(NamedTuple):
             noise of any one count: of items that lead by their noise fewer than 95% hold. It says nothing of what
             limits leave out.
         upper: upper end.
+        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
+            number of them, plus noise. None where nothing is told of limits: see `full_share`.
+        left_out: how many limits leave out, clipped and with noise likewise.
+        full: an estimate of the same number as it would be without limits, as in `KeyCount`. None with a list.
+        full_lower: lower end of its interval of 95%, which rests on what is left out being like what counts.
+        full_upper: upper end.
     """
 
     stream: str
@@ -207,6 +225,11 @@ class RankedItem(NamedTuple):
     error_bound: float
     lower: float
     upper: float
+    kept: Optional[int] = None
+    left_out: Optional[int] = None
+    full: Optional[float] = None
+    full_lower: Optional[float] = None
+    full_upper: Optional[float] = None
 
 
 class KeyCount(NamedTuple):
@@ -243,7 +266,8 @@ class KeyCount(NamedTuple):
             number of them, plus noise. None where nothing is told of limits: see `full_share`.
         left_out: how many limits leave out, clipped and with noise likewise.
         used_up: how many people have used up `max_contributions` by the end of the window, since the start or since
-            everything started afresh, plus noise, at least 0: nothing that they do counts any more. None as `kept`.
+            everything started afresh, plus noise, at least 0: nothing that they do counts any more. None as `kept`, and
+            where the limit of the run follows from that of each window.
         used_up_lower: lower end of its interval of 95%.
         used_up_upper: upper end.
         full: an estimate of the count as it would be without limits: `smoothed`, or the count where there is none,
@@ -571,7 +595,7 @@ class RatioEstimate(NamedTuple):
     smoothed_upper: Optional[float]
 
 
-CLEAR, ALERT, NO_DATA = ALERT_STATES = ("clear", "alert", "no data")
+CLEAR, ALERT, NO_DATA = ("clear", "alert", "no data")
 
 
 class AlertState(NamedTuple):

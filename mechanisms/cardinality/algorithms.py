@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
@@ -17,8 +18,6 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, Sym
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from typing_extensions import override
-
-Integers = NDArray[np.int64]
 
 
 class Cardinalities(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.cardinality.algorithms import (
     Cardinalities,
     CardinalityAlgorithm,
@@ -17,7 +18,6 @@ from privstream.mechanisms.cardinality.algorithms import (
     FreshNoise,
     GapChanges,
     HenzingerSricharanSteinerChanges,
-    Integers,
 )
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
@@ -25,8 +26,6 @@ from privstream.mechanisms.privacy.accounting import (
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from typing_extensions import override
-
-Integers = NDArray[np.int64]
 
 State = TypeVar("State")
 

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, Integers, bound_noise
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, bound_noise
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     ROUNDING_VARIANCE,
     SUMS,
     BufferedFactor,
-    Floats,
     correct,
     whole_counts,
 )

@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.counters.continual_counter import (
     ContinualCounter,
     CounterState,
-    Integers,
     bound_noise,
     node_labels,
     node_law,
@@ -57,8 +56,6 @@ def prefix_sums(first: int, nodes: Integers, path: Integers) -> tuple[Integers, 
             following[height] = sums[end - first - 1]
     return sums, following
 
-
-Floats = NDArray[np.float64]
 
 _CELLS = 2048  # resolution of a quantile
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState, Integers
+from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
@@ -18,7 +19,8 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from typing_extensions import override
 
 # (k, h) of the k-ary trees, and lengths of the other counters; the last one is repeated.
-_TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
+PURE_EPOCHS = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
+"""(k, h) of the trees of epochs, delta = 0."""
 _LENGTHS = (1 << 4, 1 << 8, 1 << 16, 1 << 24)
 _EARLY = 0.1  # share of a failure probability for all epochs but the last, if that is better than even shares
 
@@ -83,7 +85,7 @@ class UnknownHorizonCounter(ContinualCounter):
         if kind is not KaryTreeCounter:
             later = tuple(kind(horizon=length, **shared) for length in _LENGTHS)
         else:
-            trees = ((base // 2 * base ** (height - 1), base) for base, height in _TREES)
+            trees = ((base // 2 * base ** (height - 1), base) for base, height in PURE_EPOCHS)
             later = tuple(KaryTreeCounter(horizon=length, base=base, **shared) for length, base in trees)
         return (*first, *(counter for counter in later if counter.horizon > (self.first_epoch or 0))) or later[-1:]
 

@@ -13,7 +13,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers, counter_error
+from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, counter_error
 from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.partition import (

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import (
     ContinualCounter,
-    Integers,
     RowMechanism,
     check_end,
     checked_rows,

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, Integers, counter_error
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error
 from privstream.mechanisms.noise.continuous import Gaussian, Laplace
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES
 from typing_extensions import override
-
-Floats = NDArray[np.float64]
 
 _FIRST_WINDOW, _LARGEST_WINDOW = 16, 4096
 

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.mechanism import Mechanism
@@ -17,8 +18,6 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
-
-Floats = NDArray[np.float64]
 
 LARGEST_DOMAIN = 2**24
 
@@ -130,7 +129,7 @@ class CountedQueries(Mechanism[ReleasedCounts]):
         tail = checks.probability("beta", beta) / (2 * checks.integer("queries", queries, minimum=1))
         (noise,) = self.counts.law.noises
         sums = np.array([(np.square(each).sum(), np.sum(each)) for each in weights]).reshape(-1, 2)
-        bounds = noise.sums_exceeded(1, tail, np.sqrt(sums[:, 0]), sums[:, 1])
+        bounds = noise.sums_tail_bound(1, tail, np.sqrt(sums[:, 0]), sums[:, 1])
         if isinstance(noise.law, DiscreteLaplace):  # of sums without weights, exactly
             for row in np.flatnonzero([np.all(np.asarray(each) == 1) for each in weights]).tolist():
                 parts = [(noise.law.scale, len(weights[row]))]

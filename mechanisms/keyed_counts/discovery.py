@@ -216,7 +216,7 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
     of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
     noise = gaussian_noise(shift, BandedFactor(1, 1), 1, False, of_keys)
     each = tail * bounds.contributions / (bounds.listed * len(steps))
-    needed = [2 + noise.summed(part).exceeded(part, each) for part in range(1, len(steps) + 1)]
+    needed = [2 + noise.summed(part).tail_bound(part, each) for part in range(1, len(steps) + 1)]
     least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)
     thresholds = tuple(few - 1 + number for few, number in zip(least, needed, strict=True))
     return PeopleList(bounds.listed, noise, steps, least, thresholds)
@@ -228,7 +228,7 @@ def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> S
     blocks = windows // stride  # in which a contribution lies
     summed = noise.summed(windows)
     most = min(bounds.contributions, windows)
-    needed = [own + summed.exceeded(windows, own * tail / blocks) + 1 for own in {1, most}]
+    needed = [own + summed.tail_bound(windows, own * tail / blocks) + 1 for own in {1, most}]
     pruned = math.ceil(_PRUNED * max(needed)) if windows > 1 else int(_PRUNED * max(needed))
     least = max(pruned, ((bounds.min_people or 1) - 1) * windows) + 1
     return Scale(windows, stride, least, least - 1 + max(needed))

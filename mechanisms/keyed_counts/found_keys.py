@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import (
@@ -30,9 +30,6 @@ from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.smoothing import LEAST_STDDEV, MOST_RISING, MOST_SUMMED, LevelState, LocalLevel, Rises
 from scipy import special
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
@@ -259,7 +256,7 @@ class FoundKeys(KeyedCounts):
         """Return with how many people in one window a key is found, in so many tests at once, but with beta."""
         self._step_number(step)
         tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return self.threshold(step) + self.law.noises[0].exceeded(1, tail)
+        return self.threshold(step) + self.law.noises[0].tail_bound(1, tail)
 
     @cached_property
     def _level(self) -> LocalLevel:

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.counters.trees import best_base, digits, tree_height
-from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, Floats, whole_counts
+from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum, log_moment, minimal_bound
 from privstream.mechanisms.privacy.accounting import SMOOTHING
 from scipy import special
-
-Integers = NDArray[np.int64]
 
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
@@ -63,7 +61,7 @@ class KeyNoise(ABC):
         """Return the variance of the noise at `step`."""
 
     @abstractmethod
-    def exceeded(self, step: int, tail: float) -> int:
+    def tail_bound(self, step: int, tail: float) -> int:
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
 
     @abstractmethod
@@ -71,8 +69,8 @@ class KeyNoise(ABC):
         """Return at which of steps 1 .. `step` the noise is largest."""
 
     @abstractmethod
-    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return the same as `exceeded` for sums of the noise of several keys, each times a coefficient of at most 1.
+    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return the same as `tail_bound` for sums of the noise of several keys, each times a coefficient of at most 1.
 
         Args:
             step: 1, 2, ..
@@ -172,7 +170,7 @@ class ToeplitzNoise(KeyNoise):
         rounding = ROUNDING_VARIANCE if self.fraction else 0.0
         return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
 
-    def exceeded(self, step: int, tail: float) -> int:
+    def tail_bound(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
         square = self._square(step)
         if isinstance(self.law, DiscreteLaplace):
@@ -188,7 +186,7 @@ class ToeplitzNoise(KeyNoise):
         rounded = moved * _rounded(tail)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
 
-    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
         """Return bounds for sums over keys: docs/proofs/keyed_counts.md, Lemma 5."""
         square = self._square(step)
         if isinstance(self.law, DiscreteLaplace):
@@ -246,15 +244,15 @@ class TreeNoise(KeyNoise):
         """Return the variance of the noise on counts at `step`."""
         return self._nodes(step) * self.law.variance
 
-    def exceeded(self, step: int, tail: float) -> int:
+    def tail_bound(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
         return _laplace_quantile(self.law, self._most_nodes, tail)
 
     def largest_step(self, step: int) -> int:
-        """Return `step`: `exceeded` is about all steps."""
+        """Return `step`: `tail_bound` is about all steps."""
         return step
 
-    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
         """Return bounds for sums over keys, at any step up to the horizon."""
         return _laplace_sums(self.law, self._most_nodes, tail, norms)
 

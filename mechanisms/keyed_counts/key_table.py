@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.smoothing import Rises, Smoothed
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 LARGEST_ENTRY = 1 << 40
 

@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
-from privstream.mechanisms.keyed_counts.key_table import Integers, KeyedRows, KeyedState, KeyedStep, KeyTable
-from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, limits_of_totals
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
+from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, clips_of, limits_windows_alone
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-
-Floats = NDArray[np.float64]
 
 ANSWERS = ("count", "sum")
 NO_KEYS = np.zeros(0, np.uint64)
@@ -184,7 +183,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             horizon=self.horizon,
             contributions=self.contributions,
             per_key=min(self.contributions, steps, self.contributions_per_key or steps),
-            persons=2 if self.neighbouring == "replace_one" else 1,
+            people=2 if self.neighbouring == "replace_one" else 1,
             largest=self.max_value,
             signed=self.signed,
             value_share=self.value_share,
@@ -250,12 +249,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return z such that the answers about so many keys are within z at all of steps 1 .. `step`, but with beta."""
         tests = 2 * checks.integer("keys", keys, minimum=1) * self._step_number(step)
         noise = self._noise(answer)
-        return noise.exceeded(noise.largest_step(step), checks.probability("beta", beta) / tests)
+        return noise.tail_bound(noise.largest_step(step), checks.probability("beta", beta) / tests)
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
         tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return (self.threshold(step) or 0) + self._noise("count").exceeded(step, tail)
+        return (self.threshold(step) or 0) + self._noise("count").tail_bound(step, tail)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -290,13 +289,18 @@ class KeyedCounts(Mechanism[KeyedState]):
             )
         if self.left_out is not None:
             kept, left_out = self.left_out.stddevs
-            used_up = math.sqrt(self.left_out.counter.variance(last))
-            numbers |= {"kept_stddev": kept, "left_out_stddev": left_out, "used_up_stddev": used_up}
+            numbers |= {"kept_stddev": kept, "left_out_stddev": left_out}
             claim += (
                 f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}, and the number of "
-                f"people who have used up their limit with one of {_written(used_up)} in the last window."
+                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}"
             )
+            if (counter := self.left_out.counter) is not None:
+                numbers |= {"used_up_stddev": (used_up := math.sqrt(counter.variance(last)))}
+                claim += (
+                    ", and the number of people who have used up their limit with one of "
+                    f"{_written(used_up)} in the last window"
+                )
+            claim += "."
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
@@ -307,7 +311,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def _row_bound(self, noise: KeyNoise, step: int) -> int:
         """Return the bound in rows of a step: but with beta, all of `bounded_keys` keys at all steps are within it."""
         tests = 2 * len(self.law.noises) * self.bounded_keys * (self.horizon or 1)
-        return noise.exceeded(step, self.beta / tests)
+        return noise.tail_bound(step, self.beta / tests)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
@@ -355,8 +359,9 @@ class KeyedCounts(Mechanism[KeyedState]):
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
         totals: list[str] = []
         if self.left_out is not None:
-            counter = math.sqrt(self.left_out.counter.variance(self.horizon or 1))
-            totals = [f"{deviation:.6g}" for deviation in (*self.left_out.stddevs, counter)]
+            counter = self.left_out.counter
+            people = [] if counter is None else [math.sqrt(counter.variance(self.horizon or 1))]
+            totals = [f"{deviation:.6g}" for deviation in (*self.left_out.stddevs, *people)]
         return [kind, {name: value for name, value in values.items() if name not in WORDINGS} | {"totals": totals}]
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
@@ -402,7 +407,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
         """Return how far counts are off, `count_stddev`, `count_bound` and `count_spread`, and sums, the first two."""
         of_each = [[math.sqrt(noise.variance(step)), self._row_bound(noise, step)] for noise in noises]
-        of_each[0].append(noises[0].exceeded(step, OUTSIDE / 2))
+        of_each[0].append(noises[0].tail_bound(step, OUTSIDE / 2))
         return [error for errors in of_each for error in errors]
 
     def _with_errors(self, step: int, keys: Words, answers: Integers, errors: Sequence[Any]) -> KeyedRows:
@@ -629,11 +634,16 @@ def left_out_told(bounds: Bounds) -> tuple[str, ...]:
     """Return what a person is limited to in what is told of contributions that are left out; nothing without it."""
     if not bounds.full_share:
         return ()
-    in_window, in_all = limits_of_totals(bounds)
+    clips = clips_of(bounds)
+    if limits_windows_alone(bounds):
+        return (
+            f"In the total of what counts a person counts at most {clips.kept:,} times in a window, and in that of "
+            f"what limits leave out at most {clips.left_out:,} times.",
+        )
     return (
-        f"In the totals of what counts and of what limits leave out a person counts at most {in_window:,} times in a "
-        f"window, and at most {in_all:,} times in the whole run in the second one. A person uses up the limit at most "
-        "once in the whole run.",
+        f"In the totals of what counts and of what limits leave out a person counts at most {clips.kept:,} times in a "
+        f"window, and at most {clips.in_all:,} times in the whole run in the second one. A person uses up the limit at "
+        "most once in the whole run.",
     )
 
 

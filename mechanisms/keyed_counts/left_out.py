@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, best_factor, gaussian_noise
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
@@ -18,15 +18,15 @@ from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, GaussianCurve, SlackCurve
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 LEAST_SHARE = 0.2
 """Where the share that counts may be smaller, with 2.5%, there is no full number: it would be mostly assumed."""
 
 _OF_USED_UP = 0.1  # of what all cost: one person moves the number of people by one, and totals by far more
 _OF_KEPT = 0.3  # of the rest: an error of what is left out matters more where little is left out
 _TIMES = 3  # what is told of what is left out of a person, as a multiple of the limit; and of a window, of its part
+_LEAST_TOLD = (
+    10  # of one window, where it alone has a limit: of a limit of one item 3 would be too few to see baskets by
+)
 _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 """Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
 
@@ -91,21 +91,34 @@ class Shares(NamedTuple):
         return Shares(estimates, stddevs, came)
 
 
+class Clips(NamedTuple):
+    """Contributions of one person that are told at most.
+
+    Attributes:
+        kept: of those that count, in one window.
+        left_out: of those that limits leave out, in one window.
+        in_all: of those that limits leave out, in the whole run.
+    """
+
+    kept: int
+    left_out: int
+    in_all: int
+
+
 @dataclass(frozen=True)
 class LeftOutLaw:
     """How the totals of what counts and of what limits leave out are clipped, and the noise of all that is told.
 
     Attributes:
-        per_window: contributions of one person in one window that are told at most, of each of the two.
-        in_all: contributions of one person that are left out and told at most.
+        clips: what is told of one person at most.
         noises: of what counts, and of what is left out.
-        counter: of the people who have used up their limit, since the start.
+        counter: of the people who have used up their limit, since the start; None where only windows have a limit, for
+            nobody uses up that.
     """
 
-    per_window: int
-    in_all: int
+    clips: Clips
     noises: tuple[ToeplitzNoise, ToeplitzNoise]
-    counter: ToeplitzNoise
+    counter: ToeplitzNoise | None
 
     @classmethod
     def of(cls, law: KeyLaw) -> LeftOutLaw:
@@ -117,15 +130,15 @@ class LeftOutLaw:
         bounds = law.bounds
         curve = law.curve.curve if isinstance(law.curve, SlackCurve) else law.curve
         assert isinstance(curve, GaussianCurve) and bounds.full_share > 0
-        per_window, in_all = limits_of_totals(bounds)
-        of_totals = bounds.full_share * (1 - _OF_USED_UP)
-        parts = ((bounds.contributions, _OF_KEPT), (in_all, 1 - _OF_KEPT))
-        kept, left_out = (
-            _noise(curve.shift * math.sqrt(part * of_totals), per_window * most, bounds) for most, part in parts
-        )
+        clips, alone = clips_of(bounds), limits_windows_alone(bounds)
+        of_totals = bounds.full_share * (1.0 if alone else 1 - _OF_USED_UP)
+        parts = ((clips.kept * bounds.contributions, _OF_KEPT), (clips.left_out * clips.in_all, 1 - _OF_KEPT))
+        kept, left_out = (_noise(curve.shift * math.sqrt(part * of_totals), square, bounds) for square, part in parts)
+        if alone:
+            return cls(clips, (kept, left_out), None)
         once = replace(bounds, span=None, contributions=1, per_key=1, largest=None, min_people=None, listed=0)
         shift = curve.shift * math.sqrt(bounds.full_share * _OF_USED_UP)
-        return cls(per_window, in_all, (kept, left_out), gaussian_noise(shift, best_factor(once), 1, False, once))
+        return cls(clips, (kept, left_out), gaussian_noise(shift, best_factor(once), 1, False, once))
 
     @property
     def stddevs(self) -> tuple[float, float]:
@@ -147,18 +160,25 @@ class LeftOutLaw:
             sums[place] + noise.independent(which[place], at, [sums[place : place + 1]], source)[0]
             for place, noise in enumerate(self.noises)
         ]
-        used_up, memory = told.used_up + int(sums[USED_UP]), np.zeros((self.counter.rows, 1))
-        memory[: len(told.memory)] = told.memory
-        drawn = self.counter.advance(memory, step, which[USED_UP], [np.array([used_up])], source)
-        numbers = np.array([*noisy, used_up + drawn[0]], np.int64)[:, None]
+        used_up, memory, people = told.used_up, told.memory, 0
+        if self.counter is not None:
+            used_up, memory = told.used_up + int(sums[USED_UP]), np.zeros((self.counter.rows, 1))
+            memory[: len(told.memory)] = told.memory
+            drawn = self.counter.advance(memory, step, which[USED_UP], [np.array([used_up])], source)
+            people = used_up + int(drawn[0])
+        numbers = np.array([*noisy, people], np.int64)[:, None]
         return Told(np.concatenate([told.numbers, numbers], axis=1)[:, -MOST_TOLD:], used_up, memory)
 
-    def used_up(self, number: int, step: int) -> tuple[int, int, int]:
+    def used_up(self, number: int, step: int) -> tuple[int, int, int] | tuple[None, None, None]:
         """Return how many people have used up their limit, and an interval of 95%, from the noisy number of a step.
+
+        It is None three times where nobody can use up a limit.
 
         Privacy: post-processing.
         """
-        spread = self.counter.exceeded(step, OUTSIDE / 2)
+        if self.counter is None:
+            return None, None, None
+        spread = self.counter.tail_bound(step, OUTSIDE / 2)
         lower, found, upper = (max(0, number + side * spread) for side in (-1, 0, 1))
         return found, lower, upper
 
@@ -192,15 +212,27 @@ class LeftOutLaw:
         return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs)
 
 
-def limits_of_totals(bounds: Bounds) -> tuple[int, int]:
-    """Return how much of a person is told at most: in a window, and in all of what is left out."""
+def limits_windows_alone(bounds: Bounds) -> bool:
+    """Tell whether the limit of the whole run follows from that of each window."""
+    return bounds.per_window is not None and bounds.per_window * (bounds.horizon or 1) == bounds.contributions
+
+
+def clips_of(bounds: Bounds) -> Clips:
+    """Return how much of a person is told at most.
+
+    Where only windows have a limit, what it leaves out of a person in one of them can be many times what counts.
+    """
+    if bounds.per_window is not None and limits_windows_alone(bounds):
+        left_out = max(_TIMES * bounds.per_window, _LEAST_TOLD)
+        return Clips(bounds.per_window, left_out, left_out * (bounds.horizon or 1))
     in_all = _TIMES * bounds.contributions
-    return min(bounds.contributions, bounds.per_window or -(-in_all // (bounds.horizon or 1))), in_all
+    each = min(bounds.contributions, bounds.per_window or -(-in_all // (bounds.horizon or 1)))
+    return Clips(each, each, in_all)
 
 
 def _noise(shift: float, square: int, bounds: Bounds) -> ToeplitzNoise:
     """Return noise of totals that one person moves by a vector whose squares add up to so much."""
-    sigma = max(SMALLEST_SIGMA, math.sqrt(bounds.persons * square / shift**2 + SMOOTHING) * (1 + 1e-12))
+    sigma = max(SMALLEST_SIGMA, math.sqrt(bounds.people * square / shift**2 + SMOOTHING) * (1 + 1e-12))
     return ToeplitzNoise(BandedFactor(1, 1), WideGaussian(sigma), 0, 1)
 
 

@@ -9,11 +9,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Floats, Integers
 from scipy import optimize, special
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 FALSE_ALARM = 0.001
 """Probability with which noise alone is taken for people, in all cells of a grid together."""

@@ -10,13 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 ROUNDED = 1 - 1e-12
 """Shares of epsilon are smaller by this factor, so that their sum is not larger after rounding."""

@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 TOP = 10

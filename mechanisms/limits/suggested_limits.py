@@ -9,9 +9,10 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.limits.noisy_histogram import Floats, NoisyHistogram
+from privstream.mechanisms.limits.noisy_histogram import NoisyHistogram
 from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles
 

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from typing_extensions import override
@@ -63,8 +64,6 @@ def _narrow(amounts: np.ndarray) -> np.ndarray:
     """Store integers in two bytes where they fit: a counter that wrapped round would let a person in again."""
     return amounts.astype(np.min_scalar_type(max(int(amounts.max(initial=0)), np.iinfo(np.uint16).max)))
 
-
-Integers = NDArray[np.int64]
 
 COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
 from typing_extensions import override
-
-Floats = NDArray[np.float64]
 
 LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
 COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -12,6 +12,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.monitor import status
 from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
@@ -22,8 +23,6 @@ from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, Discr
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from typing_extensions import override
-
-Integers = NDArray[np.int64]
 
 LARGEST_THRESHOLD = 1 << 53
 INACTIVE = -1

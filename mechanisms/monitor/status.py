@@ -12,6 +12,7 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget, check_reach
 from privstream.mechanisms.monitor.clock import ClockCalibration, largest_eta
 from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
@@ -23,7 +24,6 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Floats = NDArray[np.float64]
 
 LARGEST_CHARGES = 1 << 14
 SERIES_ERROR = 1e-9  # relative, of the sums below; tested against mpmath

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from scipy import special
 
-Floats = NDArray[np.float64]
 _BELOW_ONE = 1 - 2.0**-53
 
 

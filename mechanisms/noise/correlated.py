@@ -11,12 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
-from numpy.typing import NDArray
-from privstream.mechanisms.noise.discrete import Integers
+from privstream.mechanisms.arrays import Floats, Integers
 from scipy import special
 from typing_extensions import override
-
-Floats = NDArray[np.float64]
 
 BUFFERS = 4
 ROUNDING_VARIANCE = 1 / 12  # of rounding to whole counts

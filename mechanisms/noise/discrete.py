@@ -20,13 +20,11 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from scipy import special
 from typing_extensions import override
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 WORD_BITS = 128
 ONE = 1 << WORD_BITS
@@ -193,44 +191,6 @@ _BASE = 8192  # digits of long draws, and so the size of a table
 _REACH = 89  # e^-89 < 2^-128
 
 
-@dataclass(frozen=True)
-class Bernoulli:
-    """1 with the given probability, else 0; the probability is rounded once to a multiple of 2^-128."""
-
-    probability: Fraction
-
-    def __post_init__(self) -> None:
-        probability = self.probability
-        if not isinstance(probability, Fraction):
-            probability = Fraction(checks.real("probability", probability))
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be in [0, 1], got {probability}")
-        object.__setattr__(self, "probability", probability)
-
-    @classmethod
-    def exp_minus(cls, x: float) -> "Bernoulli":
-        """Make the law with probability e^-x, x >= 0."""
-        return cls(Fraction(exp_minus(Fraction(checks.non_negative("x", x))), 1 << FIXED))
-
-    @property
-    def variance(self) -> float:
-        """The variance."""
-        return float(self.probability * (1 - self.probability))
-
-    def pmf(self, k: ArrayLike) -> Floats:
-        """Return Pr[X = k]."""
-        k = np.asarray(k)
-        return np.where(k == 1, float(self.probability), np.where(k == 0, float(1 - self.probability), 0.0))
-
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value in {0, 1} per label, int64 (n,)."""
-        return _bernoulli_table(self.probability).draw(noise, labels)
-
-    def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
-        return 0 if self.probability <= checks.probability("beta", beta) else 1
-
-
 class DiscreteNoise(ABC):
     """A law on the integers, known in closed form and drawn exactly."""
 
@@ -383,12 +343,6 @@ SymmetricNoise = DiscreteLaplace | DiscreteGaussian
 def _check_up_to(name: str, value: float, largest: float) -> None:
     if checks.positive(name, value) > largest:
         raise ValueError(f"{name} must be <= {largest:g}, got {value}: a larger epsilon needs less noise")
-
-
-@lru_cache(maxsize=256)
-def _bernoulli_table(probability: Fraction) -> IntegerLaw:
-    zero = ONE - round(probability * ONE)
-    return IntegerLaw.from_cumulative(1, []) if zero == 0 else IntegerLaw.from_cumulative(0, [zero])
 
 
 @lru_cache(maxsize=256)

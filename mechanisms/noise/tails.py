@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from scipy import fft
-
-Floats = NDArray[np.float64]
 
 SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 

@@ -10,17 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.continual_counter import (
-    ContinualCounter,
-    CounterState,
-    Integers,
-    bound_noise,
-    node_law,
-)
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, bound_noise, node_law
 from privstream.mechanisms.counters.trees import prefix_sums
 from privstream.mechanisms.noise.discrete import SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import Floats, log_moment, minimal_bound
+from privstream.mechanisms.noise.tails import log_moment, minimal_bound
 from typing_extensions import override
 
 FRACTION = 12  # fractional bits of estimates

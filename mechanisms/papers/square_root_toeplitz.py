@@ -10,9 +10,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from privstream.mechanisms.counters.continual_counter import CounterState, Integers, bound_noise
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.counters.continual_counter import CounterState, bound_noise
 from privstream.mechanisms.counters.toeplitz import ToeplitzCounter, grid_law
-from privstream.mechanisms.noise.correlated import Floats, square_root, whole_counts
+from privstream.mechanisms.noise.correlated import square_root, whole_counts
 from privstream.mechanisms.noise.sources import NoiseSource
 from scipy import fft
 from typing_extensions import override

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.mechanism import Mechanism, State
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from typing_extensions import override
-
-Integers = NDArray[np.int64]
 
 
 def tree_height(universe: int) -> int:

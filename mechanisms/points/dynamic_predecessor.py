@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.points.dynamic_points import Integers, PointMechanism, Updates, checked_points
+from privstream.mechanisms.points.dynamic_points import PointMechanism, Updates, checked_points
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from typing_extensions import override

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import (
-    Integers,
     PointCounts,
     PointMechanism,
     Updates,

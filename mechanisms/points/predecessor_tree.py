@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, NoiseSum
 from privstream.mechanisms.points.dynamic_points import (
-    Integers,
     PointCounts,
     bounds,
     level_below_root,

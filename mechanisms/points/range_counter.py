@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.counters.trees import digits as signed_digits
 from privstream.mechanisms.counters.trees import tree_height as signed_height
+from privstream.mechanisms.counters.unknown_horizon import PURE_EPOCHS
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile
 from privstream.mechanisms.points.dynamic_points import (
-    Integers,
     PointCounts,
     PointMechanism,
     Updates,
@@ -41,7 +42,6 @@ from privstream.mechanisms.privacy.accounting import (
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from typing_extensions import override
 
-_TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))  # (k, h) of epochs, pure
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
 MOST_PIECES = 1 << 22  # of all ranges that are known before
 DIGEST_BYTES = 16
@@ -167,7 +167,7 @@ def _epoch(noise: RangeNoise, number: int) -> Epoch:
         sigma = sensitivity_sigma(noise.epsilon, noise.delta, sensitivity)
         return Epoch(2, height, length, DiscreteGaussian(sigma))
     if noise.horizon is None:
-        base, height = _TREES[min(number, len(_TREES) - 1)]
+        base, height = PURE_EPOCHS[min(number, len(PURE_EPOCHS) - 1)]
         length = base // 2 * base ** (height - 1)
     else:
         base, length = best_base(noise.horizon), noise.horizon

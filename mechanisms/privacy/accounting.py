@@ -7,20 +7,19 @@ import importlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from scipy import special
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Floats = NDArray[np.float64]
 Divergences = Callable[[Floats], tuple[Floats, Floats]]
 
 TAIL = 1e-15  # privacy losses less likely than this are counted as infinite
@@ -356,3 +355,40 @@ def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
 def sensitivity_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return sigma for discrete Gaussian noise on integer vectors of that L2 sensitivity."""
     return max(SMALLEST_SIGMA, math.sqrt((sensitivity / largest_shift(epsilon, delta)) ** 2 + SMOOTHING))
+
+
+def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
+    """Return the curve of mechanisms that run at once and may feed each other.
+
+    Privacy: docs/proofs/monitor.md, Theorem 1. A slack beside a Gaussian curve is covered by a catastrophe of its own,
+    and the probabilities of these add up.
+
+    Args:
+        curves: of each mechanism, at least one, for the same unit and neighbours.
+        interval: grid of the privacy losses of parts that are not Gaussian, > 0.
+
+    Raises:
+        ValueError: a slack is larger than what its curve leaves at epsilon 0.
+
+    Example:
+        >>> joint_curve([GaussianCurve(shift=0.3), GaussianCurve(shift=0.4)]).shift
+        0.5000000000005
+    """
+    squares: list[float] = []
+    lost: list[float] = []
+    parts: list[PrivacyCurve] = []
+    for curve in curves:
+        inner, slack = (curve.curve, curve.slack) if isinstance(curve, SlackCurve) else (curve, 0.0)
+        if not isinstance(inner, GaussianCurve):
+            parts.append(curve)
+            continue
+        rest = 1 - inner.delta(0.0)
+        if slack >= rest:
+            raise ValueError(f"slack must be < {rest:g}, which the curve leaves at epsilon 0, got {slack:g}")
+        squares.append(inner.shift**2)
+        lost.append(slack / rest)
+    if squares:
+        parts.insert(0, GaussianCurve(shift=math.sqrt(math.fsum(squares)) * (1 + FUNCTION_ERROR)))
+    together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
+    slack = math.fsum(lost) * (1 + FUNCTION_ERROR)
+    return SlackCurve(curve=together, slack=slack) if slack else together

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.gaps import IntegersOrReals
@@ -17,8 +18,6 @@ from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, Progr
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse
 from scipy import special
 from typing_extensions import override
-
-Floats = NDArray[np.float64]
 
 _LARGEST_DOMAIN = 2**24
 _MOST_RECORDS = 2**60

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import BOUNDS, Entry
-from privstream.pipelines.accounts.ledger import DEFAULT_DATASET, ENDING, Ledger, is_database
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import RunIdentity
 from privstream.pipelines.accounts.spending import Limit, check_limit
+from privstream.pipelines.locations import TABLE
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.events.times import TimeForm, read_micros
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
 
-FORM = "postgresql://user@host:port/database/table"
 CHAINED = "the {:,} lines before were written without a chain: from now on a change of them is found"
 KNOWN = "another ledger has runs about these data, which a total must have, too: --ledger"
-ELSEWHERE = "these data are in this ledger as data set {}, too, whose total is without this run"
 NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
 
 
@@ -70,7 +70,7 @@ class Account:
         elif given is None:
             why = "the noise key is in no file; --ledger PATH keeps one"
         if path is not None and (not path or ("://" in path and not is_database(path))):
-            raise ValueError(f"ledger must be a file of this machine, {FORM}, or {NONE}, got {path!r}")
+            raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
         if path is not None:
             Ledger(path)  # refuses an address of another form
         if not arguments.dataset or not arguments.dataset.isprintable():

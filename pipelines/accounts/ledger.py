@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,15 +16,12 @@ from typing import Any, NoReturn, Protocol
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry, LimitRecord, head_after, read_lines, to_line
-from privstream.pipelines.accounts.ledger_file import LedgerFile
-from privstream.pipelines.accounts.limit_options import period
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, period
 from privstream.pipelines.accounts.spending import Limit, check_limit
 
 ENDING = ".ledger.jsonl"
 """What the ledger beside a key is called: the name of the key's file, and this."""
 
-DEFAULT_DATASET = "default"
-"""The data set of runs that name none."""
 
 DATABASE = "postgresql://"
 """What the place of a ledger in a database begins with."""
@@ -294,3 +294,75 @@ def _micros(name: str, moment: datetime | None) -> int | None:
     if moment.tzinfo is None:
         raise ValueError(f"{name} must have a time zone, got {moment.isoformat()}")
     return round(moment.timestamp() * 1_000_000)
+
+
+@dataclass(frozen=True)
+class FileLines:
+    """The lines of an open file that nobody else has meanwhile."""
+
+    file: int
+    path: str
+
+    def read(self) -> list[bytes]:
+        """Return all lines."""
+        with open(os.dup(self.file), "rb") as stream:
+            stream.seek(0)
+            return stream.readlines()
+
+    def append(self, line: bytes) -> None:
+        """Write a line to the disk, all of it or nothing.
+
+        Raises:
+            ValueError: the disk is full, or fails.
+        """
+        length = os.fstat(self.file).st_size
+        try:
+            if os.write(self.file, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self.file)
+            if not length:
+                self._keep_name()
+        except OSError as error:
+            os.ftruncate(self.file, length)
+            rule = "ledger must be a file that can be written"
+            raise ValueError(f"{rule}, got {self.path} ({error.strerror}); nothing was recorded") from None
+
+    def _keep_name(self) -> None:
+        """Write the name of a new file to the disk."""
+        folder = os.open(os.path.dirname(os.path.realpath(self.path)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@dataclass(frozen=True)
+class LedgerFile:
+    """A file of lines, made by the first one, readable by its owner alone."""
+
+    path: str
+
+    def exists(self) -> bool:
+        """Tell whether there is such a file."""
+        return os.path.exists(self.path)
+
+    @contextmanager
+    def opened(self, *, write: bool) -> Iterator[FileLines]:
+        """Open the file while nobody else writes, or reads what is going to change.
+
+        Raises:
+            ValueError: it cannot be read, or written.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if write else os.O_RDONLY
+        try:
+            file = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            word = "written" if write else "read"
+            raise ValueError(f"ledger must be a file that can be {word}, got {self.path} ({error.strerror})") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+            yield FileLines(file, self.path)
+        except OSError as error:
+            raise ValueError(f"ledger must be a file that can be used, got {self.path} ({error.strerror})") from None
+        finally:
+            os.close(file)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
-from privstream.pipelines.postgresql import CONNECT_SECONDS, parse_url, reason
+from privstream.pipelines.postgresql import connect, parse_url, reason
 from psycopg import sql
 
 CREATE = "CREATE TABLE IF NOT EXISTS {table} (number bigint PRIMARY KEY, line text NOT NULL)"
@@ -59,7 +59,7 @@ class LedgerTable:
             ValueError: the database does not answer.
         """
         try:
-            with self._connect() as connection:
+            with connect(self.where) as connection:
                 return self._is_there(connection)
         except psycopg.Error as error:
             raise ValueError(f"ledger must be a database that answers: {reason(error)}") from None
@@ -74,7 +74,7 @@ class LedgerTable:
             ValueError: the database does not answer, or refuses.
         """
         try:
-            with self._connect() as connection:
+            with connect(self.where) as connection:
                 if write:
                     self._prepare(connection)
                 elif not self._is_there(connection):
@@ -95,7 +95,3 @@ class LedgerTable:
         """Tell whether there is such a table."""
         name = self.table.as_string(connection)
         return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone() == (True,)
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        """Open a connection whose transaction is committed if the block ends well."""
-        return psycopg.connect(**self.where, connect_timeout=CONNECT_SECONDS, application_name="privstream")

@@ -1,10 +1,12 @@
-"""Limits and their periods as text."""
+"""Limits and their periods as text, and the data set of a run that names none."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import re
+
+DEFAULT_DATASET = "default"
 
 RULE = "must be year, month, or whole days such as 30d"
 DAYS = re.compile(r"([1-9]\d{0,4})d")

@@ -55,11 +55,13 @@ class Transcript(NamedTuple):
         read: of a transform and all rows of a trial, the numbers that are published with noise.
         counted: how many of them one person moves by 1, or by the largest value.
         size: events and rows of a trial, about, beside those of the suspect.
+        sent: how many events the suspect sends, more than may count.
     """
 
     read: Callable[[Any, Sequence[Any]], Sequence[float]]
     counted: int
     size: int
+    sent: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,17 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import noise_curve
+from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
-from privstream.pipelines.audit.fits import crowd_size, fit, law_of
+from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of
 from privstream.pipelines.audit.trials import Trials
-from privstream.pipelines.audit.whole_run import FEWEST, trials_of, whole_runs
+from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.plot.picture_spec import check_picture, write_picture
@@ -35,6 +38,20 @@ WRONG = 1e-4
 CONSISTENT, REFUTED, NO_POWER = "consistent", "refuted", "no power"
 
 
+class Crowds(NamedTuple):
+    """What is published about a crowd and without it.
+
+    Attributes:
+        people: in the crowd.
+        real: transcripts of the transform, with the crowd and without it, (trials, numbers) each.
+        control: those of the control.
+    """
+
+    people: int
+    real: tuple[Floats, Floats]
+    control: tuple[Floats, Floats]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """What an attack has found.
@@ -45,6 +62,7 @@ class Finding:
         guarantee: what is claimed of the transform.
         real: what the attack proves about it.
         control: what the same attack proves about the control, against the same claim.
+        crowds: the transcripts, where the attack is on all that is published by one question.
     """
 
     attack: Attack
@@ -52,6 +70,7 @@ class Finding:
     guarantee: PrivacyGuarantee
     real: Evidence
     control: Evidence
+    crowds: Crowds | None = None
 
     @property
     def verdict(self) -> str:
@@ -81,6 +100,22 @@ class Finding:
         }
 
 
+def compare(attack: Attack, method: str, claim: PrivacyGuarantee, crowds: Sequence[Crowds], wrong: float) -> Finding:
+    """Return what crowds of the same size, of one question or of several together, say of what is claimed of these."""
+    curve = curve_of(claim)
+    real, control = (
+        of_crowd(fit_together(worlds, crowds[0].people, curve, claim.delta, wrong), claim)
+        for worlds in ([each.real for each in crowds], [each.control for each in crowds])
+    )
+    alone = crowds[0] if len(crowds) == 1 else None
+    return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control, crowds=alone)
+
+
+def curve_of(claim: PrivacyGuarantee) -> PrivacyCurve:
+    """Return the curve of what is claimed, of one law of noise."""
+    return claim.known_curve if law_of(claim.known_curve) else noise_curve(claim.epsilon, claim.delta)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trying:
     """How attacks are run.
@@ -91,6 +126,7 @@ class Trying:
         key_file: file with the noise key, or None for a new key each time.
         wrong: probability with which some bound of one attack may be wrong.
         claim: what is claimed; None for what the transform promises.
+        people: in a crowd, at least.
     """
 
     spec: QuestionSpec
@@ -98,6 +134,7 @@ class Trying:
     key_file: str | None
     wrong: float
     claim: PrivacyGuarantee | None = None
+    people: int = 1
 
     def find(self, attack: Attack) -> Finding:
         """Run an attack on the transform and on its control.
@@ -108,25 +145,48 @@ class Trying:
         """
         made = self._trials(attack, attack.options, 2, "claimed")
         claim = made.guarantee if self.claim is None else self.claim
-        real = self._evidence(attack, attack.options, "claimed", claim)
-        control = self._evidence(attack, {**attack.options, **attack.control}, "control", claim)
         method = getattr(made.transform, METHOD, "")
+        if attack.transcript is not None:
+            return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
+        real, control = (
+            measure(*self._trials(attack, options, self.trials, name).run(), claim, self.wrong)
+            for options, name in _both(attack)
+        )
         return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
 
-    def _evidence(self, attack: Attack, options: Mapping[str, Any], name: str, claim: PrivacyGuarantee) -> Evidence:
-        """Return what an attack proves; one on all that is published proves it by a crowd and a model of the noise."""
-        if attack.transcript is None:
-            return measure(*self._trials(attack, options, self.trials, name).run(), claim, self.wrong)
-        curve = claim.known_curve if law_of(claim.known_curve) else noise_curve(claim.epsilon, claim.delta)
-        people = crowd_size(curve, attack.transcript.counted)
-        number = trials_of(attack.transcript, self.trials, people)
-        crowd = self._trials(attack, options, number, f"{name}, a crowd", people)
-        found = fit(*crowd.run(), people, curve, claim.delta, self.wrong)
-        return of_crowd(found, claim)
+    def crowds(self, attack: Attack, claim: PrivacyGuarantee) -> Crowds:
+        """Run an attack on all that is published, and return the transcripts.
 
-    def _trials(self, attack: Attack, options: Mapping[str, Any], number: int, name: str, people: int = 1) -> Trials:
-        noise = noise_source(self.key_file, None, f"audit {self.spec.word} {attack.name} {name}")
-        return Trials(self.spec, attack, options, number, noise, people)
+        Raises:
+            ValueError: the noise key cannot be used.
+            RunError: a run failed.
+        """
+        assert attack.transcript is not None
+        people = max(self.people, crowd_size(curve_of(claim), attack.transcript.counted))
+        number = trials_of(attack.transcript, self.trials, people)
+        at_once = trials_at_once(attack.transcript, people)
+        worlds = []
+        for options, name in _both(attack):
+            noise = self.noise(attack, f"{name}, a crowd")
+            runs = [
+                Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first).run()
+                for first in range(0, number, at_once)
+            ]
+            one, other = (np.concatenate(world) for world in zip(*runs, strict=True))
+            worlds.append((one, other))
+        return Crowds(people, *worlds)
+
+    def noise(self, attack: Attack, name: str) -> NoiseSource:
+        """Return the noise of the trials of an attack that have such a name."""
+        return noise_source(self.key_file, None, f"audit {self.spec.word} {attack.name} {name}")
+
+    def _trials(self, attack: Attack, options: Mapping[str, Any], number: int, name: str) -> Trials:
+        return Trials(self.spec, attack, options, number, self.noise(attack, name))
+
+
+def _both(attack: Attack) -> tuple[tuple[Mapping[str, Any], str], tuple[Mapping[str, Any], str]]:
+    """Return arguments and name of the transform that an attack is on, and of its control."""
+    return (attack.options, "claimed"), ({**attack.options, **attack.control}, "control")
 
 
 def overall(findings: Sequence[Finding]) -> str:
@@ -213,12 +273,23 @@ class Audit(ABC):
         """What else there is to say below the table."""
         return ()
 
+    @property
+    def _more(self) -> int:
+        """How many findings there are beside one for each attack."""
+        return 0
+
+    def _together(self, findings: Sequence[Finding], wrong: float) -> Sequence[Finding]:
+        """Return what attacks have found together, some bound of which may be wrong with such a probability."""
+        return ()
+
     def _find(self, attacks: Sequence[Attack], arguments: argparse.Namespace) -> list[Finding]:
         """Run all attacks."""
-        began, findings = time.monotonic(), []
+        began, findings = time.monotonic(), list[Finding]()
+        wrong = WRONG / (len(attacks) + self._more)
         for number, attack in enumerate(attacks, start=1):
             say(f"attack {number} of {len(attacks)}: {attack.name}")
-            findings.append(self._trying(attack, arguments, WRONG / len(attacks)).find(attack))
+            findings.append(self._trying(attack, arguments, wrong).find(attack))
+        findings += self._together(findings, wrong)
         say(f"audited in {time.monotonic() - began:.0f} s")
         return findings
 

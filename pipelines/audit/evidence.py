@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.fits import CHOOSING, INTERVAL, Fit
 from scipy import stats
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 Outcomes = NDArray[Any]
 Score = Callable[[Floats, Floats], Floats]

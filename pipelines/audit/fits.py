@@ -9,11 +9,13 @@ Laplace noise in each number. If noise is what the model says, the bounds hold w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.privacy.accounting import (
     GaussianCurve,
     PointCurve,
@@ -24,7 +26,6 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from scipy import stats
 
-Floats = NDArray[np.float64]
 Law = Literal["Gaussian", "Laplace"]
 
 CHOOSING = 4
@@ -39,6 +40,7 @@ LESS_NOISE = 0.85
 _SEEN = 5.0  # deviations of the noise by which a crowd moves the transcript
 _TRIALS_PER_NUMBER = 20  # so many are enough to know how the noise of numbers goes together
 _TOUCHED = 0.3  # of the largest shift of a number: what moves less is left out
+_RIDGE = 1e-6  # of the variance: noise of two questions that goes together more than so much is the same
 
 
 def law_of(curve: PrivacyCurve) -> Law | None:
@@ -90,14 +92,61 @@ def fit(one: Floats, other: Floats, people: int, curve: PrivacyCurve, delta: flo
         delta: that is claimed.
         wrong: probability with which `least` may be too large.
     """
+    return fit_together([(one, other)], people, curve, delta, wrong)
+
+
+def fit_together(
+    worlds: Sequence[tuple[Floats, Floats]], people: int, curve: PrivacyCurve, delta: float, wrong: float
+) -> Fit:
+    """Return what the transcripts of several questions about one crowd say of all of them together.
+
+    By the model a person who is in one of the questions moves it as far as one who is in all of them. Where the noise
+    of questions goes together, that may show more, so that both are looked for.
+
+    Args:
+        worlds: of each question the transcripts with the crowd and without it, (trials, numbers), trial by trial.
+        people: in the crowd; all of them send the same.
+        curve: what is claimed of all questions together, of Gaussian or Laplace noise.
+        delta: that is claimed.
+        wrong: probability with which `least` may be too large.
+    """
     law = law_of(curve)
     assert law is not None
-    parts = [np.split(each, [len(each) // CHOOSING]) for each in (one, other)]
-    (first, one), (second, other) = parts
-    measure = _gaussian if law == "Gaussian" else _laplace
-    weights = (_directions if law == "Gaussian" else _touched)(first, second)
-    measured, least = (_epsilon(curve, delta, measure(one, other, weights, w) / people) for w in (INTERVAL / 2, wrong))
+    split = [[np.split(each, [len(each) // CHOOSING]) for each in world] for world in worlds]
+    choosing = [(first, second) for (first, _), (second, _) in split]
+    measuring = [(one, other) for (_, one), (_, other) in split]
+    if law == "Gaussian":
+        directions = [_directions(*world) for world in choosing]
+        weights, sent = _sent(*_scores(choosing, directions))
+        bound = partial(_gaussian, *_scores(measuring, directions), weights, sent)
+    else:
+        touched = np.concatenate([_touched(*world) for world in choosing])
+        one, other = (np.hstack(of_questions) for of_questions in zip(*measuring, strict=True))
+        bound = partial(_laplace, one, other, touched)
+    measured, least = (_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong))
     return Fit(law, measured, least)
+
+
+def _scores(worlds: Sequence[tuple[Floats, Floats]], directions: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Return the score of each question in each trial, with the crowd and without it, (trials, questions)."""
+    one, other = (
+        np.column_stack([each @ direction for each, direction in zip(of_questions, directions, strict=True)])
+        for of_questions in zip(*worlds, strict=True)
+    )
+    return one, other
+
+
+def _sent(one: Floats, other: Floats) -> tuple[Floats, Floats]:
+    """Return the weights of questions with which most is seen, and 1 for those that the person is in, else 0."""
+    off = np.concatenate([each - each.mean(axis=0) for each in (one, other)])
+    scale = np.sqrt(np.maximum(np.mean(off**2, axis=0), np.finfo(float).tiny))
+    moved = (one.mean(axis=0) - other.mean(axis=0)) / scale
+    number = len(scale)
+    alike = (off / scale).T @ (off / scale) / len(off) + _RIDGE * np.eye(number)
+    tried = [np.ones(number), *np.eye(number)]
+    weights = [np.linalg.solve(alike, sent * moved) for sent in tried]
+    best = int(np.argmax([(sent * moved) @ each for sent, each in zip(tried, weights, strict=True)]))
+    return np.asarray(weights[best] / scale), tried[best]
 
 
 def _epsilon(curve: PrivacyCurve, delta: float, found: float) -> float:
@@ -125,15 +174,21 @@ def _directions(one: Floats, other: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(alike, difference / scale, rcond=1e-9)[0] / scale)
 
 
-def _gaussian(one: Floats, other: Floats, weights: Floats, wrong: float) -> float:
-    """Return a lower bound of the shift between two normal laws, in deviations: of the mean and of the deviation."""
-    scores = one @ weights, other @ weights
+def _gaussian(one: Floats, other: Floats, weights: Floats, sent: Floats, wrong: float) -> float:
+    """Return a lower bound of the shift between two normal laws, in deviations: of the mean and of the deviation.
+
+    The mean moves by what the questions that a person is in move.
+    """
     free = len(one) + len(other) - 2
-    square = sum(float(np.sum((each - each.mean()) ** 2)) for each in scores)
-    deviation = math.sqrt(square / free)
+    squares, means = [], []
+    for each in (weights, weights * sent):
+        scores = one @ each, other @ each
+        squares.append(sum(float(np.sum((world - world.mean()) ** 2)) for world in scores))
+        means.append(float(scores[0].mean() - scores[1].mean()))
+    deviation = math.sqrt(squares[1] / free)
     reach = float(stats.t.isf(wrong / 2, free)) * deviation * math.sqrt(1 / len(one) + 1 / len(other))
-    apart = float(scores[0].mean() - scores[1].mean()) - reach
-    return apart / math.sqrt(square / float(stats.chi2.ppf(wrong / 2, free)))
+    square = max(squares[0], np.finfo(float).tiny)
+    return (means[1] - reach) / math.sqrt(square / float(stats.chi2.ppf(wrong / 2, free)))
 
 
 def _touched(one: Floats, other: Floats) -> Floats:

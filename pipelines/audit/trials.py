@@ -37,6 +37,12 @@ DIGITS = 7
 SHARDS, DOMAIN, WINDOW = "shards", "domain", "window"
 
 
+def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a file: elements that stand in a pipeline itself would be compressed with it."""
+    with pa.OSFile(path) as stream:
+        yield from pa.ipc.open_stream(stream)
+
+
 class Trials:
     """The trials of one attack on one transform: every second one gets D, the others D'.
 
@@ -47,6 +53,7 @@ class Trials:
         number: of trials, even.
         noise: of the whole run; trials derive theirs from it.
         people: that D has more than D': one, or a crowd of people who send the same.
+        first: number of the first trial, even: trials of several runs differ in it.
 
     Attributes:
         transform: what is attacked.
@@ -61,9 +68,10 @@ class Trials:
         number: int,
         noise: NoiseSource,
         people: int = 1,
+        first: int = 0,
     ) -> None:
         self.spec, self.attack, self.people = spec, attack, people
-        self.names = tuple(f"{i:0{DIGITS}}" for i in range(number))
+        self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
         known = spec.signature.arguments
         self.streams = STREAMS in known
         given: dict[str, Any] = dict(options)
@@ -176,11 +184,18 @@ class Trials:
         """Run the pipeline; return its rows by trial."""
         row_type, asked = self.spec.row_type_of(self.transform), self._queries()
         with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
-            path = os.path.join(folder, "rows.avro")
+            path, sent = os.path.join(folder, "rows.avro"), os.path.join(folder, "events.arrow")
+            with pa.OSFile(sent, "wb") as stream, pa.ipc.new_stream(stream, batches[0].schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
 
             def build(pipeline: beam.Pipeline) -> None:
                 """Build it."""
-                events = pipeline | "Events" >> beam.Create(batches).with_output_types(pa.RecordBatch)
+                events = (
+                    pipeline
+                    | "File" >> beam.Create([sent])
+                    | "Events" >> beam.FlatMap(_read_batches).with_output_types(pa.RecordBatch)
+                )
                 given = {"events": events, "queries": pipeline | "Queries" >> beam.Create(asked)} if asked else events
                 rows = given | type(self.transform).__name__ >> self.transform
                 rows | "Write" >> WriteRows(path, row_type, order=self.spec.order)

@@ -39,8 +39,11 @@ SMALL = 1e-6
 """Delta of the runs that an audit of a question attacks."""
 
 FAR = 2**40
-MOST_NUMBERS, ENOUGH = 600_000, 1200
+MOST_NUMBERS, ENOUGH = 600_000, 1600
 """Events and rows of all trials of an attack together; where there were more, there are fewer trials, but so many."""
+
+MOST_AT_ONCE = 800_000
+"""Events and rows of one run: they are in memory at once. Where there were more, trials take several runs."""
 
 FEWEST = 400
 """Fewer trials catch no control."""
@@ -111,15 +114,13 @@ class Spending:
 def planned(windows: int, most: int, items: Sequence[str], per_window: int) -> Plan:
     """Return the items that a person sends who may count so many times in all, in the first windows.
 
-    The person sends more in the windows after these, as if there were no limit.
+    The person sends half as much again in the windows after these, as if there were no limit.
     """
-    sent: Plan = []
-    left = most
-    for _ in range(windows):
-        number = min(per_window, left) if left > 0 else per_window
-        sent.append(list(items[:number]))
-        left -= number if left > 0 else 0
-    return sent
+    used = -(-most // per_window)
+    sent = [list(items[:per_window]) for _ in range(min(windows, used + -(-used // 2)))]
+    if used <= windows:
+        sent[used - 1] = list(items[: most - (used - 1) * per_window])
+    return sent + [[] for _ in range(windows - len(sent))]
 
 
 def _of_counts(transform: Any) -> Spending:
@@ -252,7 +253,7 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
         others=_others(spent),
         suspect=_suspect(spent),
         windows=windows,
-        transcript=Transcript(_reader(spent), spent.counted * len(spent.fields), spent.size),
+        transcript=Transcript(_reader(spent), spent.counted * len(spent.fields), spent.size, sum(map(len, spent.plan))),
     )
 
 
@@ -299,3 +300,8 @@ def trials_of(transcript: Transcript, wanted: int, people: int) -> int:
     """Return how many trials an attack has, even: as many as are wanted, unless these were too many events and rows."""
     most = MOST_NUMBERS // (transcript.size + people * transcript.counted)
     return min(wanted, max(ENOUGH, most // 2 * 2))
+
+
+def trials_at_once(transcript: Transcript, people: int) -> int:
+    """Return how many trials of an attack one run may have, even: half of them have the crowd."""
+    return 2 * max(1, MOST_AT_ONCE // (2 * transcript.size + people * transcript.sent))

@@ -14,10 +14,10 @@ from privstream.mechanisms.privacy.accounting import (
     PrivacyCurve,
     PureDp,
     SlackCurve,
+    joint_curve,
     largest_shift,
 )
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.joint import joint_curve
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 OF_DELTA = 0.9
@@ -162,15 +162,22 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
         cost, curve = plain, PointCurve(at_epsilon=plain, at_delta=delta) if delta else curve
     if not math.isfinite(cost):
         raise ValueError(MIXED)
+    lasts = {one.horizon for one in turned}
+    shared = next(iter(lasts)) if len(lasts) == 1 else None  # else each question says for how many windows it holds
+    limits = [
+        f"{one.name}: {limit}"
+        for one, promise in zip(paid, promised, strict=True)
+        for limit in (*promise.limits, *(promise.lasting("window") if shared is None else ()))
+    ]
     whole = replace(
         turned[0],
         epsilon=cost,
         delta=delta,
-        limits=tuple(dict.fromkeys(f"{one.name}: {limit}" for one in paid for limit in one.transform.guarantee.limits)),
+        limits=tuple(dict.fromkeys(limits)),
         public=tuple(dict.fromkeys(public for one in turned for public in one.public)),
         caveats=tuple(dict.fromkeys(caveat for one in turned for caveat in one.caveats)),
         proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in turned if one.proof)])),
-        horizon=min((one.horizon for one in turned if one.horizon is not None), default=None),
+        horizon=shared,
         curve=curve,
     )
     return Calibrated(tuple(paid), whole)

@@ -14,7 +14,8 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import NONE
-from privstream.pipelines.accounts.ledger import DEFAULT_DATASET, ENDING, Ledger, Receipt
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, Receipt
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import check_account, in_python

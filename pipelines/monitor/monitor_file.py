@@ -307,14 +307,24 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     try:
         read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
-        message = (
-            in_python(str(error)).partition(": ")[2] if str(error).startswith("argument ") else in_python(str(error))
-        )
-        place = next((key for key in given if key in message.split()[:1]), None)
-        raise document.error(keys if place is None else (*keys, place), message) from None
+        raise _wrong_option(document, name, given, in_python(str(error))) from None
     if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
         read.end = _end(document, read)
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
+
+
+def _wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:
+    """Return an error about an option of a question, at its key there or, if it has none, at that of the file."""
+    keys = ("questions", name)
+    option, _, rest = message.removeprefix("argument ").partition(": ")
+    if not message.startswith("argument "):
+        option, rest = message.partition(" ")[0], message
+    key = next((other for other, known in OTHER_NAMES.items() if known == option and other in given), option)
+    if key in given:
+        return document.error((*keys, key), rest)
+    if key in SHARED and key in document.content:
+        return document.error((key,), f"{rest} (for {name})")
+    return document.error(keys, f"{option}: {rest}" if rest != message else message)
 
 
 def _named_in_alerts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import BOUNDS
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import (
     RunIdentity,
     data_of,
@@ -50,7 +52,7 @@ from privstream.pipelines.questions.input_output import (
     reader,
     send,
 )
-from privstream.pipelines.questions.options import DEFAULT_DATASET, WORKERS, add_key, add_option
+from privstream.pipelines.questions.options import WORKERS, add_key, add_option
 from privstream.pipelines.questions.run import (
     DRY,
     Asked,
@@ -95,6 +97,10 @@ WITHOUT_ACCOUNT = (
 )
 GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit")
 """Options that hold for a run as a whole."""
+
+OPTION = re.compile(r"--([a-z][a-z_]*)")
+OF_COMMAND = (*GIVEN, "overwrite", "dead_letter", "dry_run", "workers")
+"""Options of this command; what is said of a question names others, which are keys of the file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -295,11 +301,12 @@ class MonitorRun:
         lines, warnings, nothing = [], [], []
         for each in self.run.questions:
             said = each.told(counted, unbounded=self.run.unbounded)
-            lines += [f"{each.name}: {line}" for line in (*said.counted, *said.accurate)]
+            words = partial(_in_words_of_file, question=each.spec.word, path=self.monitor.path)
+            lines += [f"{each.name}: {words(line)}" for line in (*said.counted, *said.accurate)]
             for warning in said.warnings:
                 kind = next((kind for kind in (NOTE, WARNING) if warning.startswith(kind)), "")
-                warnings.append(f"{kind}{each.name}: {warning.removeprefix(kind)}")
-            nothing += [] if said.nothing is None else [f"{each.name}: {said.nothing}"]
+                warnings.append(f"{kind}{each.name}: {words(warning.removeprefix(kind))}")
+            nothing += [] if said.nothing is None else [f"{each.name}: {words(said.nothing)}"]
         dry = self.run.arguments.dry_run
         lines += [DRY] if dry else []
         lines.append(self.promised["guarantee"]["paragraph"])
@@ -310,6 +317,12 @@ class MonitorRun:
         say("\n".join([*lines, *warnings]))
         if nothing:
             raise NothingUsableError("; ".join(nothing))
+
+
+def _in_words_of_file(text: str, question: str, path: str) -> str:
+    """Return what is said of a question of a monitor with keys of its file in place of options of its command."""
+    keys = OPTION.sub(lambda found: found[0] if found[1] in OF_COMMAND else found[1].removesuffix("_field"), text)
+    return keys.replace(f"privstream plan {question}", f"privstream plan {path}")
 
 
 def view_path(output: Output, name: str, *, unbounded: bool) -> str:

@@ -55,6 +55,7 @@ def _view(document: Document, name: str, asked: Iterable[str]) -> View:
     given = document.mapping(keys)
     kind = next((key for key in KINDS if key in given), None)
     if kind is None:
+        document.check_keys(keys, dict.fromkeys(key for known in KINDS.values() for key in known))
         raise document.error(keys, f"must have one of {', '.join(KINDS)}")
     other = next((key for key in KINDS if key in given and key not in KINDS[kind]), None)
     if other is not None:

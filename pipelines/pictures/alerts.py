@@ -26,6 +26,7 @@ from privstream.pipelines.plot.chart import (
     chart,
     freeze_layout,
     key_above,
+    middle_day,
     note,
     place,
     plural,
@@ -36,7 +37,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
-from privstream.pipelines.simulate.alerts import RuleCount
+from privstream.pipelines.simulate.worlds import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
 
@@ -106,7 +107,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         of_rule[row.rule].append(row)
     true: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for count in sorted(picture.truth, key=lambda count: count.window_start):
-        true[count.rule].append((_day(count), count.people))
+        true[count.rule].append((middle_day(count), count.people))
     windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
     windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
     windows += [(picture.span[0], picture.span[1])] if picture.span else []
@@ -132,7 +133,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
         key_above(axes, marks, names)
         freeze_layout(figure)
-        points = [(_day(row), row.estimate) for row in picture.rows if row.estimate is not None]
+        points = [(middle_day(row), row.estimate) for row in picture.rows if row.estimate is not None]
         place(axes, labels[:MOST_DAYS], points if len(points) <= MOST_POINTS else ())
 
 
@@ -148,7 +149,7 @@ def _beginnings(rows: Sequence[Alert], colour: str, when: Callable[[float], str]
         if row.status != ENDED and row.since.micros not in begun:
             begun.add(row.since.micros)
             height = row.threshold if row.estimate is None else row.estimate
-            yield Label(when(row.since.micros), [(_day(row), height)], colour)
+            yield Label(when(row.since.micros), [(middle_day(row), height)], colour)
 
 
 def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> None:
@@ -173,7 +174,7 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None
     bars: list[tuple[float, float, float]] = []
     inside: dict[str, list[tuple[float, float]]] = {colour: [], "white": []}
     for row in rows:
-        day = _day(row)
+        day = middle_day(row)
         if row.estimate is None or row.gap is None or row.gap_lower_bound is None:
             note(axes, row.rule, [(day, row.threshold, row.window_start.micros, row.status)])
             continue
@@ -188,11 +189,6 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None
     for fill, points in inside.items():
         days, numbers = np.array(points).reshape(-1, 2).T
         axes.plot(days, numbers, marker, color=colour, markerfacecolor=fill, markersize=4.5, zorder=4)
-
-
-def _day(row: Alert | RuleCount) -> float:
-    """Return the middle of a window in days since 1970."""
-    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))
 
 
 def _stop(axes: Axes, rows: Sequence[Alert], span: tuple[int, int] | None) -> None:

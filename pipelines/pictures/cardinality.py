@@ -9,7 +9,7 @@ import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.simulate.cardinality import SetSize
+from privstream.pipelines.simulate.worlds import SetSize
 from privstream.transforms.rows import CardinalityEstimate
 
 

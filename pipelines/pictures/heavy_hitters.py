@@ -11,13 +11,12 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 from matplotlib.axes import Axes
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.pictures.counts import bands, by_model, caption, is_smoothed
+from privstream.pipelines.pictures.counts import BY_SHARES, bands, by_model, caption, is_smoothed
 from privstream.pipelines.pictures.truth import Verdict, detection_threshold, judge, key
 from privstream.pipelines.plot.bands import draw_bands
 from privstream.pipelines.plot.chart import (
     ALARM,
     COLOURS,
-    DAY,
     GREY,
     INK,
     MARKERS,
@@ -26,6 +25,7 @@ from privstream.pipelines.plot.chart import (
     Sheet,
     chart,
     freeze_layout,
+    middle_day,
     note,
     place,
     short,
@@ -35,6 +35,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
 from privstream.transforms.rows import HeavyHitter
 
 MISSED_LABELS = 4
@@ -129,7 +130,9 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
         note(axes, item, [(point.day, point.count, point.micros, point.text) for point in counted[item]])
         if rank < top:
             peaks = sorted(counted[item], key=lambda point: -point.count)[:PEAKS]
-            points = [(point.day, point.count + point.bar) for point in peaks] or [(_day(published[item][0]), 0.0)]
+            points = [(point.day, point.count + point.bar) for point in peaks] or [
+                (middle_day(published[item][0]), 0.0)
+            ]
             labels.append(Label(short(item), points, colour))
     return labels[::-1]
 
@@ -149,7 +152,7 @@ def _line(
     Where there is no count, a dotted line stays at the height of the last one, or at 0: no slope that is not known.
     """
     for run in _runs(rows):
-        days = np.array([_day(row) for row in run])
+        days = np.array([middle_day(row) for row in run])
         counted = _counted(run, error)
         heights = np.array([np.nan if row.count is None else row.count for row in run], np.float64)
         known = np.isfinite(heights)
@@ -177,7 +180,7 @@ def _true_line(axes: Axes, rows: Iterable[ItemHolders], colour: str) -> None:
     """Draw an item's true counts, faintly."""
     for run in _runs(rows):
         axes.plot(
-            [_day(row) for row in run],
+            [middle_day(row) for row in run],
             [row.holders for row in run],
             color=colour,
             alpha=0.35,
@@ -194,7 +197,7 @@ def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[f
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in sorted(timeline.truth, key=lambda row: -row.holders):
         if key(row) in missed:
-            points[row.item].append((_day(row), row.holders))
+            points[row.item].append((middle_day(row), row.holders))
     labels += [Label(f"{short(item)} (missed)", points[item][:PEAKS], ALARM) for item in list(points)[:MISSED_LABELS]]
     marks = [mark for item in points.values() for mark in item]
     axes.scatter(
@@ -257,15 +260,10 @@ def _caption(timeline: Timeline) -> str:
 def _counted(rows: Iterable[HeavyHitter], error: int | None = None) -> list[Counted]:
     """Return what is drawn of the rows that have a count, with bars of some length."""
     return [
-        Counted(_day(row), row.count, BAR * row.count_stddev if error is None else error, row.window_start.micros)
+        Counted(middle_day(row), row.count, BAR * row.count_stddev if error is None else error, row.window_start.micros)
         for row in rows
         if row.count is not None and row.count_stddev is not None
     ]
-
-
-def _day(row: HeavyHitter | ItemHolders) -> float:
-    """Return the middle of a window in days since 1970."""
-    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))
 
 
 def _runs(rows: Iterable[Row]) -> list[list[Row]]:
@@ -306,15 +304,17 @@ def prepare(given: Given) -> Drawing:
 
 def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Drawing:
     """Return what draws smoothed counts, as those of `counts`, and says what was missed."""
-    found = bands(given.rows, given.truth or [], each=True)
-    text = caption(given.rows, found, by_model(given.promise)) + given.when
+    full = limits_bind(given.rows)
+    found = bands(given.rows, given.truth or [], each=True, full=full)
+    text = caption(given.rows, found, BY_SHARES if full else by_model(given.promise)) + given.when
+    text += f" {told}" if (told := limits_in_words(given.rows)) else ""
     if any(np.isnan(band.estimates).any() for band in found):
         text += UNSURE
     if verdict is not None and threshold is not None:
         text = f"{text} {verdict.of_heavy(threshold)}"
     words: dict[str, Any] = {
-        "values": f"{given.counted('people')} in a window",
-        "title": given.title("Heavy hitters: items of many people"),
+        "values": f"{'people' if full else given.counted('people')} in a window{', estimated without limits' * full}",
+        "title": given.title("Heavy hitters: items of many people", full=full),
         "caption": text,
     }
     return partial(draw_bands, found, top=given.top, renewals=given.renewals, clocks=given.clocks, **words)

@@ -28,7 +28,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import held, percent, without_limits
-from privstream.pipelines.simulate.histogram import CategoryCount
+from privstream.pipelines.simulate.worlds import CategoryCount
 from privstream.transforms.histograms.questions import questions
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 

@@ -30,7 +30,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all
-from privstream.pipelines.simulate.quantiles import TrueQuantile
+from privstream.pipelines.simulate.worlds import TrueQuantile
 from privstream.transforms.rows import QuantileEstimate
 
 WIDE = 20.0

@@ -457,3 +457,8 @@ def in_both(svg: str) -> str:
 def _name(colour: str) -> str:
     """Return the name of the property that has a colour."""
     return f"--{colour[1:]}"
+
+
+def middle_day(row: Any) -> float:
+    """Return the middle of a row's window in days since 1970."""
+    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))

@@ -145,7 +145,7 @@ COUNTS = QuestionSpec(
     unplanned=("streams", "public_items", "top", "rising", "at_least", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     like="suggest.sample.predict",
-    planned=(Option("window", "Length", "length of a window in seconds; needed where --over is a duration"),),
+    planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns={
         "detection_threshold": "surely found in one window",
         "threshold": "threshold",
@@ -304,7 +304,7 @@ ALERTS = QuestionSpec(
         "gap_stddevs": "standard deviation of counts",
     },
     picture=Part("pictures.alerts.PICTURE", "how long alerts last, their bounds, and the true numbers"),
-    simulation=Part("simulate.alerts.COMMAND", "what people report to a clinic, with an outbreak and an outage"),
+    simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
     audit=Part("audit.attacks.ALERTS", "alerts that one person more makes likelier, and their numbers"),
 )
 
@@ -351,7 +351,7 @@ HISTOGRAM = QuestionSpec(
     columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
     error_unit="events",
     picture=Part("pictures.histogram.HISTOGRAM", "counts or quantiles with their error bounds, and the true counts"),
-    simulation=Part("simulate.histogram.COMMAND", "trips in a city, by means of transport"),
+    simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
     audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person, by an adaptive adversary"),
 )
 
@@ -399,7 +399,7 @@ QUANTILES = QuestionSpec(
     files=(),
     prepare="questions.readings.check_span",
     unplanned=("streams",),
-    planned=(Option("window", "Length", "length of a window in seconds; needed where --over is a duration"),),
+    planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
     columns={
         "rank_error": "error bound",
@@ -412,7 +412,7 @@ The error is one of ranks: the number of values below an edge of a bin is off by
 1 - beta for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
 """,
     picture=Part("pictures.quantiles.PICTURE", "quantiles with their intervals, and the true ones"),
-    simulation=Part("simulate.quantiles.COMMAND", "requests to a service, with their latencies and a slow hour"),
+    simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
     audit=Part("audit.attacks.QUANTILES", "a value more"),
 )
 
@@ -477,7 +477,7 @@ CARDINALITY = QuestionSpec(
     picture=Part(
         "pictures.cardinality.PICTURE", "how many people are in a set, with error bounds, and the true numbers"
     ),
-    simulation=Part("simulate.cardinality.COMMAND", "people who enter and leave a building"),
+    simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
     audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),
 )
 
@@ -515,7 +515,7 @@ this error, and mostly a much smaller one.
     picture=Part(
         "pictures.points.RANGES", "how many points lie in each range, with error bounds, and the true numbers"
     ),
-    simulation=Part("simulate.points.RANGES", "cars in a car park, and queries about parts of it"),
+    simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
     audit=Part("audit.attacks.RANGES", "one update of a point"),
 )
 
@@ -551,7 +551,7 @@ have points.
 """,
     columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
     picture=Part("pictures.points.PREDECESSOR", "the nearest points of each query, as reported and in truth"),
-    simulation=Part("simulate.points.PREDECESSOR", "trades at price levels, and queries about levels"),
+    simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
     audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
 )
 
@@ -622,7 +622,7 @@ numbers in the answer:
         "records_needed": "people needed",
     },
     picture=Part("pictures.queries.PICTURE", "answers with their error bounds, or their errors"),
-    simulation=Part("simulate.queries.COMMAND", "region and age of people, and questions about them"),
+    simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
     audit=Part("audit.attacks.QUERIES", "noise of answers, several records of a person"),
 )
 

@@ -70,7 +70,11 @@ def plan_command(spec: QuestionSpec) -> Command:
         add_option(budget, Option("error", "float", text))
         run = parser.add_argument_group("the run")
         if spec.has_windows:
-            add_option(run, Option("windows", "int", "number of windows; without it the run has no end"))
+            add_option(run, Option("windows", "int", "number of windows; without it, or --end, the run has no end"))
+            add_option(run, Option("start", "Moment", "start of the first window"))
+            add_option(run, Option("end", "Moment", "end of the last window, in place of --windows"))
+            if all(option.name != "window" for option in spec.planned):
+                add_option(run, Option("window", "Length", "length of a window, needed with --end"))
         for option in (*spec.sizes.values(), *spec.planned):
             add_option(run, option)
         apart = {*UNPLANNED, *spec.unplanned, *spec.assumed, *spec.sizes, *(option.name for option in spec.planned)}

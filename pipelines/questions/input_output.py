@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.command import RunError
-from privstream.pipelines.locations import DEFAULT_FORMAT
+from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
@@ -23,8 +23,8 @@ from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination,
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, AnyFields, FieldMapping
-from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_pattern
-from privstream.pipelines.sources.query_events import is_query, save_rows
+from privstream.pipelines.sources.folder_polls import END, split_pattern
+from privstream.pipelines.sources.frame_files import is_query, save_rows
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.terminal import say

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from privstream.pipelines.accounts.limit_options import limit
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, limit
 from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
@@ -140,7 +140,6 @@ WORKERS = Option(
 )
 
 LEDGER_ENDING = ".ledger.jsonl"
-DEFAULT_DATASET = "default"
 
 
 WHERE = Option(
@@ -258,8 +257,6 @@ def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None
             "events that anyone may see, simulated or public: says exactly what limits would leave out of them, and "
             "what would be found. It protects nobody in this file; for private events there is privstream suggest",
         ),
-        Option("start", "Moment", "start of the first window"),
-        Option("end", "Moment", "end of the last window, in place of --windows"),
         Option("spread", "bool", "spread contributions over the run, as counts --spread does"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         Option("user_field", "str", f"field with the {user}", "user"),

@@ -16,10 +16,10 @@ from privstream.pipelines.command import UsageError, with_dashes
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
-from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.readings import arguments_of, by_clocks
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE
-from privstream.transforms.timing.steps import end_of
+from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
@@ -62,6 +62,7 @@ class PlanCommand:
         try:
             if (arguments.epsilon is None) == (arguments.error is None):
                 raise ValueError("one of --epsilon and --error must be given")
+            self._count_windows(arguments)
             with clock("comparing methods"):
                 answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
         except (ValueError, TypeError) as error:
@@ -72,6 +73,19 @@ class PlanCommand:
             self._print_budgets(answer)
         else:
             self._print_errors(answer)
+
+    def _count_windows(self, arguments: argparse.Namespace) -> None:
+        """Take the number of windows from the start and the end of the run, where these are given as to a run."""
+        if not self.spec.has_windows or arguments.end is None:
+            return
+        zone = getattr(arguments, "time_zone", None)
+        for name in ("window", "start"):
+            if getattr(arguments, name, None) is None:
+                raise ValueError(f"{name} must be given with end")
+        moment = loaded("local_time.moment")  # loads Beam, which a plan of numbers of windows does not need
+        start, end = (moment(name, getattr(arguments, name), zone or "UTC") for name in ("start", "end"))
+        window = by_clocks(arguments.window, zone)
+        arguments.windows = Steps.of(window=window, start=start, end=end, windows=arguments.windows).count
 
     def transform(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Any:
         """Return the transform of a run with these options."""

@@ -14,13 +14,14 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
+from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
 from privstream.pipelines.questions.catalogue import WATCHED
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
-from privstream.pipelines.sources.folder_polls import ARRIVAL, CLOCKS, MARKS, MICROS, check_watched, split_pattern
+from privstream.pipelines.sources.folder_polls import check_watched, split_pattern
 from privstream.pipelines.sources.found_files import EventFile, as_found, check_unchanged
 from privstream.pipelines.sources.json_events import REASON, parse_line
-from privstream.pipelines.sources.polled_source import poll_parts
+from privstream.pipelines.sources.polled_source import MICROS, poll_parts
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
 from privstream.transforms import DeadLetter, LinearQuery

@@ -23,7 +23,7 @@ OUTSIDE = {
 
 RULES = {
     "type": "with {} that is neither text nor an integer",
-    "encoding": "with {} that is not valid UTF-8",
+    "encoding": "with {} that is not valid UTF-8 (see --encoding)",
     "long": "with {} that is too long",
 }
 """How a user, an item or a stream may break a rule."""

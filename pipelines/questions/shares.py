@@ -20,9 +20,8 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FilePart
-from privstream.pipelines.sources.normalise import OF_READING
+from privstream.pipelines.sources.normalise import OF_READING, TakeReading
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome
-from privstream.pipelines.sources.shared_reading import TakeReading
 from privstream.transforms import DeadLetter
 from privstream.transforms.batches import StepKey
 from privstream.transforms.events.private_transform import PrivateTransform

@@ -7,13 +7,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
-from privstream.pipelines.locations import parse_url
+from privstream.pipelines.locations import LAUNCH_SECONDS, parse_url
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import json_values
 from privstream.pipelines.terminal import json_text
 from typing_extensions import override
 
-LAUNCH_SECONDS = 10
 POLL_SECONDS = 0.5
 OURS = ("bootstrap.servers", "enable.idempotence", "acks", "partitioner", "message.timeout.ms", "transactional.id")
 

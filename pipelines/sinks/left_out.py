@@ -1,7 +1,8 @@
-"""How much limits leave out, as rows tell it privately (`counts --full_share`): in numbers, and in words."""
+"""How much limits leave out, as rows tell it privately (`--full_share`): in numbers, and in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ LEAST_WINDOWS = 4
 
 
 def share_left_out(rows: Sequence[Any]) -> float | None:
-    """Return which part of all contributions limits leave out, in [0, 1], by the noisy totals in rows of `counts`.
+    """Return which part of all contributions limits leave out, in [0, 1], by the noisy totals in rows.
 
     None if no row tells any, or if their sum is not above 0.
 
@@ -32,9 +33,8 @@ def limits_bind(rows: Sequence[Any]) -> bool:
     """
     if (share_left_out(rows) or 0.0) < MUCH or all(row.full is None for row in rows):
         return False
-    left_out = _totals(rows)[:, 1]
-    noise = np.sqrt(np.square(np.diff(left_out)).mean() / 2) if len(left_out) >= LEAST_WINDOWS else 0.0
-    return bool(left_out.sum() > 2 * noise * np.sqrt(len(left_out)))
+    totals = _totals(rows)
+    return bool(totals[:, 1].sum() > 2 * _noise_of_sums(totals)[1])
 
 
 def _totals(rows: Sequence[Any]) -> np.ndarray:
@@ -43,15 +43,37 @@ def _totals(rows: Sequence[Any]) -> np.ndarray:
     return np.array([told[start] for start in sorted(told)], np.float64).reshape(-1, 2)
 
 
+def _noise_of_sums(totals: np.ndarray) -> np.ndarray:
+    """Return the standard deviations of the sums over all windows, float64 (2,), at most: 0 for too few windows.
+
+    They come from differences of windows that follow each other, in which there are true changes, too.
+    """
+    if len(totals) < LEAST_WINDOWS:
+        return np.zeros(2)
+    return np.asarray(np.sqrt(np.square(np.diff(totals, axis=0)).mean(axis=0) / 2 * len(totals)))
+
+
 def limits_in_words(rows: Sequence[Any]) -> str:
     """Say how much limits leave out, and how many people have used up theirs; empty where no row tells it."""
-    if (share := share_left_out(rows)) is None:
+    totals = _totals(rows)
+    if not len(totals):
         return ""
-    last = max((row for row in rows if row.used_up is not None), key=lambda row: row.window_start)
-    return (
-        f"With noise: limits leave out about {100 * share:.0f}% of all contributions, and by the last window about "
-        f"{last.used_up:,} people (between {last.used_up_lower:,} and {last.used_up_upper:,}) have used up theirs."
-    )
+    counted = [row for row in rows if getattr(row, "used_up", None) is not None]
+    used = ""
+    if counted:
+        last = max(counted, key=lambda row: row.window_start)
+        between = f"between {last.used_up_lower:,} and {last.used_up_upper:,}"
+        used = f"by the last window about {last.used_up:,} people ({between}) have used up theirs"
+    (kept, left_out), (of_kept, of_left_out) = totals.sum(axis=0).tolist(), _noise_of_sums(totals).tolist()
+    came, share = kept + left_out, share_left_out(rows)
+    if share is None or came <= 2 * math.hypot(of_kept, of_left_out):
+        told = "Noise is too large to tell how much limits leave out."
+        return f"{told} With noise: {used}." if used else told
+    off = 2 * math.hypot((1 - share) * of_left_out, share * of_kept) / came
+    least, most = max(0.0, share - off), min(1.0, share + off)
+    between = f" (between {100 * least:.0f}% and {100 * most:.0f}%)" if off else ""
+    told = f"With noise: limits leave out about {100 * share:.0f}%{between} of all contributions"
+    return f"{told}, and {used}." if used else f"{told}."
 
 
 FULL_IN_WORDS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.postgresql import CONNECT_SECONDS, parse_url, reason
+from privstream.pipelines.postgresql import connect, parse_url, reason
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import column_types, column_values, optional_fields
 from psycopg import sql
@@ -66,7 +66,7 @@ class PostgresTable(Destination):
     def check(self, *, first: bool) -> None:
         # A table that is missing is created.
         try:
-            with self._connect() as connection:
+            with connect(self.where) as connection:
                 self._check_columns(connection)
                 self._check_insert(connection)
                 there = self._has_rows(connection)
@@ -87,7 +87,7 @@ class PostgresTable(Destination):
         pauses, deadline = _pauses(), time.monotonic() + self.patience
         while True:
             try:
-                with self._connect() as connection, connection.cursor() as cursor:
+                with connect(self.where) as connection, connection.cursor() as cursor:
                     if self.replace:
                         cursor.execute(self._sql("DELETE FROM {table} WHERE {run} = %s"), [self.run_id])
                     cursor.executemany(self._insert("VALUES ({values})"), values)
@@ -110,10 +110,6 @@ class PostgresTable(Destination):
         rules = {ROW_KEY: " PRIMARY KEY"} | dict.fromkeys(optional_fields(self.row_type), "")
         lines = [f"{_quoted(name)} {kind}{rules.get(name, ' NOT NULL')}" for name, kind in self.columns.items()]
         return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        """Open a connection whose transaction is committed if the block ends well."""
-        return psycopg.connect(**self.where, connect_timeout=CONNECT_SECONDS, application_name="privstream")
 
     def _check_columns(self, connection: psycopg.Connection[Any]) -> None:
         """Compare the columns, after the table has been created if it is missing."""

@@ -22,18 +22,13 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms import snapshots
 from privstream.pipelines.sources.event_files import InputFileError
-
-ARRIVAL = "arrival"
-MARKS = "marks"
-CLOCKS = (ARRIVAL, MARKS)
-"""What the watermark may follow."""
+from privstream.pipelines.sources.polled_source import MICROS
 
 END = "_END"
 UNTIL = re.compile(r"_UNTIL_(\d{8}T\d{6}Z)")
 KEPT_SECONDS = 3600
 """A file that is gone is remembered so long, in case a listing was incomplete."""
 
-MICROS = 1_000_000
 VERSION = 1
 KIND = "folder looks"
 

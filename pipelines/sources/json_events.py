@@ -24,8 +24,7 @@ from privstream.pipelines.sources.event_files import (
     open_file,
 )
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.sources.normalise import count_refusal
-from privstream.pipelines.sources.shared_reading import normaliser_of
+from privstream.pipelines.sources.normalise import count_refusal, normaliser_of
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 

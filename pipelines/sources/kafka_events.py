@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
-from privstream.pipelines.locations import SCHEME, parse_url
+from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.found_files import EventFile
@@ -37,7 +37,6 @@ QUESTION_BYTES = 1 << 26
 """A question ends when so many bytes of records have come."""
 
 WAIT_SECONDS = 0.2
-LAUNCH_SECONDS = 10
 MARGIN = 1_000_000
 """Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
 

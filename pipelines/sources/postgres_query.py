@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from privstream.pipelines.postgresql import CONNECT_SECONDS, database_of, reason
+from privstream.pipelines.postgresql import connect, database_of, reason
 from privstream.pipelines.sources.event_files import InputFileError
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
@@ -60,7 +60,7 @@ def read_query(url: str, query: str, rows: int) -> Generator[pa.RecordBatch]:
     """
     where = database_of(url, "--input")
     try:
-        opened = psycopg.connect(**where, connect_timeout=CONNECT_SECONDS, application_name="privstream")
+        opened = connect(where)
     except psycopg.Error as error:
         raise InputFileError(f"--input must be a database that answers: {_why(error, ABOUT_THE_QUERY)}") from None
     told: tuple[str, ...] = ABOUT_THE_QUERY

@@ -32,8 +32,7 @@ from privstream.pipelines.sources.found_files import (
     match_files,
     timed_parts,
 )
-from privstream.pipelines.sources.normalise import count_refusal, pieces
-from privstream.pipelines.sources.shared_reading import normaliser_of
+from privstream.pipelines.sources.normalise import count_refusal, normaliser_of, pieces
 from privstream.pipelines.sources.text_lines import CompressionError
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 

@@ -14,18 +14,10 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms import checks
+from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
-from privstream.pipelines.sources.folder_polls import (
-    ARRIVAL,
-    CLOCKS,
-    MARKS,
-    FolderPolls,
-    check_watched,
-    clock,
-    list_folder,
-    marked,
-)
+from privstream.pipelines.sources.folder_polls import FolderPolls, check_watched, clock, list_folder, marked
 from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart, dead_letter

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from privstream.mechanisms.limits.suggested_limits import ENOUGH_ERROR, ENOUGH_FOUND, LARGEST_EPSILON
-from privstream.pipelines.accounts.ledger import DEFAULT_DATASET
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.local_time import moment
 from privstream.pipelines.plot.promise import Promise

@@ -24,7 +24,7 @@ from privstream.pipelines.questions.input_output import reader
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.runners import launch
 from privstream.pipelines.terminal import say
-from privstream.transforms.limits.sampling import SampleContributions
+from privstream.transforms.limits.measuring import SampleContributions
 from privstream.transforms.timing.steps import Steps
 from rich.table import Table
 

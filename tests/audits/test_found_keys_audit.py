@@ -18,8 +18,8 @@ from privstream.mechanisms.keyed_counts.calibration import KeyLaw
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.smoothing import Rises, Smoothed
 from privstream.pipelines.audit.evidence import at_least
+from small_runs import NotSmoothed, Unbound
 
 WINDOWS = 3  # and so blocks of 1 and 2 of them
 EPSILONS = (0.8, 2.0)
@@ -68,46 +68,12 @@ def drawn_vectors(law):
 class ExactTails(ToeplitzNoise):
     """Sums of the small law, of which tails are known."""
 
-    def exceeded(self, step, tail):
+    def tail_bound(self, step, tail):
         masses, summed = self.law.masses, np.ones(1)
         for _ in range(step if self.span is None else min(step, self.span)):
             summed = np.convolve(summed, masses)
         above = 1 - np.cumsum(summed)
         return int(np.argmax(above <= tail)) - len(summed) // 2
-
-
-class Unbound:
-    """A source that leaves labels as they are."""
-
-    def derive(self, *path):
-        return self
-
-    def bind(self, labels, values):
-        return labels
-
-    def words(self, labels, lanes=1):
-        raise AssertionError
-
-    hash_bytes = words
-
-
-class NotSmoothed:
-    """Smoothing, which is a function of what is published, is left out: it takes most of the time."""
-
-    def start(self):
-        return 0
-
-    def advance(self, keys, values):
-        return keys
-
-    def join(self, keys, history):
-        return keys + history.shape[1]
-
-    def read(self, keys):
-        return Smoothed(*np.zeros((3, keys)))
-
-    def smooth_rises(self, history, rising):
-        return Smoothed(*np.zeros((3, *history.shape))), Rises(*np.zeros((2, *history.shape)))
 
 
 LAW = SmallLaw()
@@ -131,7 +97,7 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
         if scale is not None:
             patch.setattr(discovery, "_scale", functools.partial(scale, discovery._scale))
         noise = ExactTails(BandedFactor(1, 1), LAW, 0, 1)
-        law = KeyLaw((noise,), PureDp(1.0), DELTA / (bounds.persons * bounds.contributions), bounds)
+        law = KeyLaw((noise,), PureDp(1.0), DELTA / (bounds.people * bounds.contributions), bounds)
         vars(mechanism)["law"] = discovery._with_scales(law, discovery.scales_of(WINDOWS))
     vars(mechanism)["_level"] = NotSmoothed()
     return mechanism
@@ -224,7 +190,7 @@ def worst_of(transcripts_of, pairs):
 
 def promised(mechanism, epsilon):
     """Return delta_1 + delta_2."""
-    return of_all_answers(epsilon, mechanism.bounds.persons) + DELTA
+    return of_all_answers(epsilon, mechanism.bounds.people) + DELTA
 
 
 @pytest.mark.parametrize(("fields", "levels", "visible"), [
@@ -233,7 +199,7 @@ def promised(mechanism, epsilon):
 ])  # fmt: skip
 def test_what_is_seen_of_a_key_stays_within_both_deltas(fields, levels, visible):
     mechanism = made(**fields)
-    found = worst_of(functools.partial(transcripts, mechanism), neighbours(mechanism.bounds.persons, levels))
+    found = worst_of(functools.partial(transcripts, mechanism), neighbours(mechanism.bounds.people, levels))
     for (epsilon, (delta, pair)), share in zip(found.items(), visible, strict=True):
         print(f"\nepsilon {epsilon}: found {delta:.5f} of {promised(mechanism, epsilon):.5f}, {pair}")
         assert share * promised(mechanism, epsilon) < delta <= promised(mechanism, epsilon) + ROUNDING

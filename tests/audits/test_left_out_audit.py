@@ -1,12 +1,13 @@
 """Attacks on what is told of limits: two totals, and who has used up a limit, through the stage and with its noise."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD
+from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, Clips
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
@@ -27,7 +28,7 @@ COUNTER = 2
 def added(came, per_window=None, again=False):
     """What one person adds, int64 (3, windows); `again`: a broken stage that counts a person in every window."""
     told = MADE.left_out
-    totals = Totals(per_window or told.per_window, told.in_all if per_window is None else 100, ("0",))
+    totals = Totals(told.clips if per_window is None else Clips(per_window, per_window, 100), ("0",), 1)
     stage = CountContributions.__new__(CountContributions)
     stage.contributions = LIMIT
     used, times, sums = Used({"left_out": UserCounters(), "times": UserCounters()}), 0, []
@@ -68,6 +69,32 @@ def test_a_person_who_is_left_out_most_shows_no_more_than_the_share_of_the_budge
     assert person.tolist() == [[3, 0, 0], [3, 3, 3], [1, 0, 0]]
     curve = GaussianCurve(shift=SHIFT * math.sqrt(SHARE))
     stands(worlds(person), AT, visible=0.6, curve=curve)
+
+
+def baskets(told):
+    """Scores of runs where only windows have a limit, without and with a person who has a large basket in each."""
+    limit = MADE.contributions // WINDOWS
+    made = replace(MADE, contributions_per_window=limit)
+    assert made.left_out.counter is None
+    person = np.array([[limit] * WINDOWS, [told or made.left_out.clips.left_out] * WINDOWS])
+    noise, runs = SeededNoise(9), []
+    for world in (0, 1):
+        sums = np.concatenate([50 + world * person, np.zeros((1, WINDOWS), np.int64)])
+        flat = np.empty((TRIALS, 2 * WINDOWS))
+        for trial in range(TRIALS):
+            after = NOTHING_TOLD
+            for step in range(WINDOWS):
+                after = made.tell(step + 1, sums[:, step], after, noise.derive(world).derive(trial))
+            flat[trial] = after.numbers[:2].ravel()
+        runs.append(flat)
+    direction = np.repeat(1 / np.square(made.left_out.stddevs), WINDOWS) * person.ravel()
+    return [np.round(2 * (run - runs[0].mean(axis=0)) @ direction).astype(np.int64) for run in runs]
+
+
+def test_a_person_with_large_baskets_shows_no_more_than_the_share_of_the_budget():
+    curve = GaussianCurve(shift=SHIFT * math.sqrt(SHARE))
+    stands(baskets(None), AT, visible=0.6, curve=curve)
+    falls(baskets(25), AT, delta=curve.delta(AT), beyond=1.3)
 
 
 def test_a_person_of_whom_all_is_told_is_caught():

@@ -18,8 +18,8 @@ from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, PeopleLis
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.smoothing import Smoothed
 from privstream.pipelines.audit.evidence import at_least
+from small_runs import NotSmoothed, Unbound
 
 WINDOWS, CONTRIBUTIONS, KEYS = 2, 2, 1
 EPSILONS = (0.8, 1.5)
@@ -57,35 +57,6 @@ class Drawn:
 
     def draw(self, source, labels):
         return vectors()[0][labels[:, 0].astype(int), self.first + labels[:, 1].astype(int) - 1]
-
-
-class Unbound:
-    """A source that leaves labels as they are."""
-
-    def derive(self, *path):
-        return self
-
-    def bind(self, labels, values):
-        return labels
-
-
-class NotSmoothed:
-    """Smoothing is left out: it is a function of what is published."""
-
-    def start(self):
-        return 0
-
-    def advance(self, keys, values):
-        return keys
-
-    def join(self, keys, history):
-        return keys + history.shape[1]
-
-    def read(self, keys):
-        return Smoothed(*np.zeros((3, keys)))
-
-    def smooth_rises(self, history, rising):
-        return Smoothed(*np.zeros((3, *history.shape))), None
 
 
 def least_passing(law, tail):
@@ -238,7 +209,7 @@ class Redrawn(FoundKeys):
         labels, fresh = tested.astype(np.uint64), np.full(len(tested), step, np.uint64)
         noise = people.noise.independent(labels, fresh, [total[tested]], source.derive("again"))
         tail = self.law.curve.slack / (len(self.law.scales) + 1)
-        return tested[total[tested] + noise >= 2 + people.noise.exceeded(1, tail)]
+        return tested[total[tested] + noise >= 2 + people.noise.tail_bound(1, tail)]
 
 
 def found_of_one_person(mechanism, keys):

@@ -13,7 +13,7 @@ from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey
 from privstream.transforms.events.bounding import BoundPerWindow, Kept
 from privstream.transforms.timing.clocked import parts_of
-from privstream.transforms.top_k.ranking import CountHolders, RankItems
+from privstream.transforms.top_k.answers import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
 

@@ -709,7 +709,7 @@ def test_counts_of_several_windows_are_sums_of_what_is_published_of_one(short_me
                     assert total.answers[:, number].tolist() == last.sum(axis=0).tolist() and count == last[:, 0].sum()
                     assert stddev == pytest.approx(one.stddev(1) * math.sqrt(len(last)))
                     noise_of_sum = one.law.noises[0].summed(len(last))
-                    assert spread == noise_of_sum.exceeded(len(last), 0.025)
+                    assert spread == noise_of_sum.tail_bound(len(last), 0.025)
                     assert bound == several._row_bound(noise_of_sum, len(last)) >= single.count_bound
                     if total is summed:
                         smoothed = level.smooth_sums(np.array(known[key], float)[:, :1], windows)[1]
@@ -814,7 +814,7 @@ def test_bare_blocks_pass_as_seldom_as_stated(fields, law):
     above, slack = tails(noise, scales), mechanism.law.curve.slack
     assert [scale.windows for scale in scales] == [1 << level for level in range(len(scales))]
     for scale, tail in zip(scales, above, strict=True):
-        share = slack / (bounds.persons * bounds.contributions * len(scales) * min(scale.windows, 4))
+        share = slack / (bounds.people * bounds.contributions * len(scales) * min(scale.windows, 4))
         most = min(bounds.contributions, scale.windows)
         chances = [tail(scale.threshold - (scale.least - 1) - own) for own in range(1, most + 1)]
         lower = [tail(scale.threshold - (scale.least - 1) - own - 1) for own in range(1, most + 1)]
@@ -826,8 +826,8 @@ def test_bare_blocks_pass_as_seldom_as_stated(fields, law):
         keys, rest = divmod(bounds.contributions, own)
         blocks = keys * bare_blocks(mechanism, own) + (bare_blocks(mechanism, rest) if rest else [])
         total = sum(above[n](scales[n].threshold - (scales[n].least - 1) - i) for n, i in blocks)
-        assert total <= slack / bounds.persons * (1 + 1e-6) + MISSED * len(blocks)
-        assert own > 1 or total > 0.3 * slack / bounds.persons
+        assert total <= slack / bounds.people * (1 + 1e-6) + MISSED * len(blocks)
+        assert own > 1 or total > 0.3 * slack / bounds.people
 
 
 @pytest.mark.parametrize(("fields", "law"), LAWS)

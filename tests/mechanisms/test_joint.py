@@ -3,8 +3,14 @@
 import math
 
 import pytest
-from privstream.mechanisms.privacy.accounting import ComposedCurve, GaussianCurve, PrivacyCurve, PureDp, SlackCurve
-from privstream.mechanisms.privacy.joint import joint_curve
+from privstream.mechanisms.privacy.accounting import (
+    ComposedCurve,
+    GaussianCurve,
+    PrivacyCurve,
+    PureDp,
+    SlackCurve,
+    joint_curve,
+)
 
 
 def test_gaussian_parts_add_up_by_squares() -> None:

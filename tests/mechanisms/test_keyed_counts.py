@@ -287,7 +287,7 @@ def test_shares_of_delta_for_the_tests_of_a_run_sum_to_one_and_grow_as_counts_do
 def test_thresholds_of_laplace_noise_are_for_any_number_of_contributions_to_a_key():
     mechanism = made(over=7, horizon=30, contributions=4)
     noise, tail = mechanism.law.noises[0], mechanism.law.tail * mechanism.law.bounds.test_share(20)
-    assert mechanism.threshold(20) == max(i + noise.exceeded(20, i * tail) + 1 for i in (1, 2, 3, 4))
+    assert mechanism.threshold(20) == max(i + noise.tail_bound(20, i * tail) + 1 for i in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("fields", OVER)
@@ -398,7 +398,7 @@ def test_min_people_counts_people_and_not_contributions():
 def test_contributions_of_one_person_to_one_key_raise_the_threshold():
     once = made(over="start", horizon=9, contributions=9, contributions_per_key=1)
     often = made(over="start", horizon=9, contributions=9)
-    assert often.threshold(9) >= 9 + often._noise("count").exceeded(9, 0.5e-6) + 1
+    assert often.threshold(9) >= 9 + often._noise("count").tail_bound(9, 0.5e-6) + 1
     assert once.threshold(9) < often.threshold(9)
 
 

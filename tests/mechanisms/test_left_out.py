@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, Shares, full_counts
+from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, Clips, Shares, full_counts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
@@ -43,17 +43,17 @@ def test_no_person_moves_totals_by_more_than_the_noise_pays_for(limit, in_window
     windows = 4
     limits = {"contributions": limit, "contributions_per_window": in_window, "horizon": windows}
     found = KeyedCounts(**GIVEN | limits, public_keys=True).left_out
-    assert found.per_window <= (in_window or limit)
-    totals = Totals(found.per_window, found.in_all, ("0",))
+    clips = found.clips
+    totals = Totals(clips, ("0",), 1)
     every = list(itertools.product(range(6), repeat=windows))
     norms = np.array([moved(came, limit=limit, totals=totals, in_window=in_window) for came in every])
-    most = math.sqrt(found.per_window * limit), math.sqrt(found.per_window * found.in_all), 1.0
+    most = math.sqrt(clips.kept * limit), math.sqrt(clips.left_out * clips.in_all), 1.0
     assert np.all(norms.max(axis=0) <= np.array(most) + 1e-9)
     assert norms[:, 0].max() > 0 and norms[:, 1].max() > 0.5 * most[1]
     used_up = [float(sum(min(number, in_window or number) for number in came) >= limit) for came in every]
     assert norms[:, 2].tolist() == used_up
     # a stage that does not clip must break the bound
-    unclipped = Totals(6, 6 * windows, ("0",))
+    unclipped = Totals(Clips(6, 6, 6 * windows), ("0",), 1)
     assert max(moved(came, limit=limit, totals=unclipped)[1] for came in every) > most[1]
 
 
@@ -68,12 +68,33 @@ def test_squared_shifts_of_all_parts_add_up_to_the_budget(kind, neighbouring, pe
     n = persons * made.contributions
     squares = [
         n * n / (n * (made.law.noises[0].law.sigma ** 2 - 4 / n)),
-        persons * told.per_window * made.contributions / (kept**2 - 4),
-        persons * told.per_window * told.in_all / (left_out**2 - 4),
+        persons * told.clips.kept * made.contributions / (kept**2 - 4),
+        persons * told.clips.left_out * told.clips.in_all / (left_out**2 - 4),
         squared_shift_of_counter(told.counter, persons),
     ]
     assert sum(squares) == pytest.approx(shift**2, rel=1e-6)
     assert sum(squares[1:]) == pytest.approx(0.05 * shift**2, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [KeyedCounts, FoundKeys])
+@pytest.mark.parametrize(("limit", "told"), [(1, 10), (3, 10), (4, 12)])
+def test_where_only_windows_have_a_limit_baskets_are_told_and_all_of_the_share_is_theirs(kind, limit, told):
+    public = {"public_keys": True} if kind is KeyedCounts else {}
+    made = kind(**GIVEN | {"contributions": 13 * limit, "contributions_per_window": limit}, **public)
+    law, curve = made.left_out, made.law.curve
+    shift = largest_shift(1.0, 1e-6) if public else curve.curve.shift
+    assert law.clips == (limit, told, 13 * told) and law.counter is None
+    kept, left_out = (noise.law.sigma for noise in law.noises)
+    most = 13 * limit**2 / (kept**2 - 4) + 13 * told**2 / (
+        left_out**2 - 4
+    )  # of a person whose basket is large each week
+    assert most == pytest.approx(0.05 * shift**2, rel=1e-6)
+    assert any(f"leave out at most {told} times" in text for text in made.guarantee.limits)
+    assert "used_up_stddev" not in made.accuracy.numbers and "used up" not in made.accuracy.claim
+    after = made.tell(1, np.array([500, 90, 0]), NOTHING_TOLD, SeededNoise(1))
+    assert after.numbers[2].tolist() == [0] and law.used_up(0, 1) == (None, None, None)
+    fewer = kind(**GIVEN | {"contributions": 13 * limit - 1, "contributions_per_window": limit}, **public)
+    assert fewer.left_out.counter is not None and fewer.left_out.clips.left_out == min(limit, 13 * limit - 1)
 
 
 def squared_shift_of_counter(counter, persons):

@@ -208,7 +208,7 @@ def test_bounds_of_sums_hold_and_are_not_loose(fields):
     for step in range(1, 1 + fields.get("horizon", 1)):
         drawn = noise.advance(memory, step, keys, [np.zeros(2 * pairs, np.int64)], SeededNoise(8))
     sums = drawn.reshape(-1, 2) @ weights
-    (bound,) = noise.sums_exceeded(step, tail, np.array([np.linalg.norm(weights)]), np.array([1.5]))
+    (bound,) = noise.sums_tail_bound(step, tail, np.array([np.linalg.norm(weights)]), np.array([1.5]))
     for side in (sums, -sums):
         beyond = np.count_nonzero(side > bound)
         assert beyond <= pairs * tail + 7 * math.sqrt(pairs * tail)

@@ -113,9 +113,7 @@ def test_the_page_for_go_takes_the_release_of_beam_that_is_installed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # the first time, libraries must be fetched
 @pytest.mark.parametrize(("language", "programs"), [("go", ["go"]), ("java", ["javac", "mvn"])], ids=["go", "java"])
-def test_a_page_can_be_followed(
-    service: tuple[int, int], key_file: str, tmp_path: Path, language: str, programs: list[str]
-) -> None:
+def test_a_page_can_be_followed(service, key_file, tmp_path, language, programs):
     runner_harness.require("prism")
     for program in programs:
         if shutil.which(program) is None:

@@ -131,9 +131,7 @@ def test_sdists_hold_sources_and_no_tests(beam_archive: Path, legacy_archive: Pa
 
 @pytest.mark.slow
 @some_quick("kind", ["wheel", "beam_archive"], "wheel")
-def test_every_archive_installs_the_same_files(
-    kind: str, request: pytest.FixtureRequest, expected: set[str], tmp_path: Path
-) -> None:
+def test_every_archive_installs_the_same_files(kind, request, expected, tmp_path):
     archive: Path = request.getfixturevalue(kind)
     target = pip_install(archive, tmp_path / "site")
     assert installed_files(target) == expected

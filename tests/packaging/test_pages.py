@@ -29,18 +29,14 @@ PROGRAMS = re.compile(r"python (deploy/[\w/]+\.py) ([^&|)#\n]*)")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in GUIDES if page.name not in SERVERS], ids=lambda page: page.stem)
-def test_a_page_can_be_followed(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_can_be_followed(page, tmp_path, monkeypatch, capfd):
     if "get_prism.sh" in page.read_text("utf-8"):
         runner_harness.require("prism")
     monkeypatch.chdir(tmp_path)
     follow(page, lambda: capfd.readouterr().out)
 
 
-def test_what_is_shown_must_be_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_shown_must_be_printed(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     shown = "```python\n# say.py\nprint('head', 3.5, 1e-6)\nprint('end')\n```\n```sh\npython say.py\n```\n"
@@ -163,9 +159,7 @@ LINES = """Customer No;Page viewed;Visited at;Basket
 
 
 @pytest.mark.parametrize("sums", [False, True])
-def test_the_tutorial_reads_the_faults_that_files_of_shops_have(
-    sums: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_reads_the_faults_that_files_of_shops_have(sums, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("visits.csv").write_text(LINES, "utf-8-sig")
     Path("key").write_text("0123456789abcdef" * 2)

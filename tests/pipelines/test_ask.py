@@ -222,9 +222,7 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_wrong_options_are_refused_in_the_words_of_the_command(
-    keywords: dict[str, Any], message: str, key: Path
-) -> None:
+def test_wrong_options_are_refused_in_the_words_of_the_command(keywords, message, key):
     with pytest.raises(ValueError) as refused:
         ask("counts", searches(), **(FIELDS | RUN | {"noise_key_file": key} | keywords))
     assert str(refused.value).startswith(message)

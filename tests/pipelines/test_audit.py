@@ -1,5 +1,6 @@
 """`privstream audit`: exact statistics, neighbours by construction, verdicts, refusals, and small audits."""
 
+import argparse
 import dataclasses
 import json
 import math
@@ -12,24 +13,37 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.keyed_counts import found_keys
 from privstream.mechanisms.keyed_counts.discovery import calibrate_discovery
+from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve, joint_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.audit import audit_command
+from privstream.pipelines.audit import audit_command, file_command
 from privstream.pipelines.audit.attacks import SUSPECT, Seen, Sent, Transcript, all_windows, crowd, most_telling
 from privstream.pipelines.audit.audit_command import (
     CONSISTENT,
     NO_POWER,
     REFUTED,
     WRONG,
+    Crowds,
     Finding,
     Trying,
     overall,
     weakest,
 )
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
+from privstream.pipelines.audit.fits import LESS_NOISE
 from privstream.pipelines.audit.trials import Trials
-from privstream.pipelines.audit.whole_run import ENOUGH, RUNS, planned, trials_of, whole_runs
+from privstream.pipelines.audit.whole_run import (
+    ENOUGH,
+    MOST_AT_ONCE,
+    RUNS,
+    planned,
+    trials_at_once,
+    trials_of,
+    whole_runs,
+)
+from privstream.pipelines.monitor import calibration
+from privstream.pipelines.monitor.run_command import NOISE
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import loaded
@@ -216,10 +230,28 @@ class TestWholeRuns:
         assert planned(2, 4, ["a", "b"], 2) == [["a", "b"]] * 2
 
     def test_many_events_leave_fewer_trials_and_still_enough(self):
-        few, many = Transcript(lambda made, rows: [], 1, 10), Transcript(lambda made, rows: [], 100, 10_000)
+        few, many = Transcript(lambda made, rows: [], 1, 10, 1), Transcript(lambda made, rows: [], 100, 10_000, 200)
         assert trials_of(few, 4000, 5) == 4000
         assert trials_of(many, 4000, 20) == ENOUGH
         assert trials_of(many, 400, 20) == 400
+
+    def test_runs_hold_so_many_events_and_rows_as_fit_into_memory(self):
+        many = Transcript(lambda made, rows: [], 200, 720, 400)
+        assert trials_at_once(many, 25) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
+        assert trials_at_once(many._replace(size=10**7), 25) == 2
+
+    def test_trials_of_several_runs_are_those_of_one(self, monkeypatch):
+        """Whose noise is bound to their names."""
+        (attack, *_) = whole_runs(question("alerts"))
+        trying = Trying(spec=question("alerts"), trials=8, key_file=None, wrong=WRONG)
+        monkeypatch.setattr(Trying, "noise", lambda given, attack, name: SeededNoise(4).derive(name))
+        claim = trying._trials(attack, attack.options, 2, "claimed").guarantee
+        together = trying.crowds(attack, claim)
+        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people: 6)
+        apart = trying.crowds(attack, claim)
+        for one, other in zip((*together.real, *together.control), (*apart.real, *apart.control), strict=True):
+            assert one.shape == other.shape == (4, one.shape[1])
+        assert len({tuple(each) for each in apart.real[1]}) == 4
 
     @pytest.mark.slow
     def test_most_of_the_claim_is_measured(self):
@@ -310,6 +342,31 @@ output: {folder: out}
 """
 
 
+TOGETHER = """\
+data: {input: clicks.csv, user: customer, time: ts}
+window: 1h
+start: 2026-01-01
+windows: 4
+privacy: {epsilon: 2, delta: 1e-6}
+questions:
+  pages:   {question: counts, item: page, max_contributions: 12, share: 3}
+  lands:   {question: counts, item: country, max_contributions: 10}
+output: {folder: out}
+"""
+
+
+def invented(trying, seed):
+    """Crowds whose normal noise is just what is claimed, and 15% less in the control."""
+    rng, size = np.random.default_rng(seed), (1500, 1)
+    curve = audit_command.curve_of(trying.claim)
+    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    if not isinstance(inner, GaussianCurve):
+        return None
+    shift = trying.people * inner.shift
+    worlds = [(rng.normal(moved, 1, size), rng.normal(0, 1, size)) for moved in (shift, shift / LESS_NOISE)]
+    return Crowds(trying.people, *worlds)
+
+
 class TestMonitors:
     @pytest.fixture
     def found(self, monkeypatch):
@@ -318,7 +375,8 @@ class TestMonitors:
 
         def find(trying, attack):
             tried.append((attack.name, trying.spec.word, trying.claim.epsilon, dict(attack.options), trying.wrong))
-            return dataclasses.replace(finding(CONSISTENT), attack=dataclasses.replace(attack, about="epsilon"))
+            said = dataclasses.replace(finding(CONSISTENT), attack=dataclasses.replace(attack, about="epsilon"))
+            return dataclasses.replace(said, crowds=invented(trying, seed=len(tried)))
 
         monkeypatch.setattr(audit_command.Trying, "find", find)
         return tried
@@ -344,6 +402,39 @@ class TestMonitors:
         shown = " ".join(capsys.readouterr().out.split())
         assert "present is not attacked: privstream audit cardinality" in shown
         assert "all together promise epsilon = 2, delta = 1e-06, for one person over the whole run" in shown
+
+    def test_questions_are_attacked_together(self, tmp_path, capsys, found, monkeypatch):
+        """What all of them promise is measured; where some are not attacked, the part of the others."""
+        path = tmp_path / "monitor.yaml"
+        present = next(line for line in MONITOR.splitlines(keepends=True) if "present" in line)
+        path.write_text(TOGETHER.replace("output", f"{present}output"))
+        assert cli.main(["audit", str(path), "--json"]) == 0
+        part = json.loads(capsys.readouterr().out)["attacks"][-1]
+        path.write_text(TOGETHER)
+        assert cli.main(["audit", str(path), "--json"]) == 0
+        whole = json.loads(capsys.readouterr().out)["attacks"][-1]
+        assert {wrong for *_, wrong in found} == {audit_command.WRONG / 3}
+        assert part["attack"] == whole["attack"] == "together: all that is published"
+        assert 1 < part["claimed"]["epsilon"] < whole["claimed"]["epsilon"] == 2
+        for each in (part, whole):
+            assert 0.8 < each["found"]["measured_epsilon"] / each["claimed"]["epsilon"] < 1.02
+            assert each["control"]["refuted"]
+        monkeypatch.setattr(calibration, "joint_curve", lambda curves, interval: joint_curve(curves[:1], interval))
+        assert cli.main(["audit", str(path)]) == 1
+        assert "is refuted by together: all that is published" in capsys.readouterr().err
+
+    def test_noise_of_questions_is_derived_as_in_a_run(self, tmp_path):
+        """Trials have one source of noise, from which each question has its own by its name."""
+        path = tmp_path / "monitor.yaml"
+        path.write_text(TOGETHER)
+        audit = file_command._planned(str(path), str(tmp_path))
+        arguments = argparse.Namespace(trials=400, noise_key_file=None)
+        pages, lands = (audit._trying(attack, arguments, WRONG) for attack in audit._attacks())
+        assert pages.people == lands.people and pages.trials == lands.trials
+        source = pages.source("claimed")
+        assert source is lands.source("claimed") is not pages.source("control")
+        drawn = [each.noise(audit.audits["pages"].attack, "claimed").words(1).tolist() for each in (pages, lands)]
+        assert drawn == [source.derive(NOISE, name).words(1).tolist() for name in ("pages", "lands")]
 
     def test_items_that_alerts_name_are_no_part_of_an_attack(self, tmp_path, capsys, found):
         """Their list is in no file that a guarantee of a monitor names."""
@@ -390,14 +481,26 @@ class TestMonitors:
         assert "must have a question on whose runs there is an attack: present: privstream" in capsys.readouterr().err
 
     @pytest.mark.slow
-    def test_most_of_the_claim_of_each_question_is_measured(self, tmp_path, capsys):
+    @pytest.mark.parametrize("text", [MONITOR, TOGETHER])
+    def test_most_of_the_claim_of_each_question_and_of_all_is_measured(self, tmp_path, capsys, text):
         path = tmp_path / "monitor.yaml"
-        path.write_text(MONITOR)
-        assert cli.main(["audit", str(path), "--json", "--trials", "1200"]) == 0
+        path.write_text(text)
+        assert cli.main(["audit", str(path), "--json", "--trials", "2400"]) == 0
         said = json.loads(capsys.readouterr().out)
         for attack in said["attacks"]:
             assert 0.8 < attack["found"]["measured_epsilon"] / attack["claimed"]["epsilon"] < 1.05
             assert attack["control"]["refuted"]
+        names = [attack["attack"].partition(":")[0] for attack in said["attacks"]]
+        assert names == (["pages", "lands", "together"] if text == TOGETHER else ["pages", "listed"])
+
+    @pytest.mark.slow
+    def test_a_share_that_is_not_counted_is_refuted(self, tmp_path, capsys, monkeypatch):
+        """No attack on a question by itself sees it: each keeps to its own part of the budget."""
+        monkeypatch.setattr(calibration, "joint_curve", lambda curves, interval: joint_curve(curves[:1], interval))
+        path = tmp_path / "monitor.yaml"
+        path.write_text(TOGETHER.replace(", share: 3", ""))
+        assert cli.main(["audit", str(path), "--trials", "800"]) == 1
+        assert "refuted by together: all that is published" in capsys.readouterr().err
 
 
 def finding(verdict):

@@ -45,9 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [name for name in SCRIPTS if name.startswith(ON_FLINK)])
-def test_benchmarks_on_flink_can_be_started(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmarks_on_flink_can_be_started(script, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         run(monkeypatch, script, "--help")
     assert "--quick" in capsys.readouterr().out

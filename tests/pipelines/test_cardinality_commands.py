@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
 from privstream.pipelines.pictures.cardinality import band, caption
-from privstream.pipelines.simulate.cardinality import SetSize, simulate_building
+from privstream.pipelines.simulate.worlds import SetSize, simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CardinalityEstimate
 
@@ -68,9 +68,7 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path,
 
 
 @pytest.mark.slow
-def test_users_have_noise_for_their_whole_life(
-    building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_users_have_noise_for_their_whole_life(building, tmp_path, capsys):
     for shards in ("1", "3"):
         assert command(building, tmp_path / f"{shards}.jsonl", *DOORS, "--max_updates", "9000", "--shards", shards) == 0
     assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()

@@ -108,14 +108,7 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
     ],
 )
 @pytest.mark.parametrize("traceback", [False, True])
-def test_errors_are_one_line_and_a_status(
-    error: BaseException,
-    status: int,
-    message: str,
-    traceback: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_errors_are_one_line_and_a_status(error, status, message, traceback, monkeypatch, capsys):
     def fail(known: argparse.Namespace, others: list[str]) -> None:
         raise error
 
@@ -187,9 +180,7 @@ class Refuse(beam.DoFn):
 
 
 @pytest.mark.parametrize(("stage", "kind"), [(LookUp, "KeyError"), (Convert, "ValueError")])
-def test_the_error_of_a_failed_run_quotes_no_record(
-    stage: type[beam.DoFn], kind: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_error_of_a_failed_run_quotes_no_record(stage, kind, capfd, caplog):
     with pytest.raises(RunError, match=f"the run failed with {kind} at `") as raised:
         launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | beam.ParDo(stage()))
     shown = capfd.readouterr()
@@ -249,9 +240,7 @@ def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:
     assert "heard" in caplog.text
 
 
-def test_a_run_leaves_no_temporary_folder_whether_it_succeeds_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_leaves_no_temporary_folder_whether_it_succeeds_or_not(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]))
     with pytest.raises(RunError):
@@ -323,9 +312,7 @@ def test_the_run_itself_is_as_if_there_had_been_none(folder: Path, capsys: pytes
     assert (folder / "rows.jsonl").read_bytes() == rows
 
 
-def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, capsys):
     limit = ["--budget_limit=1.5,0"]
     assert run("histogram", "--dry_run", *limit) == 0
     assert run("histogram", *limit) == 0
@@ -344,9 +331,7 @@ def test_a_damaged_ledger_is_refused_as_by_the_run(folder: Path, capsys: pytest.
     assert "ledger key.ledger.jsonl: line 1 must be an entry as privstream writes it" in capsys.readouterr().err
 
 
-def test_input_of_which_nothing_can_be_used_ends_with_status_3(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_input_of_which_nothing_can_be_used_ends_with_status_3(folder, capsys):
     assert run("top-k", "--dry_run", "--start=2031-01-01", "--end=2031-01-01T02:00") == 3
     assert "no event could be used" in capsys.readouterr().err
     assert not (folder / "key.ledger.jsonl").exists()

@@ -79,9 +79,7 @@ def close(rows: list[dict[str, Any]], truth: dict[str, list[int]]) -> None:
     ],
     ids=["window", "top", "2h", "2h, forget", "start", "event", "domain"],
 )  # fmt: skip
-def test_counts_of_each_span(
-    options: list[str], truth: dict[str, list[int]], shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_each_span(options, truth, shop, tmp_path, monkeypatch):
     monkeypatch.chdir(shop)
     if "event" in options:
         truth = {item: [n + (item == "tea") * 2 for n in counts] for item, counts in truth.items()}  # the two odd sales
@@ -145,9 +143,7 @@ def test_days_of_the_calendar_are_by_the_clocks_of_a_zone(shop: Path, tmp_path: 
         (["--window", "1month", "--start", "2024-01-01T01:00", "--windows", "2"], "start must be where a day begins"),
     ],
 )  # fmt: skip
-def test_windows_that_are_none_of_a_calendar(
-    shop: Path, tmp_path: Path, days: list[str], rule: str, capsys: Any
-) -> None:
+def test_windows_that_are_none_of_a_calendar(shop, tmp_path, days, rule, capsys):
     files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
     with pytest.raises(SystemExit):
         raise SystemExit(cli.main(["counts", *files, *days, "--time_zone", "UTC", "--epsilon", "1", *LIMITED]))
@@ -172,9 +168,7 @@ def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("contributions", "stddev", "threshold", "found"), [(7, 11.5, 62, 117), (30, 23.9, 133, 247), (365, 83.4, 497, 893)]
 )
-def test_the_published_table(
-    contributions: int, stddev: float, threshold: int, found: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_published_table(contributions, stddev, threshold, found, capsys):
     options = ["--delta", "1e-6", "--max_contributions", str(contributions)]
     one, two = plan(capsys, "--epsilon", "1,2", *options)["budgets"]
     answer = one["methods"]["the only method"]
@@ -268,9 +262,7 @@ def test_gaps_and_many_items_in_a_picture() -> None:
 @pytest.mark.parametrize(
     ("options", "noted"), [(["--window", "1h", "--epsilon", "20"], True), ([*RUN, "--forget"], False), (RUN, False)]
 )
-def test_a_run_notes_that_windows_forget_though_nobody_asked(
-    options: list[str], noted: bool, shop: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_notes_that_windows_forget_though_nobody_asked(options, noted, shop, tmp_path, capfd):
     output = ["--output", str(tmp_path / "rows.jsonl"), "--runner", "FnApiRunner", "--dry_run"]
     assert cli.main(["counts", "--input", f"{shop}/sales.jsonl", *LIMITED, *options, *output]) == 0
     assert ("NOTE: Every window forgets which items were found before: with" in capfd.readouterr().err) == noted

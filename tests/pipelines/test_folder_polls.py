@@ -6,13 +6,13 @@ import os
 import pytest
 from privstream.pipelines.sources.folder_polls import (
     KEPT_SECONDS,
-    MICROS,
     FolderPolls,
     Seen,
     list_folder,
     marked,
     split_pattern,
 )
+from privstream.pipelines.sources.polled_source import MICROS
 
 NOW = 2_000_000_000 * MICROS
 

@@ -36,9 +36,7 @@ def count(shop: Path, output: str, limit: int, *options: str) -> None:
     assert cli.main([*line, *options]) == 0
 
 
-def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(shop, tmp_path, capsys):
     rows = tmp_path / "rows.avro"
     count(shop, str(rows), 8, "--full_share", "0.3")
     printed = capsys.readouterr()
@@ -60,9 +58,7 @@ def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
     assert "have used up theirs" in " ".join(table.split())
 
 
-def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(shop, tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     count(shop, str(rows), 8, "--full_share", "0")
     printed = capsys.readouterr()
@@ -73,9 +69,7 @@ def test_without_a_share_the_exact_warning_stands_on_standard_error_alone(
         assert "left out 43%" not in file.read_text() and f'"{exact}"' not in file.read_text()
 
 
-def test_a_limit_for_each_window_counts_and_is_told(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_for_each_window_counts_and_is_told(shop, tmp_path, capsys):
     rows = tmp_path / "rows.avro"
     count(shop, str(rows), 8, "--max_contributions_per_window", "2")
     assert "at most 2 times in a window" in capsys.readouterr().err
@@ -99,6 +93,11 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
     )
     assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([]) == ""
     noise = [in_window(hour, 100, number) for hour, number in enumerate((90, -80, 70, -60, 80))]
+    assert limits_in_words(noise).startswith("With noise: limits leave out about 17% (between 0% and 82%) of all")
+    swamped = [in_window(hour, 100, number) for hour, number in enumerate((900, -990, 900, -990, 200))]
+    told = limits_in_words(swamped)
+    assert told.startswith("Noise is too large to tell how much limits leave out.") and "%" not in told
+    assert "about 4 people (between 0 and 9)" in told
     assert share_left_out(noise) >= 0.05 and not limits_bind(noise)  # noise explains these
     assert limits_bind([in_window(hour, 100, number) for hour, number in enumerate((20, 18, 25, 19, 22))])
     assert share_left_out([in_window(1, 5, -90)]) is None and share_left_out([in_window(1, 50, -9)]) == 0

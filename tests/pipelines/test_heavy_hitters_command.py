@@ -134,9 +134,7 @@ def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_without_a_key_a_new_one_is_made_and_said(
-    city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_key_a_new_one_is_made_and_said(city, tmp_path, capsys):
     options = ["--input", city.events("parquet"), *OPTIONS]
     for name in ("a", "b"):
         assert cli.main(["heavy-hitters", "--output", str(tmp_path / f"{name}.jsonl"), *options]) == 0
@@ -145,9 +143,7 @@ def test_without_a_key_a_new_one_is_made_and_said(
 
 
 @pytest.mark.slow
-def test_the_key_from_the_environment_is_the_same_key(
-    city: City, answer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_from_the_environment_is_the_same_key(city, answer, tmp_path, monkeypatch):
     monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
     files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
     assert cli.main(["heavy-hitters", *files, *OPTIONS, "--noise_key_variable", "KEY_OF_THIS_TEST"]) == 0
@@ -155,9 +151,7 @@ def test_the_key_from_the_environment_is_the_same_key(
 
 
 @pytest.mark.slow
-def test_a_table_on_the_terminal(
-    city: City, answer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_on_the_terminal(city, answer, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert watch(city, "-") == 0
     shown = capsys.readouterr()
@@ -240,9 +234,7 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
     assert "events outside of the windows of the run" in capsys.readouterr().err
 
 
-def test_there_must_be_a_horizon_or_something_instead(
-    city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_there_must_be_a_horizon_or_something_instead(city, tmp_path, capsys):
     assert watch(city, tmp_path / "rows.jsonl", common=UNBOUNDED) == 2
     message = "--start or --participation_cap must be given"
     assert message in capsys.readouterr().err
@@ -286,14 +278,7 @@ def test_a_process_whose_workers_fail_prints_one_line(city: City, tmp_path: Path
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "-"])
-def test_a_failed_run_leaves_nothing_and_quotes_nobody(
-    ending: str,
-    city: City,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failed_run_leaves_nothing_and_quotes_nobody(ending, city, tmp_path, monkeypatch, capfd, caplog):
     somebody = f"u{7:06}"
 
     def fail(*arguments: object) -> None:
@@ -310,9 +295,7 @@ def test_a_failed_run_leaves_nothing_and_quotes_nobody(
 
 
 @pytest.mark.slow
-def test_a_failed_run_keeps_what_was_there(
-    city: City, answer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_keeps_what_was_there(city, answer, tmp_path, monkeypatch):
     output = tmp_path / "rows.jsonl"
     for written in answer.parent.iterdir():
         shutil.copy(written, tmp_path)

@@ -16,7 +16,7 @@ from privstream.pipelines.pictures.histogram import bands
 from privstream.pipelines.questions.catalogue import HISTOGRAM as SPEC
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.simulate.histogram import CategoryCount, category_names, simulate_trips
+from privstream.pipelines.simulate.worlds import CategoryCount, category_names, simulate_trips
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 
@@ -90,9 +90,7 @@ def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_an_older_word_for_a_person_is_the_same_run(
-    trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_older_word_for_a_person_is_the_same_run(trips, tmp_path, capsys):
     options = ["--max_contributions", "2", "--ledger", str(tmp_path / "ledger"), "--unit"]
     assert command(trips, "histogram", tmp_path / "a.jsonl", *options, "person") == 0
     assert "--unit user" not in capsys.readouterr().err

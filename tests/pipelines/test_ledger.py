@@ -170,9 +170,7 @@ def test_a_run_is_written_down_without_persons_items_or_keys(capsys: pytest.Capt
     assert stat.S_IMODE(os.stat("key.ledger.jsonl").st_mode) == 0o600
 
 
-def test_without_a_key_in_a_file_there_is_none_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, capsys):
     line = LINE.format("1.jsonl").split()
     assert cli.main([*line, "--domain", "domain"]) == 0
     assert "ledger: none (the noise key is in no file; --ledger PATH keeps one)" in capsys.readouterr().err
@@ -211,9 +209,7 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(
         ),
     ],
 )
-def test_what_cannot_be_written_down_is_not_run(
-    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_down_is_not_run(options, message, monkeypatch, capsys):
     Path("bad").write_text("no entry\n")
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
     assert run("rows.jsonl", *[word.strip("'") for word in options.split()]) == 2
@@ -257,17 +253,21 @@ def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFi
     assert json.loads(Path("rows.jsonl.guarantee.json").read_text())["guarantee"]["epsilon"] == 2
 
 
-def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def watched_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make folders, and let a run without an end be taken as soon as its pipeline is built."""
+
     def taken(options: object, build, end: object, accepted) -> dict[str, int]:
         build(beam.Pipeline(runner="FnApiRunner"))
         accepted()
         return {}
 
     monkeypatch.setattr(launch, "run", taken)
-    for name in ("in", "out"):
+    for name in ("in", "out", "other", "elsewhere"):
         Path(name).mkdir()
+
+
+def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch, capsys):
+    watched_folders(monkeypatch)
     watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
     assert run("out", *watch) == 0
     assert run("out", *watch, "--shards", "2", "--watch", "2") == 0
@@ -288,17 +288,8 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(
     ("change", "differs"),
     [(["--output_format", "avro"], "--output_format"), ([], "output"), (["--input", "link"], "data, output")],
 )
-def test_a_run_without_an_end_starts_again_over_what_it_has_published_alone(
-    change: list[str], differs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def taken(options: object, build, end: object, accepted) -> dict[str, int]:
-        build(beam.Pipeline(runner="FnApiRunner"))
-        accepted()
-        return {}
-
-    monkeypatch.setattr(launch, "run", taken)
-    for name in ("in", "out", "other", "elsewhere"):
-        Path(name).mkdir()
+def test_a_run_without_an_end_starts_again_over_what_it_has_published_alone(change, differs, monkeypatch, capsys):
+    watched_folders(monkeypatch)
     Path("link").symlink_to("in")
     watch = ["--input", "link", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
     assert run("out", *watch) == 0

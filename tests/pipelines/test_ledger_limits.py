@@ -14,7 +14,7 @@ from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, larg
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.accounts import ledger_file
+from privstream.pipelines.accounts import ledger as ledger_module
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit, most_runs
@@ -320,7 +320,7 @@ def test_nothing_is_half_written_when_the_disk_is_full(ledger: Ledger, monkeypat
     before, write = Path(ledger.path).read_bytes(), os.write
     full = pytest.raises(ValueError, match=r"must be a file that can be written, got .* \(No space left on device\)")
     with monkeypatch.context() as patch, full:
-        patch.setattr(ledger_file.os, "write", lambda file, line: write(file, line[: len(line) // 2]))
+        patch.setattr(ledger_module.os, "write", lambda file, line: write(file, line[: len(line) // 2]))
         ledger.append(entry("two"), accept)
     assert Path(ledger.path).read_bytes() == before
     assert stat.S_IMODE(os.stat(ledger.path).st_mode) == 0o600

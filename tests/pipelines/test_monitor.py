@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         ("data: [\n", "must be YAML"),
         ("- a\n", "must be a mapping of keys to values"),
         (HEAD + PAGES.replace("share: 3", "share: x"), "must be a number, got str"),
+        (
+            HEAD.replace("max_contributions: 4", "max_contributions: auto") + PAGES,
+            "line 5: max_contributions: must be a whole number, got 'auto' (for pages)",
+        ),
+        (
+            HEAD + PAGES.replace("share: 3", "max_contributions: many"),
+            "line 8: questions.pages.max_contributions: must be a whole number, got 'many'",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
@@ -167,6 +176,23 @@ class Pure:
         )
 
 
+def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None:
+    """Not the least of them for all: a question of one long window is beside others of many."""
+
+    def lasting(epsilon: float, delta: float, horizon: int) -> Gaussian:
+        made = Gaussian(epsilon, delta)
+        made.guarantee = replace(made.guarantee, horizon=horizon, limits=("Once.",))
+        return made
+
+    week, year = partial(lasting, horizon=52), partial(lasting, horizon=1)
+    same = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, week)], 1.0, 1e-6).guarantee
+    assert same.horizon == 52 and same.limits == ("a: Once.", "b: Once.")
+    mixed = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, year)], 1.0, 1e-6).guarantee
+    held = ("a: It holds for at most 52 windows.", "b: It holds for at most 1 window.")
+    assert mixed.horizon is None and mixed.limits == ("a: Once.", held[0], "b: Once.", held[1])
+    assert all(sentence in mixed.paragraph() for sentence in held)
+
+
 def test_five_equal_questions_have_little_more_noise_than_one() -> None:
     """Gaussian parts add up by squares: the square root of five, where dividing epsilon costs nearly five."""
     one = calibrate([Asked("a", 1.0, Gaussian)], 1.0, 1e-6)
@@ -229,9 +255,7 @@ def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
         ("windows: 4", "time: created", None),
     ],
 )
-def test_questions_mean_the_same_by_a_person(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: str, field: str, message: str | None
-) -> None:
+def test_questions_mean_the_same_by_a_person(tmp_path, capsys, windows, field, message):
     """Promises about customers and about sessions are not about one person."""
     counts = "question: counts, forget: true"
     text = HEAD.replace("windows: 4", windows) + f"  a: {{{counts}}}\n  b: {{{counts}, {field}}}\n"

@@ -90,9 +90,7 @@ def refused(text: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_two_questions_are_answered_as_each_by_itself(
-    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_questions_are_answered_as_each_by_itself(shop, monkeypatch, capsys):
     """The rows are those of the single commands with the same epsilon, delta and noise."""
     assert run(QUICK) == 0
     told = capsys.readouterr().err
@@ -100,7 +98,7 @@ def test_two_questions_are_answered_as_each_by_itself(
         re.search(r"^slow: \d+ of \d+ events usable", told, re.MULTILINE)
         and "present: 400 of 401 events usable" in told
     )
-    assert "present: 1 record could not be used, --dead_letter PATH keeps them: 1 record without a time" in told
+    assert "present: 1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in time" in told
     same_as_single(monkeypatch, {"slow": "--where 'ms > 300' --value_field ms", "present": ""})
 
 
@@ -221,9 +219,7 @@ def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsy
         pytest.param(("folder: out", "folder: clicks.csv"), "output.folder", marks=pytest.mark.slow),
     ],
 )
-def test_mistakes_are_named_before_anything_is_spent(
-    shop: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str
-) -> None:
+def test_mistakes_are_named_before_anything_is_spent(shop, capsys, change, message):
     """Each with its key and its line; nothing is written, and the ledger has no entry."""
     assert QUICK.count(change[0])
     assert message in refused(QUICK.replace(*change), capsys)
@@ -249,9 +245,7 @@ def test_a_dry_run_counts_and_spends_nothing(shop: Path, capsys: pytest.CaptureF
     assert not Path("out").exists() and not Path("noise.key.ledger.jsonl").exists()
 
 
-def test_what_only_the_pipeline_knows_is_named_with_its_question(
-    shop: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_only_the_pipeline_knows_is_named_with_its_question(shop, capsys):
     """Nothing is spent either: the ledger is asked last."""
     text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line and "end:" not in line)
     told = refused(text, capsys)

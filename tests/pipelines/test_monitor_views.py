@@ -103,9 +103,10 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
             "line 9: views.v.of: must be a question or another view, got `pags`; did you mean `pages`?",
         ),
         (
-            "{of: pages, ovr: 2h}",
+            "{of: pages}",
             "line 9: views.v: must have one of ratio, over, against, above, below, by, whole, lar",
         ),
+        ("{of: pages, ovr: 2h}", "line 9: views.v.ovr: unknown key; did you mean `over`?"),
         ("{of: pages, over: 2h, larges: 3}", "views.v.larges: unknown key; did you mean `largest`?"),
         ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: make it a view of anoth"),
         ("{of: pages, over: 2x}", "views.v.over: must be a number of seconds, or a number with its unit"),
@@ -173,9 +174,7 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
         (PAGES + SITES, "{of: sites, whole: pages}", "v.whole: must be of questions with the unit event"),
     ],
 )
-def test_what_a_question_cannot_give_is_refused_before_a_run(
-    tmp_path: Path, made: dict[str, Any], questions: str, view: str, message: str
-) -> None:
+def test_what_a_question_cannot_give_is_refused_before_a_run(tmp_path, made, questions, view, message):
     """From its options alone: `plan` checks it without rows."""
     with pytest.raises(UsageError) as raised:
         answered(tmp_path, questions, f"  v: {view}\n", {}, made)
@@ -401,9 +400,7 @@ def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path:
 
 
 @pytest.mark.parametrize("size", [1, views_stream.SEGMENT_BYTES])
-def test_what_a_view_remembers_can_be_restored(
-    tmp_path: Path, made: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_view_remembers_can_be_restored(tmp_path, made, size, monkeypatch):
     """In any window: the rows and the state after it are those of a run that has not been interrupted."""
     monkeypatch.setattr(views_stream, "SEGMENT_BYTES", size)
     rows = found_later("a", [40, 50, 60, 70, 20, 90], 2)
@@ -478,9 +475,7 @@ def ran(folder: Path, text: str, *words: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_writes_views_beside_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_writes_views_beside_its_rows(tmp_path, monkeypatch, capsys):
     """With the columns of items; a further view is no further cost; sums are those of `over`."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
@@ -515,9 +510,7 @@ def test_a_run_writes_views_beside_its_rows(
     assert len((tmp_path / "out" / "top.csv").read_text().splitlines()) == 1 + WINDOWS
 
 
-def test_a_run_refuses_views_before_it_spends_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_refuses_views_before_it_spends_anything(tmp_path, monkeypatch, capsys):
     """A view that the question cannot give, and one whose file is there."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
@@ -531,9 +524,7 @@ def test_a_run_refuses_views_before_it_spends_anything(
 
 
 @pytest.mark.slow
-def test_views_are_made_of_what_was_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     """The same as those of a run; of a folder with a file for each window, too; not with other options."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
@@ -667,9 +658,7 @@ def test_what_is_wrong_with_views_of_alerts_is_told_by_the_view(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_an_alert_about_an_item_that_nobody_has_knows_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_alert_about_an_item_that_nobody_has_knows_its_state(tmp_path, monkeypatch):
     """In every window; another item is another run, with noise of its own; an alert that comes later has no data."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)

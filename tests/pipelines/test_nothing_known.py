@@ -3,7 +3,6 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,9 +33,7 @@ FEW = {"low": 88.0, "high": 203.0}
         (0.0, 100.0, {"low": 0, "high": None}, False),
     ],
 )
-def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range(
-    lower: float, upper: float, parameters: dict[str, Any], nothing: bool
-) -> None:
+def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range(lower, upper, parameters, nothing):
     assert covers_all(lower, upper, parameters) == nothing
     assert covers_all(np.array([lower, lower]), np.array([upper, lower]), parameters).tolist() == [nothing, False]
 

@@ -244,9 +244,7 @@ def test_reasons_come_by_their_number() -> None:
     )
 
 
-def test_a_job_without_counters_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_without_counters_says_so(folder, capsys, monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_: {})
     monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
     write_events(folder, people(GOOD))

@@ -177,9 +177,7 @@ EDGES = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("word", "options"), EDGES, ids=" ".join)
-def test_a_plan_at_the_edge_of_what_is_allowed_answers_or_says_why(
-    word: str, options: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_at_the_edge_of_what_is_allowed_answers_or_says_why(word, options, capsys):
     status = cli.main(shlex.split(f"{plan_line(word)} {options} --json"))
     shown = capsys.readouterr()
     if status:
@@ -271,9 +269,7 @@ def test_no_command_is_forgotten() -> None:
 
 
 @some_quick("command", COMMANDS, "cardinality", "plan alerts", "plot histogram", "simulate cardinality")
-def test_options_are_taken_or_refused_in_one_line(
-    command: str, folder_hostile: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_are_taken_or_refused_in_one_line(command, folder_hostile, capsys):
     words = command.split()
     for option in offered(words):
         if command in EXAMPLES and option.dest in SHARED_OPTIONS and command not in ONE_FOR_ALL:
@@ -314,9 +310,7 @@ def test_a_secret_that_is_no_text_is_not_quoted(folder_hostile: None, capsys: py
         "s3://me:secret@bucket/rows.csv",
     ],
 )
-def test_a_password_in_an_address_is_not_quoted(
-    option: str, url: str, folder_hostile: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_password_in_an_address_is_not_quoted(option, url, folder_hostile, capsys):
     status, told = call([*shlex.split(run_line("counts")), f"--{option}={url}"], capsys)
     assert status == 2
     assert f"--{option} must be without a password" in told
@@ -328,9 +322,7 @@ def test_an_address_without_a_password_is_one(path: str) -> None:
     check_texts(argparse.Namespace(output=path, kafka_setting=["sasl.password=secret"]), [])
 
 
-def test_what_cannot_be_written_after_a_run_is_one_line(
-    folder_hostile: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_after_a_run_is_one_line(folder_hostile, monkeypatch, capsys):
     def fill_the_disk(*_: object) -> dict[str, int]:
         Path("rows.jsonl.guarantee.json").mkdir()
         return {}
@@ -507,9 +499,7 @@ SIZES = [(words, columns) for words in PAGES for columns in (80, 300) if columns
 @pytest.mark.parametrize(
     ("words", "columns"), SIZES, ids=lambda value: " ".join(value) if value in PAGES else str(value)
 )
-def test_help_fits(
-    words: list[str], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_fits(words, columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     shown = page(words, capsys)
     examples = [line for line in shown.splitlines() if line.startswith("  {")]
@@ -542,9 +532,7 @@ def test_usage_names_what_must_be_given(words: list[str], capsys: pytest.Capture
     assert [option for option in re.findall(r"--\w+", usage) if option != "--help"] == needed
 
 
-def test_delta_follows_from_the_people_that_there_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delta_follows_from_the_people_that_there_can_be(tmp_path, monkeypatch, capsys):
     """It is the same run as with that delta; one of both is asked for, and both together are refused."""
     monkeypatch.chdir(tmp_path)
     line = "plan counts --epsilon 1 --max_contributions 4 --windows 4 --json"
@@ -578,9 +566,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "mistake"), MISTAKES, ids=lambda words: ascii(" ".join(words)))
-def test_a_mistake_is_told_in_one_line(
-    words: list[str], mistake: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_told_in_one_line(words, mistake, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main([*words, *mistake])
     shown = capsys.readouterr()
@@ -658,9 +644,7 @@ def test_a_list_is_texts_with_commas_or_the_lines_of_a_file(tmp_path: Path) -> N
     assert comma_separated(f"@{names}") == ["München", "a,b", "@x"]
 
 
-def test_a_file_that_is_named_like_a_text_is_refused_before_anything_is_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_named_like_a_text_is_refused_before_anything_is_spent(tmp_path, monkeypatch):
     """Of a run with such a name as its only stream no event is usable, and its budget is spent."""
     monkeypatch.chdir(tmp_path)
     assert comma_separated("shops.txt") == ["shops.txt"], "a stream may have any name"

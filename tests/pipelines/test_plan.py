@@ -144,9 +144,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "This number is for the first window; it rises to" in printed(capsys)
 
 
-def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(capsys):
     methods = budget(capsys, "--windows", "64")["methods"]
     even, likely = ([methods["counts"][f"{name}_in_{n}"] for n in (1, 4, 16, 64)] for name in ("needed", "likely"))
     assert even == sorted(even, reverse=True) and likely == sorted(likely, reverse=True)
@@ -194,9 +192,7 @@ def test_a_plan_says_what_its_error_is_about(capsys: pytest.CaptureFixture[str])
         ([], "one of --epsilon and --error must be given"),
     ],
 )
-def test_what_is_asked_of_a_plan_is_one_thing(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_asked_of_a_plan_is_one_thing(options, message, capsys):
     assert cli.main([*BASE, *options, "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")
@@ -260,3 +256,24 @@ def test_the_plan_of_alerts_says_how_often_noise_alone_meets_a_rule(tmp_path, ca
     assert "NOTE: some alerts will be noise alone" in shown and "'far'" not in shown
     assert cli.main([*given, "--rules", "3"]) == 0
     assert "nobody" not in capsys.readouterr().out, "of rules that are not known nothing is said"
+
+
+@pytest.mark.parametrize("days", ["1d", "1day"])
+def test_a_plan_counts_windows_from_the_start_and_the_end_of_a_run(days, capsys):
+    dates = ("--start", "2026-08-31", "--end", "2026-11-23", "--window", days)
+    assert budget(capsys, *dates) == budget(capsys, "--windows", "84")
+    assert budget(capsys, *dates) != budget(capsys, "--windows", "83")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--end", "2026-11-23"), "--window must be given with end"),
+        (("--end", "2026-11-23", "--window", "1d"), "--start must be given with end"),
+        (("--start", "2026-08-01", "--end", "2026-11-23", "--window", "1month"), "must be where a window"),
+        (("--start", "2026-08-31", "--end", "2026-11-23", "--window", "1d", "--windows", "84"), "both name the last"),
+    ],
+)
+def test_a_plan_refuses_dates_that_are_not_of_windows(given, message, capsys):
+    assert cli.main([*BASE, "--epsilon", "1", *given]) == 2
+    assert message in capsys.readouterr().err

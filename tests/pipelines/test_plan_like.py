@@ -91,9 +91,7 @@ def test_a_table_says_that_it_is_not_private(sample: Path, capsys: pytest.Captur
         ("--epsilon nan", WINDOWS, "epsilon must be finite"),
     ],
 )
-def test_mistakes_are_named(
-    options: str, windows: str, message: str, sample: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_named(options, windows, message, sample, capsys):
     assert plan(sample, options, windows) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 

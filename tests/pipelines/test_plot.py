@@ -166,13 +166,7 @@ def test_a_stream_is_chosen(files: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--truth", "daily.jsonl"], "truth must be about windows as long as those of the rows"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
-    options: list[str],
-    message: str,
-    files: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_drawn_is_refused(options, message, files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     (files / "broken.jsonl").write_text('{"item": "secret wish"}\n')
     (files / "broken.avro").write_bytes(b"Obj\x01 secret wish")
@@ -196,9 +190,7 @@ def test_a_guarantee_that_is_none_is_refused(files: Path, capsys: pytest.Capture
     )
 
 
-def test_a_picture_that_cannot_be_finished_leaves_what_was_there(
-    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_that_cannot_be_finished_leaves_what_was_there(files, monkeypatch, capsys):
     (files / "picture.png").write_bytes(b"old")
 
     def full(self: Figure, stream: io.BytesIO, **options: object) -> None:

@@ -8,7 +8,7 @@ from matplotlib.image import imread
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines import cli
 from privstream.pipelines.questions.point_queries import any_ranges, read_point_queries
-from privstream.pipelines.simulate.points import NearestTrue, PointsInRange
+from privstream.pipelines.simulate.worlds import NearestTrue, PointsInRange
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 
@@ -103,9 +103,7 @@ def test_queries_with_a_time_are_answered_once(folder: Path, tmp_path: Path) -> 
         ('{"low": 0, "high": 2}', "low must be in 1 .. 256"),
     ],
 )
-def test_bad_queries_are_refused(
-    line: str, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     (tmp_path / "asked.jsonl").write_text(f"{line}\n")
     assert watch(folder, RANGES, tmp_path / "rows.jsonl", "--queries", str(tmp_path / "asked.jsonl")) == 2
     assert f"privstream ranges: error: {message}\n" in capsys.readouterr().err
@@ -150,18 +148,14 @@ def promised(folder: Path, command: list[str], asked: Path, output: Path, *optio
     return error
 
 
-def test_a_plan_says_what_a_run_with_the_same_ranges_promises(
-    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
-) -> None:
+def test_a_plan_says_what_a_run_with_the_same_ranges_promises(capsys, folder, tmp_path):
     whole = folder / "ranges.queries"  # 5 ranges, each a dyadic interval
     known = promised(folder, RANGES, whole, tmp_path / "rows.jsonl")
     assert planned(capsys, "ranges", "--queries", str(whole)) == known
     assert planned(capsys, "ranges", "--ranges", "5") > 2 * known
 
 
-def test_a_plan_for_any_ranges_bounds_the_errors_of_the_worst(
-    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
-) -> None:
+def test_a_plan_for_any_ranges_bounds_the_errors_of_the_worst(capsys, folder, tmp_path):
     worst = tmp_path / "asked"  # 2 to 255 consists of as many dyadic intervals as any range does
     worst.write_text("".join(f'{{"low": {low}, "high": 255}}\n' for low in range(2, 7)))
     bound = planned(capsys, "ranges", "--ranges", "5")
@@ -171,9 +165,7 @@ def test_a_plan_for_any_ranges_bounds_the_errors_of_the_worst(
 
 
 @pytest.mark.parametrize("answers", [[], ["--answers", "10"]])
-def test_a_plan_says_what_a_run_with_as_many_points_promises(
-    answers: list[str], capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
-) -> None:
+def test_a_plan_says_what_a_run_with_as_many_points_promises(answers, capsys, folder, tmp_path):
     asked = tmp_path / "asked"
     asked.write_text('{"point": 9}\n')
     known = promised(folder, NEAREST, asked, tmp_path / "rows.jsonl", *answers)

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 from privstream.pipelines import cli
 from privstream.pipelines.pictures.quantiles import caption, lines
-from privstream.pipelines.simulate.quantiles import TrueQuantile, simulate_requests
+from privstream.pipelines.simulate.worlds import TrueQuantile, simulate_requests
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import QuantileEstimate
 

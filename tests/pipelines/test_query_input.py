@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.questions import input_output
-from privstream.pipelines.sources import query_events
+from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.frame_files import write_events
-from privstream.pipelines.sources.query_events import is_query, save_rows
+from privstream.pipelines.sources.frame_files import is_query, save_rows, write_events
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -51,13 +50,13 @@ def test_rows_are_kept_in_their_order_with_the_columns_that_are_read(shop, tmp_p
     assert found["who"].to_pylist()[:3000] == sorted(found["who"].to_pylist()[:3000])
     assert saved(shop, "SELECT seen, who, page, 1 AS more FROM visits ORDER BY who, page, seen", tmp_path) == whole
     assert saved(shop, "SELECT * FROM visits ORDER BY seen", tmp_path) != whole
-    monkeypatch.setattr(query_events, "ROWS", 7)
+    monkeypatch.setattr(frame_files, "ROWS", 7)
     small = pq.ParquetFile(pa.BufferReader(saved(shop, "SELECT * FROM visits ORDER BY ALL", tmp_path)))
     assert small.num_row_groups == 429 and small.read().equals(found)
 
 
 def test_how_batches_come_does_not_matter(monkeypatch):
-    monkeypatch.setattr(query_events, "ROWS", 10)
+    monkeypatch.setattr(frame_files, "ROWS", 10)
     rows = pa.record_batch({"n": list(range(33))})
     sizes = {}
     for cuts in ([33], [0, 1, 9, 10, 13], [0, 25, 8, 0]):
@@ -65,11 +64,11 @@ def test_how_batches_come_does_not_matter(monkeypatch):
         for cut in cuts:
             batches.append(rows.slice(at, cut))
             at += cut
-        tables = list(query_events._tables(iter(batches)))
+        tables = list(frame_files._tables(iter(batches)))
         sizes[tuple(cuts)] = [table.num_rows for table in tables]
         assert pa.concat_tables(tables)["n"].to_pylist() == list(range(33))
     assert list(sizes.values()) == [[10, 10, 10, 3]] * 3
-    assert [table.num_rows for table in query_events._tables(iter([rows.slice(0, 0)]))] == [0]
+    assert [table.num_rows for table in frame_files._tables(iter([rows.slice(0, 0)]))] == [0]
 
 
 def test_a_query_without_rows_has_columns(shop, tmp_path):

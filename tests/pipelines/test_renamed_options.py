@@ -39,18 +39,14 @@ def rows(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("question", [COUNTS, pytest.param(HITTERS, marks=pytest.mark.slow)])
-def test_a_number_of_windows_is_the_same_run_by_both_names(
-    question: str, folder: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_of_windows_is_the_same_run_by_both_names(question, folder, capsys):
     found = [rows(f"{question} {SINCE} --{name} 3", capsys) for name in ("windows", "horizon")]
     assert found[0] == found[1]
     assert found[0][0] != rows(f"{question} {SINCE} --windows 4", capsys)[0]
 
 
 @pytest.mark.slow
-def test_without_a_start_it_is_the_number_of_windows_of_a_person(
-    folder: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_start_it_is_the_number_of_windows_of_a_person(folder, capsys):
     ids = "--run_id {} --ledger none"
     found = [rows(f"{HITTERS} --{name} 2 {ids.format('same')}", capsys) for name in ("participation_cap", "horizon")]
     assert found[0] == found[1]

@@ -25,10 +25,9 @@ from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.public_lists import write_rules
-from privstream.pipelines.report.highlights import highlights
 from privstream.pipelines.report.page import render
 from privstream.pipelines.report.result import Result, read_result
-from privstream.pipelines.report.section import linked, of_method, words_of
+from privstream.pipelines.report.section import highlights, linked, of_method, words_of
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import AlertRule
@@ -231,9 +230,7 @@ def test_a_folder_and_no_ledger_can_be_signed_too(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_sign_off_is_refused(
-    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_sign_off_is_refused(words, message, folder, capsys):
     assert report(folder, write(folder, "counts"), *words) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "report.html").exists()

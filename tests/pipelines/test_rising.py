@@ -16,6 +16,7 @@ from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.risers import newest, percent, risers
 from privstream.transforms.rows import KeyCount
+from small_shop import open_shop
 
 PEOPLE = {"tea": [400] * 6, "cake": [60, 60, 60, 60, 60, 200], "milk": [300, 300, 300, 60, 60, 60]}
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T06:00", "--epsilon", "20", "--delta", "1e-6"]
@@ -24,18 +25,7 @@ COLUMNS = ("rise", "rise_lower", "rise_upper", "rise_probability")
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shop")
-    sales = [
-        {"user": f"u{person}", "item": item, "time": f"2024-01-01T0{hour}:{person % 60:02}:00Z"}
-        for item, numbers in PEOPLE.items()
-        for hour, number in enumerate(numbers)
-        for person in range(number)
-    ]
-    (folder / "sales.jsonl").write_text("".join(f"{json.dumps(sale)}\n" for sale in sales))
-    (folder / "key").write_text("a key of this test alone\n")
-    (folder / "key").chmod(0o600)
-    (folder / "items").write_text("cake\nmilk\ntea\n")
-    return folder
+    return open_shop(tmp_path_factory.mktemp("shop"), PEOPLE)
 
 
 def run(shop: Path, output: Path | str, *options: str, ledger: str = "none") -> int:
@@ -81,9 +71,7 @@ def test_a_list_has_rises_when_the_run_has_ended(shop: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_terminal_and_pictures_show_what_rose(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_and_pictures_show_what_rose(shop, tmp_path, capsys):
     assert run(shop, "-", "--rising", "2") == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "what rose most in the window until 2024-01-01 06:00 UTC, against 2 windows before" in shown
@@ -138,14 +126,7 @@ def test_the_terminal_and_pictures_show_what_rose(
         ),
     ],
 )
-def test_refused(
-    options: list[str],
-    message: str,
-    shop: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refused(options, message, shop, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(shop)
     assert run(shop, tmp_path / "rows.jsonl", *options) == 2
     assert message in capsys.readouterr().err

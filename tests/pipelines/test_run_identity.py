@@ -195,9 +195,7 @@ def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "gone"])
-def test_a_file_that_changes_after_its_fingerprint_ends_the_run(
-    change: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypatch, capsys):
     people = events(30, "u")
     write("a.jsonl", people)
     expand = ReadEvents.expand

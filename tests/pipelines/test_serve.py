@@ -201,9 +201,7 @@ def test_a_look_asks_for_the_newest_files_alone(tmp_path: Path, monkeypatch: pyt
     assert "181 more are in the folder" in text_of(site.section()) and site.state != before
 
 
-def test_results_that_go_on_are_shown_before_newer_ones_that_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_that_go_on_are_shown_before_newer_ones_that_do_not(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "MOST_RESULTS", 2)
     monkeypatch.setattr(watching, "MORE_RESULTS", "{} more")
     windows = watched(tmp_path, "counts")
@@ -478,9 +476,7 @@ def test_a_number_that_was_not_counted_is_shown_as_none() -> None:
     assert reading(row, "count") == "no count"
 
 
-def test_an_error_does_not_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_does_not_say_why(tmp_path, monkeypatch, capsys):
     def fail(*given: object) -> None:
         raise RuntimeError("u000042")
 
@@ -504,9 +500,7 @@ def token_file(tmp_path: Path) -> Callable[..., str]:
     return make
 
 
-def test_what_would_show_too_much_is_refused(
-    tmp_path: Path, token_file: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_show_too_much_is_refused(tmp_path, token_file, capsys):
     good, same = token_file("good"), token_file("same")
     cases = {
         ("--host", "0.0.0.0"): "--token_file must be given when host is not loopback",

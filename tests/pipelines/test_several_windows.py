@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
+from small_shop import open_shop
 
 PEOPLE = {"tea": [400] * 8, "cake": [60, 60, 60, 60, 60, 200, 200, 60], "milk": [12] * 8}
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T08:00", "--epsilon", "20", "--delta", "1e-6"]
@@ -16,18 +17,7 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shop")
-    sales = [
-        {"user": f"u{person}", "item": item, "time": f"2024-01-01T0{hour}:{person % 60:02}:00Z", "cents": person % 7}
-        for item, numbers in PEOPLE.items()
-        for hour, number in enumerate(numbers)
-        for person in range(number)
-    ]
-    (folder / "sales.jsonl").write_text("".join(f"{json.dumps(sale)}\n" for sale in sales))
-    (folder / "key").write_text("a key of this test alone\n")
-    (folder / "key").chmod(0o600)
-    (folder / "items").write_text("cake\nmilk\ntea\n")
-    return folder
+    return open_shop(tmp_path_factory.mktemp("shop"), PEOPLE, cents=lambda person: person % 7)
 
 
 def run(shop: Path, output: Path, *options: str, ledger: str = "none") -> int:
@@ -128,8 +118,6 @@ def test_pictures_and_reports_say_what_is_counted(shop: Path, tmp_path: Path) ->
         (["--over", "start", "--forget"], "--forget must not be given with a domain, or where counts are since the"),
     ],
 )
-def test_refused(
-    options: list[str], message: str, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused(options, message, shop, tmp_path, capsys):
     assert run(shop, tmp_path / "rows.jsonl", *options) == 2
     assert message in capsys.readouterr().err

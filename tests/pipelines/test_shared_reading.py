@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.normalise import Normaliser
-from privstream.pipelines.sources.shared_reading import SharedNormaliser, TakeReading
+from privstream.pipelines.sources.normalise import Normaliser, SharedNormaliser, TakeReading
 
 FORMS: dict[str, Any] = {"user": "who", "time": "at", "time_unit": "s", "null": ("NA",), "trim": True}
 READINGS = {

@@ -304,9 +304,7 @@ def test_in_example_1_4_everybody_takes_part_in_three_heavy_hitters(tmp_path: Pa
         ([*EXAMPLE, "--windows", "2"], "windows must not be given with --workload example-1.4"),
     ],
 )
-def test_numbers_out_of_range_are_refused_and_nothing_is_written(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_out_of_range_are_refused_and_nothing_is_written(arguments, message, tmp_path, capsys):
     assert cli.main([*arguments, "--output", str(tmp_path / "e.csv")]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -321,13 +319,7 @@ def test_numbers_out_of_range_are_refused_and_nothing_is_written(
         (["--output", "e.csv", "--truth", "none/t.avro"], "--truth must be in a folder that exists"),
     ],
 )
-def test_paths_that_cannot_be_written_are_refused(
-    options: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_paths_that_cannot_be_written_are_refused(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main([*CITY, *options]) == 2
     assert message in capsys.readouterr().err
@@ -351,9 +343,7 @@ def run(*options: str) -> int:
     return cli.main(["demo", "--users", "9000", "--windows", "4", *options])
 
 
-def test_the_demo_shows_what_it_promises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run() == 0
     shown = capsys.readouterr()
@@ -394,9 +384,7 @@ def test_the_demo_shows_what_it_promises(
 
 
 @pytest.mark.slow
-def test_the_commands_that_are_shown_give_the_same_files_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_that_are_shown_give_the_same_files_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run("--output", "a folder", "--seed", "2") == 0
     shown = [line.removeprefix("$ ") for line in capsys.readouterr().out.splitlines() if line.startswith("$ ")]
@@ -425,9 +413,7 @@ def test_the_commands_that_are_shown_give_the_same_files_again(
     assert first.release == again.release, "a repetition"
 
 
-def test_commands_can_be_typed_where_the_shell_does_not_find_privstream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_can_be_typed_where_the_shell_does_not_find_privstream(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     (program, word) = shlex.split(demo._typed(["plot"]))
@@ -464,13 +450,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.
         (["--output", "file/folder"], "--output must be a folder that can be written"),
     ],
 )
-def test_what_cannot_work_is_refused(
-    options: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_work_is_refused(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     assert run(*options) == 2

@@ -39,9 +39,7 @@ def suggest(shop: Path, options: str, windows: str = WINDOWS) -> int:
 
 
 @pytest.mark.slow
-def test_what_is_printed_is_taken_by_the_command(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
     output, picture = tmp_path / "limits.jsonl", tmp_path / "limits.png"
     assert suggest(shop, f"--epsilon 0.8 --output {output} --picture {picture} --ledger none") == 0
     shown = capsys.readouterr()
@@ -60,9 +58,7 @@ def test_what_is_printed_is_taken_by_the_command(
     assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
 
 
-def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(shop, tmp_path, capsys):
     """Without its data set, limits that a ledger has for it would not hold; streams and neighbours change the noise."""
     events = [json.loads(line) | {"shop": "Nord"} for line in (shop / "events.jsonl").read_text().splitlines()]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
@@ -74,9 +70,7 @@ def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(
     assert set(promised) <= set(shlex.split(then))
 
 
-def test_windows_of_the_calendar_are_those_of_the_command(
-    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_of_the_calendar_are_those_of_the_command(shop, tmp_path, capsys):
     """In 2024 the clocks of Berlin change in the 13th week: weeks of 168 hours do not end where it does."""
     weeks = "--window 1week --time_zone Europe/Berlin --start 2024-01-01"
     assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/a.jsonl", f"{weeks} --end 2024-04-08") == 0
@@ -145,9 +139,7 @@ def test_few_people_are_a_line_and_no_options(shop: Path, capsys: pytest.Capture
     assert "some 80,000 people with alike numbers; with --epsilon 0.8 it would take 100" in flat
 
 
-def test_values_that_cannot_be_used_are_dead_letters(
-    tmp_path: Path, shop: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_that_cannot_be_used_are_dead_letters(tmp_path, shop, capsys):
     lines = [
         {"user": f"u{user}", "item": "a", "time": "2024-01-02T00:00:00Z", "value": value}
         for user in range(400)
@@ -162,9 +154,7 @@ def test_values_that_cannot_be_used_are_dead_letters(
     assert re.search(r"^--high 5$", shown.out, re.M)
 
 
-def test_prices_are_read_as_the_command_that_is_printed_reads_them(
-    tmp_path: Path, shop: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prices_are_read_as_the_command_that_is_printed_reads_them(tmp_path, shop, capsys):
     prices = ["3,25", "12,99", "", "7,5"]
     lines = [f"u{user};i{index};2024-01-02 00:00;{price}" for user in range(600) for index, price in enumerate(prices)]
     (tmp_path / "events.csv").write_text("\n".join(["Who is it;what;when;paid", *lines]))
@@ -200,14 +190,7 @@ def test_prices_are_read_as_the_command_that_is_printed_reads_them(
         ("--value_field item", "must be different fields"),
     ],
 )
-def test_mistakes_are_named_before_anything_is_spent(
-    options: str,
-    message: str,
-    shop: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_mistakes_are_named_before_anything_is_spent(options, message, shop, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert suggest(shop, f"{options} --ledger {tmp_path}/ledger") == 2
     assert message in capsys.readouterr().err

@@ -230,9 +230,7 @@ def rank_found(city_found: FoundCity, output: object, *options: str, events: str
     return cli.main(["top-k", *files, "--ledger", "none", "--runner", "FnApiRunner", *WINDOW, *options])
 
 
-def test_found_items_are_ranked_by_estimates(
-    city_found: FoundCity, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_found_items_are_ranked_by_estimates(city_found, tmp_path, capsys):
     output = tmp_path / "rows.jsonl"
     assert rank_found(city_found, output, *BUDGET, *END) == 0
     said = capsys.readouterr().err
@@ -258,9 +256,7 @@ def test_found_items_are_ranked_by_estimates(
 
 
 @pytest.mark.slow
-def test_items_that_are_not_found_have_no_place(
-    city_found: FoundCity, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_items_that_are_not_found_have_no_place(city_found, tmp_path, capsys):
     """An empty file is a result; and a missing gap is the same in all formats."""
     assert rank_found(city_found, tmp_path / "none.jsonl", "--epsilon", "0.02", "--delta", "1e-9", *END) == 0
     assert (tmp_path / "none.jsonl").read_text() == ""
@@ -276,9 +272,7 @@ def test_items_that_are_not_found_have_no_place(
 
 
 @pytest.mark.slow
-def test_a_watched_folder_has_rows_that_are_not_finished(
-    city_found: FoundCity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watched_folder_has_rows_that_are_not_finished(city_found, tmp_path, monkeypatch):
     """Also where periods follow each other, and after a file that comes late."""
     renewed = [*BUDGET, "--renew_every", "4h", "--run_id", "same"]
     assert rank_found(city_found, tmp_path / "finished.jsonl", *renewed, *END) == 0
@@ -376,9 +370,7 @@ def test_plan_says_how_many_people_are_needed(capsys: pytest.CaptureFixture[str]
         ),
     ],
 )
-def test_what_needs_a_list_is_refused(
-    city_found: FoundCity, tmp_path: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_needs_a_list_is_refused(city_found, tmp_path, options, message, capsys):
     assert rank_found(city_found, tmp_path / "rows.jsonl", *options) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()

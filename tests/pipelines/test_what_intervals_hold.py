@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import row_of, write
@@ -35,6 +36,8 @@ NOTE = "Some are more equal."
 INTERVALS = {"hold": HOLD, "scope": SCOPE, "leave_out": LEAVE, "note": NOTE}
 WITHOUT = "the numbers of what counts within the limits of the run"
 Span = tuple[float, float]
+HELD = 0.8
+"""Of full numbers at least, for this key: intervals of one run rest on one share, and are right or wrong together."""
 
 
 def drawn(word: str, content: Promise) -> tuple[str, str]:
@@ -162,9 +165,7 @@ def shop(limits: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
         ("quantiles", "--max_contributions", 3, (0.7, 0.9), 1.01),
     ],
 )
-def test_intervals_hold_what_counts_and_the_run_warns(
-    limits: ModuleType, shop: Any, word: str, option: str, limit: int, warned: Span, false: float
-) -> None:
+def test_intervals_hold_what_counts_and_the_run_warns(limits, shop, word, option, limit, warned, false):
     """They need not hold all there is, and do not where limits bind: else the test would say nothing.
 
     The key and the run id are fixed, so that all that is measured is the same in each run of the test.
@@ -174,6 +175,33 @@ def test_intervals_hold_what_counts_and_the_run_warns(
     assert found["hold_all"] < false
     low, high = warned
     assert low < found["warned_of"] < high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [
+        ("top-k --top 10", ("lower", "upper")),
+        ("heavy-hitters --method counts", ("smoothed_lower", "smoothed_upper")),
+    ],
+)
+def test_full_numbers_of_what_is_found_hold_all_people(
+    limits: ModuleType, shop: Any, word: str, ends: tuple[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One item of a person counts in a week, of twice as many: the intervals of these hold no true number."""
+    files = f"--input {shop.folder / 'purchases.parquet'} --output {tmp_path / 'rows.parquet'} --ledger none"
+    when = f"--window {limits.WEEK} --start {limits.START} --end {shop.purchases.end} --run_id same"
+    how = f"--epsilon 1 --delta 1e-6 --items_per_step 1 --full_share 0.05 --noise_key_file {shop.folder / 'key'}"
+    assert cli.main(f"{word} {files} {when} {how}".split()) == 0
+    truth = shop.purchases.people()
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    found = [(row, truth.get(limits.place(row), 0)) for row in rows]
+    many = [(row, people) for row, people in found if people >= 100]
+    assert len(many) > 60 and all(row["full"] is not None for row, _ in many)
+    assert sum(row["full_lower"] <= people <= row["full_upper"] for row, people in many) > HELD * len(many)
+    assert sum(row[ends[0]] <= people <= row[ends[1]] for row, people in many) < 0.2 * len(many)
+    said = capsys.readouterr().err
+    assert re.search(r"WARNING: limits leave out about [45]\d% of all contributions, by the totals with noise", said)
 
 
 @pytest.mark.slow
@@ -204,9 +232,7 @@ def test_the_share_that_is_left_out_is_exact(limits: ModuleType, shop: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_table_on_the_terminal_says_what_it_holds(
-    limits: ModuleType, shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_on_the_terminal_says_what_it_holds(limits, shop, capsys, monkeypatch):
     monkeypatch.chdir(shop.folder)
     line = f"counts --input purchases.parquet --output - --window {limits.WEEK} --start {limits.START} --epsilon 8"
     line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"

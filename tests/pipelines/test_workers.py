@@ -106,9 +106,7 @@ def answer(
 
 
 @some_quick("question", list(QUESTIONS), "counts")
-def test_rows_messages_and_dead_letters_are_the_same(
-    question: str, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_messages_and_dead_letters_are_the_same(question, shop, tmp_path, capsys):
     found = [answer(shop, tmp_path / "rows.jsonl", question, workers, capsys) for workers in (1, 2, 3)]
     assert found[0][0]
     assert found[1] == found[0]
@@ -187,9 +185,7 @@ def test_who_fails_or_is_killed_ends_all(task: str, said: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [processes.LONGEST, processes.LONGEST + 1])
-def test_the_folder_for_temporary_files_may_have_any_name(
-    length: int, shop: Path, temporary: Path, tmp_path: Path
-) -> None:
+def test_the_folder_for_temporary_files_may_have_any_name(length, shop, temporary, tmp_path):
     """The name of a socket in it has at most 107 bytes: where it would have more, processes are started without one."""
     folder = temporary / ("t" * (length - len(str(temporary)) - 1))
     folder.mkdir()

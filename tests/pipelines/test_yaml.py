@@ -129,9 +129,7 @@ def key_file(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 @some_quick("listing", ["included", "inline"], "included")
-def test_the_pipeline_of_the_documentation_runs(
-    tmp_path: Path, key_file: str, monkeypatch: pytest.MonkeyPatch, listing: str
-) -> None:
+def test_the_pipeline_of_the_documentation_runs(tmp_path, key_file, monkeypatch, listing):
     whole, inline = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
     text = whole if listing == "included" else whole.partition("providers:")[0] + inline
     monkeypatch.chdir(tmp_path)

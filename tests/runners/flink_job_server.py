@@ -1,7 +1,6 @@
 """Beam's job server for Flink: one for all tests of a process, started when the first asks, ended with the process."""
 
 import atexit
-import functools
 import os
 import re
 import shutil
@@ -9,15 +8,22 @@ import subprocess
 import tempfile
 import time
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import apache_beam
+import grpc
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 REPOSITORY = Path(__file__).parents[2]
 FLINK_VERSION = os.environ.get("FLINK_VERSION") or (REPOSITORY / "deploy" / "flink_version").read_text().strip()
 FLINK_LINE = FLINK_VERSION.rpartition(".")[0]  # what Beam calls the version
-START_SECONDS = 60
+START_SECONDS = 240
 STOP_SECONDS = 10
+INSIDE = "[local]"
+"""In the place of a cluster's address: each job gets a cluster of its own, inside the job server."""
+RUNNING = {beam_job_api_pb2.JobState.STARTING, beam_job_api_pb2.JobState.RUNNING}
+OVER = {beam_job_api_pb2.JobState.DONE, beam_job_api_pb2.JobState.FAILED}
 SENDS_NOTHING = """package org.apache.beam.sdk.util.construction.resources;
 
 public class ClasspathScanningResourcesDetector implements PipelineResourcesDetector {
@@ -40,31 +46,65 @@ def jar() -> Path:
     return Path(os.environ.get("FLINK_JOB_SERVER_JAR") or REPOSITORY / ".cache" / "flink" / folder / "job-server.jar")
 
 
-@functools.cache
-def endpoint(flink_master: str = "[local]") -> str:
+@dataclass(frozen=True)
+class Server:
+    """A job server that runs."""
+
+    endpoint: str
+    process: subprocess.Popen
+    folder: Path
+
+
+_servers: dict[str, Server] = {}
+
+
+def endpoint(flink_master: str = INSIDE) -> str:
     """Return the address of this process's job server for a cluster; by default each job gets its own.
 
     A cluster must have Beam's libraries: they are not sent to it.
     """
+    if flink_master not in _servers:
+        _servers[flink_master] = _start(flink_master)
+    return _servers[flink_master].endpoint
+
+
+def end_jobs() -> list[str]:
+    """End what runs inside the job server of this process, and return the names of the jobs that were not over.
+
+    A job that is cancelled goes on there: Beam only looks at it no longer. So such a job server is ended, and the next
+    who asks for one starts another.
+    """
+    if INSIDE not in _servers:
+        return []
+    with grpc.insecure_channel(_servers[INSIDE].endpoint) as channel:
+        server = beam_job_api_pb2_grpc.JobServiceStub(channel)
+        jobs = server.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=START_SECONDS).job_info
+    if not all(job.state in OVER for job in jobs):
+        _servers[INSIDE].process.kill()
+        _stop(_servers.pop(INSIDE))
+    return [job.job_name for job in jobs if job.state in RUNNING]
+
+
+def _start(flink_master: str) -> Server:
     folder = Path(tempfile.mkdtemp(prefix="flink-job-server-"))
     output = folder / "output"
-    java = ["java", "-jar", str(jar())] if flink_master == "[local]" else _without_libraries(folder / "classes")
+    java = ["java", "-jar", str(jar())] if flink_master == INSIDE else _without_libraries(folder / "classes")
     command = [*java, f"--flink-master={flink_master}", f"--artifacts-dir={folder / 'artifacts'}"]
     ports = [f"--{service}-port=0" for service in ("job", "artifact", "expansion")]
     with output.open("wb") as stream:
-        server = subprocess.Popen(
+        process = subprocess.Popen(
             [*command, *ports],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    atexit.register(_stop, server, folder)
+    atexit.register(_stop, Server("", process, folder))
     deadline = time.monotonic() + START_SECONDS
-    while server.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None and time.monotonic() < deadline:
         started = re.search(r"JobService started on (\S+)", output.read_text(errors="replace"))
         if started:
-            return started[1]
+            return Server(started[1], process, folder)
         time.sleep(0.1)
     raise RuntimeError(f"the Flink job server did not start:\n{output.read_text(errors='replace')[-2000:]}")
 
@@ -82,10 +122,10 @@ def _without_libraries(classes: Path) -> list[str]:
     return ["java", *opened, "-cp", f"{classes}{os.pathsep}{jar()}", told["Main-Class"]]
 
 
-def _stop(server: subprocess.Popen, folder: Path) -> None:
-    server.terminate()
+def _stop(server: Server) -> None:
+    server.process.terminate()
     try:
-        server.wait(STOP_SECONDS)
+        server.process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        server.kill()
-    shutil.rmtree(folder, ignore_errors=True)
+        server.process.kill()
+    shutil.rmtree(server.folder, ignore_errors=True)

@@ -95,6 +95,26 @@ def options(runner: str, *extra: str) -> PipelineOptions:
     return PipelineOptions([*chosen, *extra])
 
 
+def command_options(runner: str, *flink: str, own_server: bool = False) -> list[str]:
+    """Return the options with which a command of privstream runs on a runner in other processes.
+
+    Args:
+        runner: "prism" or "flink".
+        flink: further options on Flink.
+        own_server: whether the command starts a job server of its own, with which its job ends when both are killed. By
+            default it takes the one of these tests, on which no job may be left.
+    """
+    require(runner)
+    if runner == "prism":
+        return ["--runner=PrismRunner", f"--prism_location={prism_location()}"]
+    server = f"--flink_job_server_jar={flink_job_server.jar()}"
+    if not own_server:
+        server = f"--job_endpoint={flink_job_server.endpoint()}"
+    version = f"--flink_version={flink_job_server.FLINK_LINE}"
+    local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", "--parallelism=2"]
+    return [*local, version, server, *flink]
+
+
 class _WriteBundle(beam.DoFn):
     def __init__(self, folder: str) -> None:
         self._folder = folder

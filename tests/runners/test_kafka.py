@@ -52,7 +52,7 @@ def command(source: str | Path, output: Path, key: Path) -> list[str]:
 @pytest.mark.parametrize("runner", [pytest.param("flink", marks=MARKS["flink"])])
 def test_windows_come_out_while_records_come_and_equal_a_bounded_run(broker, tmp_path, runner):
     """On Prism a page that test_server_pages.py follows goes from a topic to a topic."""
-    chosen = options(runner)
+    chosen = options(runner, own_server=True)
     name = "events"
     source = topic(broker, name)
     rows, letters, key = tmp_path / "rows", tmp_path / "letters", tmp_path / "noise.key"

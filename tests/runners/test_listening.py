@@ -43,9 +43,7 @@ def test_the_local_runner_listens_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.prism
-def test_prism_and_its_workers_listen_on_loopback_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prism_and_its_workers_listen_on_loopback_and_leave_nothing(tmp_path, monkeypatch):
     require("prism")
     temporary = tmp_path / "temporary"
     temporary.mkdir()

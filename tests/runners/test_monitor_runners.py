@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import runner_harness
@@ -131,6 +131,8 @@ def test_a_watched_folder_gives_the_same_rows(runner: str, shop: Path, capsys: p
     before = {path: path.read_bytes() for path in Path("found").rglob("*.csv")}
     assert sum(len(file.read_text().splitlines()) for file in Path("bad").glob("*.jsonl")) == 4
     assert runner == "flink" or "present: 796 of 800 events usable" in capsys.readouterr().err
+    if runner == "flink":
+        return  # what is there is looked at before anything runs, and a second job takes as long as the first
     for end in Path("found").glob("*/_END"):
         end.unlink()  # as if the run had stopped before
     Path("monitor.yaml").write_text(text.replace("above: 20", "above: 30"))
@@ -183,13 +185,11 @@ NAMES = ("items", "present", "sums", "high")
 
 
 @pytest.mark.parametrize("runner", [RUNNERS[-1]])
-def test_a_topic_gives_tables_and_topics_of_questions_and_views(
-    runner: str, broker: str, postgres: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_gives_tables_and_topics_of_questions_and_views(runner, broker, postgres, tmp_path, monkeypatch):
     """While records come: what is in a table and in a topic is what is in the files."""
     kafka, admin = pytest.importorskip("confluent_kafka"), pytest.importorskip("confluent_kafka.admin")
     monkeypatch.chdir(tmp_path)
-    chosen = test_watch_command.options(runner)
+    chosen = test_watch_command.options(runner, own_server=True)
     topics = [admin.NewTopic(name, 1, 1) for name in ("clicks", *NAMES)]
     client = admin.AdminClient({"bootstrap.servers": broker})
     for made in client.create_topics(topics).values():
@@ -211,22 +211,36 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(
                 producer.produce("clicks", json.dumps(event).encode())
             producer.flush()
             time.sleep(0.3)
+        written, deadline = {name: _texts(_rows_of(name)) for name in NAMES}, time.monotonic() + SECONDS
+        while not all(written[name] <= _sent(broker, name) for name in NAMES):  # the rows of a file are sent after it
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.3)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     for name in NAMES:
-        before = _rows_of(name)  # the job may go on writing
-        consumer = kafka.Consumer({"bootstrap.servers": broker, "group.id": "test", "auto.offset.reset": "earliest"})
-        consumer.assign([kafka.TopicPartition(name, 0, 0)])
-        read = {json.dumps(json.loads(message.value())) for message in consumer.consume(10_000, timeout=5)}
-        consumer.close()
+        sent, found = _sent(broker, name), _texts(_rows_of(name))
         (rows,) = postgres.ask(f"SELECT count(*) FROM {name}")[0]
-        found = {json.dumps(row) for row in _rows_of(name)}
-        windows = sorted({row["window_start"] for row in before})
-        complete = {json.dumps(row) for row in before if row["window_start"] < windows[-2]}
-        assert complete and complete <= read <= found, "a file is written, and then its rows are sent"
-        assert len(read) <= rows <= len(found), "to the table before the topic"
+        assert sent <= found and len(sent) <= rows <= len(found), "to the table before the topic"
+
+
+def _sent(broker: str, name: str) -> set[str]:
+    """Return the rows that a topic has by now."""
+    kafka = pytest.importorskip("confluent_kafka")
+    consumer = kafka.Consumer({"bootstrap.servers": broker, "group.id": "test"})
+    place = kafka.TopicPartition(name, 0, 0)
+    _, end = consumer.get_watermark_offsets(place, timeout=SECONDS)
+    consumer.assign([place])
+    messages = consumer.consume(end, timeout=SECONDS) if end else []
+    consumer.close()
+    assert len(messages) == end
+    return _texts(json.loads(message.value()) for message in messages)
+
+
+def _texts(rows: Iterable[dict[str, object]]) -> set[str]:
+    """Return rows as they can be compared."""
+    return {json.dumps(row) for row in rows}
 
 
 def _rows_of(name: str) -> list[dict[str, object]]:

@@ -2,7 +2,6 @@
 
 import json
 
-import flink_job_server
 import pyarrow.parquet as pq
 import pytest
 import runner_harness
@@ -18,12 +17,7 @@ ROW_GROUPS = 16
 
 
 def options(runner):
-    runner_harness.require(runner)
-    if runner == "prism":
-        return ["--runner=PrismRunner", f"--prism_location={runner_harness.prism_location()}"]
-    job_server = [f"--flink_job_server_jar={flink_job_server.jar()}", f"--flink_version={flink_job_server.FLINK_LINE}"]
-    local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", "--parallelism=2"]
-    return [*local, *job_server, "--streaming", "--max_bundle_time_mills=100"]
+    return runner_harness.command_options(runner, "--streaming", "--max_bundle_time_mills=100")
 
 
 def cut(folder, name):

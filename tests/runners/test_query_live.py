@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.sources import query_events
+from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.query_events import save_rows
+from privstream.pipelines.sources.frame_files import save_rows
 
 pytest.importorskip("psycopg")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
@@ -55,7 +55,7 @@ def test_columns_are_read_with_their_types(url, tmp_path, monkeypatch):
     first = found.slice(0, 1).to_pylist()[0]
     assert str(first["seen"]) == "2024-01-01 08:00:00+00:00" and first["amount"] % 1 == 0.25
     assert found["seen"].null_count == 2 and found["who"].null_count == 1
-    monkeypatch.setattr(query_events, "ROWS", 100)
+    monkeypatch.setattr(frame_files, "ROWS", 100)
     assert read(url, query, tmp_path).slice(0, 3000).equals(found.slice(0, 3000))  # the last ones have no number
     local = FieldMapping(user="id", item="page", time="here", time_zone="Europe/Berlin")
     found = read(url, query, tmp_path, local)

@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import apache_beam as beam
+import flink_job_server
 import pytest
 import runner_harness
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics import Metrics
+from apache_beam.runners.runner import PipelineState
 from apache_beam.runners.worker import statecache
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
@@ -138,6 +141,32 @@ def test_a_failed_pipeline_raises(runner):
         run(runner, lambda pipeline: pipeline | beam.Create([1]) | beam.ParDo(_Fail()))
 
 
+@pytest.mark.flink
+@pytest.mark.xdist_group("flink")
+def test_jobs_that_are_left_on_flink_are_found_and_ended():
+    runner_harness.require("flink")
+
+    def endless():
+        """Run a job that has no end, since it has checkpoints."""
+        options = runner_harness.options("flink", "--streaming", "--checkpointing_interval=1000")
+        pipeline = beam.Pipeline(options=options)
+        _ = pipeline | beam.Create([1]) | beam.Map(str)
+        job = pipeline.run()
+        while job.state != PipelineState.RUNNING:
+            time.sleep(0.1)
+        return job
+
+    cancelled = endless()
+    cancelled.cancel()
+    while not PipelineState.is_terminal(cancelled.state):
+        time.sleep(0.1)
+    server = flink_job_server.endpoint()
+    assert flink_job_server.end_jobs() == [], "it counts as ended, and goes on"
+    endless()
+    assert flink_job_server.endpoint() != server
+    assert len(flink_job_server.end_jobs()) == 1
+
+
 class _Count(beam.DoFn):
     def process(self, element):
         Metrics.counter("test", "elements").inc()
@@ -194,9 +223,7 @@ class Remember(beam.DoFn):
 
 
 @pytest.mark.parametrize(("arguments", "cached"), [([], False), (["--max_cache_memory_usage_mb=1"], True)])
-def test_state_is_weighed_only_where_a_cache_is_asked_for(
-    arguments: list[str], cached: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_is_weighed_only_where_a_cache_is_asked_for(arguments, cached, monkeypatch):
     weights = []
     theirs = statecache.get_deep_size
     monkeypatch.setattr(statecache, "get_deep_size", lambda *values: weights.append(theirs(*values)) or weights[-1])

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import flink_job_server
 import pyarrow.parquet as pq
 import pytest
 import runner_harness
@@ -76,13 +75,9 @@ MARKS = {
 }
 
 
-def options(runner: str, checkpoint_seconds: int = 1) -> list[str]:
-    runner_harness.require(runner)
-    if runner == "prism":
-        return ["--runner=PrismRunner", f"--prism_location={runner_harness.prism_location()}"]
-    job_server = [f"--flink_job_server_jar={flink_job_server.jar()}", f"--flink_version={flink_job_server.FLINK_LINE}"]
-    local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", "--parallelism=2"]
-    return [*local, *job_server, f"--checkpointing_interval={checkpoint_seconds * 1000}"]
+def options(runner: str, checkpoint_seconds: int = 1, *, own_server: bool = False) -> list[str]:
+    checkpoints = f"--checkpointing_interval={checkpoint_seconds * 1000}"
+    return runner_harness.command_options(runner, checkpoints, own_server=own_server)
 
 
 def simulate(folder: Path, name: str) -> None:

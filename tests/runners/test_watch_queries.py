@@ -15,8 +15,9 @@ from privstream.pipelines import cli
 from privstream.pipelines.questions.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.folder_polls import MICROS, list_folder
+from privstream.pipelines.sources.folder_polls import list_folder
 from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.sources.polled_source import MICROS
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run

@@ -155,7 +155,7 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
                 start = step * made.steps.period
                 bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
                 law = counts.law.noises[0]
-                bound = counts.error(1, 2 * plan.beta) if n == 1 else law.summed(n).exceeded(n, plan.beta)
+                bound = counts.error(1, 2 * plan.beta) if n == 1 else law.summed(n).tail_bound(n, plan.beta)
                 noise = (gap / n, noisy.count_stddev / math.sqrt(n), (gap - bound) / n)
                 numbers_of = (float(rule.threshold), sums / n, *noise, 0.0, 0.0, False)
                 rows.append(Alert(stream, *bounds, rule.name, *numbers_of, *lasting(made, began, step)))

@@ -46,11 +46,11 @@ def stamped(event: tuple[str, str, int, str]) -> TimestampedValue:
 def disordered(events: Events, late: Events, start: int, chance: random.Random) -> TestStream:
     """Return a stream out of order in which only `late` ones are late; windows of 10 s stay open for another 5."""
     waiting, source = list(events), TestStream()
-    for now in range(start, start + 420, 7):
+    for now in range(start, start + 420, 14):
         go = [e[2] // SECOND // 10 * 10 + 10 <= now or chance.random() < 0.1 for e in waiting]
         ready = list(itertools.compress(waiting, go))
         waiting = list(itertools.compress(waiting, [not g for g in go]))
-        ready += late if now == start + 91 else []
+        ready += late if now == start + 98 else []
         chance.shuffle(ready)
         if ready:
             source = source.add_elements([stamped(e) for e in ready])

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms import SetCardinality
-from privstream.transforms.cardinality.members import MembershipLog, Stays, last_presence
+from privstream.transforms.cardinality.set_cardinality import MembershipLog, Stays, last_presence
 from window_chain import drive
 
 
@@ -64,7 +64,7 @@ def test_workloads_are_interesting():
 @pytest.mark.slow
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     monkeypatch.setattr("privstream.transforms.timing.keyed_state.LEAST_COMPACTION", 500)
-    monkeypatch.setattr("privstream.transforms.cardinality.members.SEGMENT", 3)
+    monkeypatch.setattr("privstream.transforms.cardinality.set_cardinality.SEGMENT", 3)
     for name in ("doors", "visits in streams", "sessions with ends"):
         chance = random.Random(5)
         events = random_events(name, chance, 600)

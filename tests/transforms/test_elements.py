@@ -18,10 +18,9 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example, with_inputs
 from grids import some_quick
 from privstream.transforms import LinearQuery, Measurement, PredecessorQuery, RangeQuery
-from privstream.transforms.events.broken_rule import BrokenRuleError
 from privstream.transforms.events.element_types import check_events, check_rows
 from privstream.transforms.events.event_columns import read_batch
-from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, EventFields
+from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, BrokenRuleError, EventFields
 from privstream.transforms.events.single_events import NO_STAMP, read_event
 
 FORMS = "event must be a pair (user, item), a row or an Arrow record batch, got"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.event_fields import BrokenRuleError
 from privstream.transforms.events.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, read_as
 
 

@@ -5,8 +5,9 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
-from privstream.transforms.counts.finished import SECOND, SmoothFinished
+from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
@@ -126,7 +127,7 @@ def test_counts_of_several_windows_are_sums_and_none_reaches_over_a_gap():
             windows = min(3, number + 1)
             assert r.count == counts[of][number + 1 - windows : number + 1].sum()
             assert r.count_stddev == pytest.approx(mechanism.stddev(1) * windows**0.5)
-            spread = mechanism.law.noises[0].summed(3).exceeded(windows, 0.025)
+            spread = mechanism.law.noises[0].summed(3).tail_bound(windows, 0.025)
             assert (r.lower, r.upper) == (max(0, r.count - spread), r.count + spread)
             assert (r.smoothed, r.smoothed_lower, r.smoothed_upper) == tuple(part[number, 0] for part in ends)
     least = round(np.median([r.smoothed for r in found]))

@@ -24,7 +24,8 @@ from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.transforms import Domain
+from privstream.mechanisms import SeededNoise
+from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.contributions import TOTALS
 from privstream.transforms.counts.publishing import on_clock
@@ -447,3 +448,22 @@ def test_guarantee_names_limits_and_proof(check_proof):
         assert guarantee.proof.endswith(theorem)
         check_proof(guarantee.proof)
         assert "one person over the whole run" in guarantee.paragraph()
+
+
+@pytest.mark.parametrize(("over", "windows"), [("window", 3), ("start", 1), (20, 3)])
+def test_a_limit_beyond_what_a_list_has_costs_nothing(over, windows):
+    """A person has each item of the list at most once in a window of a stream, or once since the start."""
+    found = {"epsilon": 1.0, "delta": 1e-6, "window": 10, "start": 0, "over": over, "noise": SeededNoise(1)}
+    listed = found | {"domain": Domain(["tea", "oil"]), "end": 30}
+
+    def most(**changes):
+        return KeyedCounts(**listed | changes).mechanism
+
+    assert most(max_contributions=1000) == most(max_contributions=2 * windows)
+    assert most(max_contributions=2 * windows - 1) != most(max_contributions=2 * windows)
+    assert most(max_contributions=1000, streams=("north", "south")).contributions == 4 * windows
+    assert KeyedCounts(**found | {"end": 30}, max_contributions=1000).mechanism.contributions == 1000
+    if over == "window":
+        assert most(max_contributions=1000, end=None).contributions == 1000
+        within = most(max_contributions=1000, max_contributions_per_window=900)
+        assert (within.contributions, within.contributions_per_window) == (6, 6)

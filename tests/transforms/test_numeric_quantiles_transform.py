@@ -192,3 +192,14 @@ def test_bins_have_names_in_their_order():
 def test_arguments_that_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         transform("person", **changes)
+
+
+def test_a_limit_beyond_what_a_person_can_have_costs_nothing():
+    """One value in each window of each stream is all there is."""
+    most = transform("person", max_contributions=WINDOWS).mechanism
+    assert transform("person", max_contributions=WINDOWS * 100).mechanism == most
+    assert transform("person", max_contributions=WINDOWS - 1).mechanism != most
+    assert transform("streams", max_contributions=WINDOWS * 100).mechanism.contributions == 2 * WINDOWS
+    assert transform("person", max_contributions=100, end=None).mechanism.contributions == 100
+    made = transform("person", max_contributions=WINDOWS * 100)
+    assert "--max_contributions" not in str(made.accuracy) and f"at most {WINDOWS} values" in str(made.guarantee.limits)

@@ -132,7 +132,7 @@ def test_rows_about_sets_are_in_time_for_the_windows_of_a_user(name):
 
 def check_times(name: str):
     made, events = workload(name)
-    source = paced(events, made.steps.size // 3 // MILLISECOND * MILLISECOND, random.Random(SEED))
+    source = paced(events, made.steps.size * 2 // 3 // MILLISECOND * MILLISECOND, random.Random(SEED))
 
     def build(everything):
         outputs = {}

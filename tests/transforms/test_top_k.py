@@ -17,7 +17,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
 from privstream.transforms.timing.clocked import StartClocks, clock_of, on_clocks
-from privstream.transforms.top_k.ranking import RankItems
+from privstream.transforms.top_k.answers import RankItems
 from slow_reference import bounded, hashed, limit_people
 from tiny_runner import Stage, call_all
 from workloads import KEY, SECOND, START

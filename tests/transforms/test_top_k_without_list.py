@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts, RankedItem, TopKWithGap
 from privstream.transforms.rows import KeyCount
-from privstream.transforms.top_k.found_items import LeadingItems
+from privstream.transforms.top_k.answers import LeadingItems
 from slow_reference import hashed, lot
 from test_top_k import kept_items
 from workloads import KEY, SECOND, START
@@ -257,7 +257,8 @@ def test_a_finished_file_is_ranked_by_the_finished_table(name):
                 interval = row.smoothed_lower, row.smoothed_upper
                 ranks[stream, start, rank] = (row.item, gap, row.smoothed, bound, *interval)
     finished = made.finish(table)
-    assert {(row.stream, row.window_start, row.rank): row[4:] for row in finished} == ranks
+    assert {(row.stream, row.window_start, row.rank): row[4:10] for row in finished} == ranks
+    assert all(set(row[10:]) == {None} for row in finished), "nothing is told of what limits leave out, unasked"
     assert len(finished) == len(ranks)
     before = reference(streamed, events)
     assert len(finished) >= len(before) > 0 and sorted(finished, key=place) != before

@@ -107,7 +107,7 @@ class CountedAlerts:
     def _tail_bound(self, tail: float, windows: int) -> int:
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
-        return noise.summed(windows).exceeded(windows, tail)
+        return noise.summed(windows).tail_bound(windows, tail)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from privstream.transforms.alerts.alert_transform import BUDGETS, OF_ALL_TESTS, 
 from privstream.transforms.alerts.rules import LARGEST, AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import ONE_RUN, AlertPlan, TestAlerts, Tests
 from privstream.transforms.batches import Keyed, StepKey
-from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
+from privstream.transforms.events.event_fields import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.parameters import check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.times import micros_of

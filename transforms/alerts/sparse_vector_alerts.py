@@ -38,6 +38,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.methods import FEW_HITS
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -96,10 +97,6 @@ def _needed(method: CountedAlerts | StatusAlerts, plan: AlertPlan) -> float:
     durations = [4**power for power in range(windows.bit_length()) if 4**power <= windows]
     logs = [math.log(max(1.0, method.distance(duration, tests))) for duration in durations]
     return math.fsum(logs) / len(logs) - (math.log(BETTER) if isinstance(method, StatusAlerts) else 0.0)
-
-
-FEW_HITS = 4
-"""So often a person is charged for statuses at most, if nobody says how often."""
 
 
 class SparseVectorAlerts(AlertTransform, SharedTransform):

@@ -4,10 +4,14 @@ events, whoever sent them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.left_out import Clips
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -48,6 +52,13 @@ class PeopleLists(NamedTuple):
     last: int
 
 
+def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
+    """Return what the list of different people of a mechanism needs, if it has one."""
+    if not isinstance(mechanism, FoundKeys) or not mechanism.listed:
+        return None
+    return PeopleLists(mechanism.listed, mechanism.last_listed)
+
+
 TOTALS = "\x00totals"
 """The stream, which no events have, of what is told of limits, as three items: see `LeftOutLaw.publish`."""
 
@@ -56,14 +67,31 @@ class Totals(NamedTuple):
     """How contributions are added up for all streams together.
 
     Attributes:
-        per_window: contributions of one person in a window that are told at most, of what counts and of what does not.
-        in_all: contributions of one person that are left out and told at most.
+        clips: what is told of one person at most.
         groups: of streams, to each of whose shards of keys the totals go.
+        key_shards: shards of keys.
     """
 
-    per_window: int
-    in_all: int
+    clips: Clips
     groups: tuple[str, ...]
+    key_shards: int
+
+    def send(self, step: int, sums: np.ndarray, *, new: bool, values: bool) -> Iterator[Keyed]:
+        """Send sums, int64 (3,), to every shard of keys of every group of streams: each draws the same noise for them.
+
+        `new`, `values`: whether counts of this step say who is new, and have sums of values.
+        """
+        nothing = np.zeros(len(sums), np.int64)
+        batch = CountBatch(
+            np.arange(len(sums), dtype=np.uint64),
+            sums,
+            Names.none(),
+            nothing if new else None,
+            nothing if values else None,
+        )
+        for group in self.groups:
+            for shard in range(self.key_shards):
+                yield sealed_counts(StepKey(group, step, shard), InStreams.of(TOTALS, batch))
 
 
 class CountContributions(BoundOverRun, state="count_contributions"):
@@ -138,8 +166,13 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         charged = dict.fromkeys(self.limit_names, Charges.none())
         admitted = rows
         if self.contributions is not None:
-            draws = partial(self._pairs_of_some, held, rows)
-            within = within_limit(users[rows], self.allowed(step), used["times"], draws, at_once=self.per_window)
+            within = within_limit(
+                users[rows],
+                self.allowed(step),
+                used["times"],
+                lambda some: self._pairs(held, rows[some]),
+                at_once=self.per_window,
+            )
             admitted = rows[within]
             self.limited.add(step, len(rows), len(rows) - len(admitted))
             charged["times"] = Charges.of(users[admitted])
@@ -155,7 +188,8 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         added = list(by_group(step, found, self.key_shards))
         if self.totals is not None:
             sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
-            added += self._to_all(step, self.totals, sums, found.batch)
+            has = {"new": found.batch.new is not None, "values": found.batch.sums is not None}
+            added += self.totals.send(step, sums, **has)
         return charged, added
 
     def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
@@ -168,26 +202,12 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         counted = np.zeros(len(people), np.int64)
         some, numbers = np.unique(kept, return_counts=True)
         counted[np.searchsorted(people, some)] = numbers
-        left_out = np.minimum(number - counted, totals.per_window)
+        left_out = np.minimum(number - counted, totals.clips.left_out)
         over = np.flatnonzero(left_out)
-        told = np.minimum(left_out[over], totals.in_all - used["left_out"].charged(people[over]))
+        told = np.minimum(left_out[over], totals.clips.in_all - used["left_out"].charged(people[over]))
         used_up = used["times"].charged(some) + numbers == self.contributions  # once: then nothing more counts
-        sums = np.array([np.minimum(counted, totals.per_window).sum(), told.sum(), used_up.sum()], np.int64)
+        sums = np.array([np.minimum(counted, totals.clips.kept).sum(), told.sum(), used_up.sum()], np.int64)
         return sums, Charges.of(np.repeat(people[over], told))
-
-    def _to_all(self, step: int, totals: Totals, sums: np.ndarray, like: CountBatch) -> Iterator[Keyed]:
-        """Send sums to every shard of keys of every group of streams: each draws the same noise for them."""
-        nothing = np.zeros(len(sums), np.int64)
-        batch = CountBatch(
-            np.arange(len(sums), dtype=np.uint64),
-            sums,
-            Names.none(),
-            None if like.new is None else nothing,
-            None if like.sums is None else nothing,
-        )
-        for group in totals.groups:
-            for shard in range(self.key_shards):
-                yield sealed_counts(StepKey(group, step, shard), InStreams.of(TOTALS, batch))
 
     @override
     def remembered(self, step: int, used: Used) -> Used:
@@ -226,10 +246,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         """Return keyed hashes of person, stream and key, uint64, for some rows."""
         labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
         return draw_in_streams(self._sources.__getitem__, held.streams, held.codes[rows], labels)
-
-    def _pairs_of_some(self, held: InStreams[HolderBatch], rows: np.ndarray, some: np.ndarray) -> np.ndarray:
-        """Return the same for some of these rows."""
-        return self._pairs(held, rows[some])
 
     def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
@@ -313,6 +329,46 @@ def without_totals(counted: StreamCounts) -> tuple[StreamCounts, np.ndarray]:
 def unsealed_counts(record: bytes) -> StreamCounts:
     """Return the counts in what `sealed_counts` returned."""
     return InStreams.from_bytes(CountBatch, sealed_batch(record))
+
+
+TOLD_MARK = b"told "
+"""Before the keys of totals among those of who has what."""
+
+
+@dataclass(frozen=True)
+class TellBaskets:
+    """Adds up how much of what people have in a step counts, and how much does not; of each person both are clipped.
+
+    There is one stream, and no limit but that of a window.
+
+    Attributes:
+        steps: the windows.
+        items_per_step: items of a person that count in a window.
+        totals: how they are added up.
+        lists: of different people, as `CountContributions` has them; None without one.
+    """
+
+    steps: Steps
+    items_per_step: int
+    totals: Totals
+    lists: PeopleLists | None
+
+    def __call__(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
+        """Send on the totals of what people have, uint64 (n,) each."""
+        order = np.lexsort((items, people))
+        distinct = people[order][first_of_run(people[order], items[order])]
+        came = np.diff(np.append(np.flatnonzero(first_of_run(distinct)), len(distinct)))
+        kept = np.minimum(came, self.items_per_step)
+        left_out = np.minimum(came - kept, self.totals.clips.left_out)
+        sums = np.array([np.minimum(kept, self.totals.clips.kept).sum(), left_out.sum(), 0], np.int64)
+        new = self.lists is not None and self.steps.number(key.step) <= self.lists.last
+        for name, record in self.totals.send(key.step, sums, new=new, values=False):
+            yield TOLD_MARK + name, record
+
+
+def is_told(element: Keyed) -> bool:
+    """Tell whether an element is a total of `TellBaskets`, and not who has what."""
+    return element[0].startswith(TOLD_MARK)
 
 
 class CountEvents(BoundEvents, state="count_events"):

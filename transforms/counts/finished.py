@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
+from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
 
 TOLD = ("kept_with_noise", "left_out_with_noise")
 """Counters of what rows tell of limits."""
 
-SECOND = 1_000_000
 SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
 """Windows of a season, by the length of a window in microseconds: weekdays, and hours of the day."""
 

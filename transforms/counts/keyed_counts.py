@@ -63,7 +63,7 @@ class CountsParameters(Parameters):
             more noise.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
-            person.
+            person. Noise is never for more than the items of `domain` in all windows.
         max_contributions_per_window: number of times that one person counts in one window, in all streams together, at
             most: random ones. Without it a person may use up `max_contributions` in one window. Limits then leave out
             more of early windows and less of late ones, and what `full_share` pays for is more exact. Noise of counts
@@ -201,6 +201,9 @@ class CountsParameters(Parameters):
         summed = self.remembers and self.steps.renewal is None
         lasts = (span == "window" or summed) and unit == "person" and delta > 0 and self.steps.count is not None
         most, in_window = _contributions(max_contributions, max_contributions_per_window, unit, self.steps.count)
+        if unit == "person":  # nobody has more of a list, and noise is for no more
+            most = int(min(most, self._most_in_window * (1 if span == "start" else self.steps.count or math.inf)))
+            in_window = None if in_window is None else min(in_window, most)
         mechanism = FoundKeys if self.remembers else Mechanism
         self.mechanism: Mechanism = mechanism(
             epsilon=epsilon,

@@ -8,7 +8,7 @@ from typing import Any
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists, Totals
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, Totals, lists_of
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
@@ -82,7 +82,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             key_shards=self.shards,
             limits=self._value_limits,
             domain=self.domain,
-            lists=self._lists,
+            lists=lists_of(self.mechanism),
             totals=self._totals,
         )
         return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
@@ -113,14 +113,8 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         )
 
     @property
-    def _lists(self) -> PeopleLists | None:
-        """What the list of different people needs, if there is one."""
-        found = self.mechanism
-        return PeopleLists(found.listed, found.last_listed) if isinstance(found, FoundKeys) and found.listed else None
-
-    @property
     def _totals(self) -> Totals | None:
         """How what limits leave out is added up, if it is."""
         if (told := self.mechanism.left_out) is None:
             return None
-        return Totals(told.per_window, told.in_all, tuple(sorted(in_groups(self.streams or ("",)))))
+        return Totals(told.clips, tuple(sorted(in_groups(self.streams or ("",)))), self.shards)

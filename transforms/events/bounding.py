@@ -279,11 +279,15 @@ class BoundEvents(OnTimeBatches):
         yield from late_in_streams(self.steps, key, events, self.domain)
 
 
+Beside = Callable[[StepKey, np.ndarray, np.ndarray], Iterator[Keyed]]
+"""What else goes on of the people of a key, and of their items, uint64 (n,) each."""
+
+
 class BoundPerWindow(BoundEvents, state="bound_per_window"):
     """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
-    people.
+    people. `also` makes what else goes on, out of all that people have, before it is bounded.
     """
 
     def __init__(
@@ -297,9 +301,11 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         item_shards: int,
         by_people: bool = False,
         domain: Domain | None = None,
+        also: Beside | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self._sources = SourcesByName(partial(noise.derive, "item order"))
+        self.also = also
         self.items_per_step = items_per_step
         self.selection = selection
         self.item_shards = item_shards
@@ -324,6 +330,8 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
         batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
         held = InStreams.sort(events.streams, codes[kept.rows], batch)
+        if self.also is not None:
+            yield from self.also(key, people, rows.items)
         if self.by_people:
             yield to_people(key, held.to_bytes())
         else:
@@ -551,6 +559,7 @@ def bound_items_of_people(
     streams: int | None,
     domain: Domain | None,
     by_people: bool,
+    also: Beside | None = None,
 ) -> PCollection[Any]:
     """Add the stages from batches of events to who has what: two stages, or one without limits.
 
@@ -561,11 +570,17 @@ def bound_items_of_people(
         apply_dofn: adds a stage.
         steps, noise, items_per_step, selection, item_shards, domain: see `BoundPerWindow`.
         participations, streams: limits of the whole run, see `BoundAcrossWindows`.
+        also: see `BoundPerWindow`.
     """
     common: dict[str, Any] = {"steps": steps, "noise": noise, "item_shards": item_shards, "domain": domain}
     limits = participations is not None or streams is not None
     bound = BoundPerWindow(
-        **common, timer_offset=1, items_per_step=items_per_step, selection=selection, by_people=limits or by_people
+        **common,
+        timer_offset=1,
+        items_per_step=items_per_step,
+        selection=selection,
+        by_people=limits or by_people,
+        also=also,
     )
     held = apply_dofn(batches, bound, Keyed)
     if not limits:

@@ -15,8 +15,8 @@ from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, StepKey
-from privstream.transforms.events.broken_rule import BrokenRuleError
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import BrokenRuleError
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

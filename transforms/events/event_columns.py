@@ -13,9 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.broken_rule import ENCODING, FINITE, LONG, MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.dead_letters import LONGEST_RECORD
-from privstream.transforms.events.event_fields import NUMBER, WHOLE, EventFields
+from privstream.transforms.events.event_fields import (
+    ENCODING,
+    FINITE,
+    LONG,
+    MISSING,
+    NUMBER,
+    TYPE,
+    WHOLE,
+    BrokenRuleError,
+    EventFields,
+    missing,
+)
 from privstream.transforms.events.times import Marks, micros_column, null_rows
 
 TEXT_PER_BATCH = 1 << 24  # bytes
@@ -25,11 +35,6 @@ LONGEST_TEXT = 1 << 20
 FARTHEST_POINT = 1 << 60
 _AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 _NUMBER = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing that int64 has no room for
-
-
-def missing(name: str) -> BrokenRuleError:
-    """Return the rule that a field is there."""
-    return BrokenRuleError(name, MISSING, f"{name} must not be null")
 
 
 def empty(name: str) -> BrokenRuleError:

@@ -1,4 +1,4 @@
-"""Which fields of events a transform reads."""
+"""Which fields of events a transform reads, and the error where a field breaks a rule."""
 
 from __future__ import annotations
 
@@ -52,3 +52,33 @@ class EventFields:
         }
         left_out = {"user": self.user == UNREAD, "item": not self.item, "value": self.value == UNREAD}
         return pa.schema([(name, kind) for name, kind in kinds.items() if not left_out.get(name)])
+
+
+MISSING, TYPE, ENCODING, LONG, FINITE, RANGE = "missing", "type", "encoding", "long", "finite", "range"
+
+
+class BrokenRuleError(ValueError):
+    """Says which rule a record breaks, and never what is in the record.
+
+    Attributes:
+        code: the field and the kind of rule, such as `user_missing`: the name of a counter ends with it.
+    """
+
+    def __init__(self, field: str, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = f"{field}_{rule}"
+
+
+def broken_by(error: Exception, what: str) -> BrokenRuleError:
+    """Return the rule that a record breaks, from whatever was raised when it was read.
+
+    Its values may be of any class, and what the code of such a class raises must not end the run.
+    """
+    if isinstance(error, BrokenRuleError):
+        return error
+    return BrokenRuleError(what, TYPE, f"{what} must hold values that can be read")
+
+
+def missing(name: str) -> BrokenRuleError:
+    """Return the rule that a field is there."""
+    return BrokenRuleError(name, MISSING, f"{name} must not be null")

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import is_text, text_column, value_column, value_of
+from privstream.transforms.events.event_fields import MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import Marks, null_rows
 

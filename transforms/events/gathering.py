@@ -11,11 +11,10 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
-from privstream.transforms.events.broken_rule import BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.element_types import check_events
 from privstream.transforms.events.event_columns import TEXT_PER_BATCH, batch_record, pieces, read_batch, row_records
-from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.event_fields import BrokenRuleError, EventFields, broken_by
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.single_events import Said, read_event
 from privstream.transforms.timing.steps import MILLISECOND

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.privacy.units import SECOND as MICROS
-from privstream.transforms.timing.calendar import read_zone
+from privstream.transforms.timing.calendar import LAST_YEAR, read_zone
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_YEAR = 2200
 SCAN = timedelta(hours=12)
 """No zone has changed its clocks twice within this time since 1970."""
 

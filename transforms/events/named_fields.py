@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.event_columns import (
     check_kind,
@@ -21,6 +20,7 @@ from privstream.transforms.events.event_columns import (
     text_column,
     unchecked_text,
 )
+from privstream.transforms.events.event_fields import MISSING, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.filters import Filter, column_of_kind
 from privstream.transforms.events.item_columns import join_columns, join_item
 from privstream.transforms.events.single_events import NO_STAMPS, is_frame, read_text, stamped

@@ -10,19 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
     empty,
-    missing,
     no_number,
     no_unicode,
     too_long,
     value_of,
     wrong_type,
 )
-from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
+from privstream.transforms.events.event_fields import (
+    MISSING,
+    NUMBER,
+    TEXT,
+    TYPE,
+    UNREAD,
+    WHOLE,
+    BrokenRuleError,
+    EventFields,
+    missing,
+)
 from privstream.transforms.events.times import micros_of, micros_of_stamp
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
-from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.event_fields import FINITE, RANGE, TYPE, BrokenRuleError, missing
 from privstream.transforms.events.local_times import EPOCH, has_zone, parse, parse_column, zone_clock
 from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
@@ -55,7 +55,7 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
     elif isinstance(value, datetime):
         micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise _missing(name) if value is None else _wrong_type(name, type(value).__name__)
+        raise missing(name) if value is None else _wrong_type(name, type(value).__name__)
     elif isinstance(value, float) and not math.isfinite(value):
         raise _not_finite(name)
     elif not 0 <= value < SECONDS * PER_SECOND[unit]:
@@ -155,7 +155,7 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
     kind = column.type
     nulls = null_rows(column)
     if pa.types.is_null(kind):
-        return np.zeros(len(column), np.int64), [(nulls, _missing(NAME))]
+        return np.zeros(len(column), np.int64), [(nulls, missing(NAME))]
     if pa.types.is_floating(kind):
         return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, PER_SECOND[unit])
     if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
@@ -168,7 +168,7 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
     outside = (values < 0) | (values >= SECONDS * per_second) if values.dtype.itemsize > 4 else values < 0
     fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
     micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
-    return micros, [(nulls, _missing(NAME)), (outside, _out_of_range(NAME))]
+    return micros, [(nulls, missing(NAME)), (outside, _out_of_range(NAME))]
 
 
 def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
@@ -182,7 +182,7 @@ def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
         times, marks = read_times(column.dictionary, written)
         rows = pc.fill_null(column.indices.cast(pa.int64()), len(times)).to_numpy()
         spread = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
-        return np.append(times, 0)[rows], [(null_rows(column.indices), _missing(NAME)), *spread]
+        return np.append(times, 0)[rows], [(null_rows(column.indices), missing(NAME)), *spread]
     if not _is_text(column.type):
         timestamps = pa.types.is_timestamp(column.type)
         if written.unit is None and not (timestamps or pa.types.is_null(column.type)):
@@ -200,7 +200,7 @@ def _of_form(column: pa.Array, form: str, zone: str | None) -> tuple[np.ndarray,
     micros, read = parse_column(column, form)
     outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
     other = BrokenRuleError(NAME, SYNTAX, f"{NAME} must be of the form {form}")
-    marks = [(nulls, _missing(NAME)), (~read & ~nulls, other), (outside, _out_of_range(NAME))]
+    marks = [(nulls, missing(NAME)), (~read & ~nulls, other), (outside, _out_of_range(NAME))]
     return _column_at_zone((np.where(outside, 0, micros), marks), zone)
 
 
@@ -278,11 +278,7 @@ def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tupl
     given = np.clip(np.where(finite, values, 0.0), -1.0, farthest)
     micros = np.rint(given * (MICROS / per_second)).astype(np.int64)
     outside = (given < 0) | (micros >= SECONDS * MICROS)
-    return micros, [(nulls, _missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
-
-
-def _missing(name: str) -> BrokenRuleError:
-    return BrokenRuleError(name, MISSING, f"{name} must not be null")
+    return micros, [(nulls, missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
 
 
 def _wrong_type(name: str, kind: str) -> BrokenRuleError:

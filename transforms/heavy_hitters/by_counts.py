@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Limit
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
@@ -21,10 +22,19 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, add_up, sealed_counts
+from privstream.transforms.counts.contributions import (
+    TOLD_MARK,
+    CountContributions,
+    TellBaskets,
+    Totals,
+    add_up,
+    is_told,
+    lists_of,
+    sealed_counts,
+)
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.keyed_counts import forgets, short_period
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, in_groups, publish_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -52,6 +62,7 @@ class ByCounts:
         shards: of items.
         missing: what must be given that items stay found; empty if they do, or are not to.
         to_finish: whether `finish` gets the rows: then all of those of items that stay found are published.
+        complete: whether limits can leave out nothing, by public parameters.
     """
 
     counts: KeyedCounts
@@ -64,6 +75,7 @@ class ByCounts:
     shards: int
     missing: str = ""
     to_finish: bool = False
+    complete: bool = False
 
     @property
     def remembers(self) -> bool:
@@ -176,7 +188,8 @@ class ByCounts:
         """Smooth counts of windows that follow each other, where items have one in each of them, and say since when."""
         if not self.remembers:
             return None
-        return FinishedHitters(SmoothFinished(self.steps.size, self.counts.stddev(1)), self.steps)
+        smooth = SmoothFinished(self.steps.size, self.counts.stddev(1), steps=self.steps, left_out=self.counts.left_out)
+        return FinishedHitters(smooth, self.steps)
 
     def with_empty_steps(self, batches: PCollection[Any]) -> PCollection[Any]:
         """Add nothing: where items are counted in every window, a clock does it."""
@@ -190,16 +203,55 @@ class ByCounts:
             noise=self.noise,
             domain=self.domain,
             threshold=self.threshold,
-            everything=self.to_finish,
+            everything=self.complete,
+            unfinished=self.to_finish,
         )
-        shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
-        if isinstance(self.counts, FoundKeys) and self.counts.listed:
-            counted = counted_with_list(held, apply_dofn, self.counts, steps=self.steps, noise=self.noise, **shards)
-            shards["timer_offset"] += 1
-        else:
-            counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
         clocked = self.remembers or self.domain is not None
-        return publish_counts(counted, apply_dofn, publisher, clocked=clocked, streams=self.streams, **shards)
+        return publish_held(
+            held,
+            apply_dofn,
+            publisher,
+            clocked=clocked,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=timer_offset,
+        )
+
+
+def baskets_of(counts: KeyedCounts, steps: Steps, key_shards: int) -> TellBaskets | None:
+    """Return what tells what the limit of a window leaves out, if it is told: of one stream, without other limits."""
+    if counts.left_out is None:
+        return None
+    clips = counts.left_out.clips
+    return TellBaskets(steps, clips.kept, Totals(clips, tuple(in_groups(("",))), key_shards), lists_of(counts))
+
+
+def check_full_share(
+    share: float | None, *, possible: bool, limits: Mapping[str, object], method: str = "counts"
+) -> float:
+    """Return the share of the budget for what limits leave out, 0 for none.
+
+    Args:
+        share: as it is given.
+        possible: whether every window of an item has noisy counts of its own, with delta.
+        limits: arguments with which it is not told, by name; those that are not given are None.
+        method: the one that is asked for.
+
+    Raises:
+        ValueError, TypeError: it is out of range, or above 0 where nothing can be told.
+    """
+    if share is None or not checks.probability("full_share", share, zero=True):
+        return 0.0
+    if method != "counts":
+        raise ValueError(f"full_share must be given with the method counts alone, got {method!r}")
+    for name, value in limits.items():
+        if value is not None:
+            raise ValueError(f"full_share must not be given with {name}: what items_per_step leaves out is told alone")
+    if not possible:
+        raise ValueError(
+            "full_share must not be given without delta, or start, and end or renew_every, or where windows forget"
+        )
+    return share
 
 
 SURELY, SURELY_SPREAD = 5.5, 1.1
@@ -249,40 +301,63 @@ class FinishedHitters:
 DESCRIBED = slice(KeyCount._fields.index("lower"), KeyCount._fields.index("backfilled") + 1)
 
 
-def counted_with_list(
+def publish_held(
     held: PCollection[Any],
     apply_dofn: ApplyDoFn,
-    mechanism: FoundKeys,
+    publisher: KeyPublisher,
     *,
-    steps: Steps,
-    noise: NoiseSource,
-    timer_offset: int,
+    clocked: bool,
+    streams: tuple[str, ...] | None,
     key_shards: int,
+    timer_offset: int,
 ) -> PCollection[Any]:
-    """Count who has each item, and which of them a list of different people counts for it.
+    """Add the last stages: from who has what within all limits to rows.
+
+    Where there is a list of different people, it is counted, too, of which of them it counts; what is held must then be
+    by shard of people. Totals of what limits leave out may be among what is held.
 
     Args:
-        held: who has what within all limits, by shard of people.
+        held: who has what within all limits, and totals.
         apply_dofn: adds a stage.
-        mechanism: has a list.
-        steps: the windows.
-        noise: chooses the items of a person, where more of one window would count than may.
-        timer_offset: of the stage.
-        key_shards: shards of items.
+        publisher: writes the rows; its noise chooses the items of a person, where a list would count more than it may.
+        clocked, streams, key_shards, timer_offset: see `publish_counts`.
     """
+    mechanism = publisher.mechanism
+    told: dict[str, Any] = {"clocked": clocked, "streams": streams, "key_shards": key_shards}
+    if (lists := lists_of(mechanism)) is None:
+        counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
+        return publish_counts(counted, apply_dofn, publisher, timer_offset=timer_offset, **told)
     stage = CountContributions(
-        steps=steps,
-        noise=noise,
+        steps=publisher.steps,
+        noise=publisher.noise,
         timer_offset=timer_offset,
         contributions=None,
         key_shards=key_shards,
-        lists=PeopleLists(mechanism.listed, mechanism.last_listed),
+        lists=lists,
     )
-    return apply_dofn(held, stage, Keyed)
+    if mechanism.left_out is None:
+        counted = apply_dofn(held, stage, Keyed)
+    else:
+        totals = held | "Totals" >> beam.Filter(is_told) | "ToShards" >> beam.Map(unmarked).with_output_types(Keyed)
+        people = held | "Holders" >> beam.Filter(is_held).with_output_types(Keyed)
+        counted = (apply_dofn(people, stage, Keyed), totals) | "WithTotals" >> beam.Flatten()
+    return publish_counts(counted, apply_dofn, publisher, timer_offset=timer_offset + 1, **told)
+
+
+def is_held(element: Keyed) -> bool:
+    """Tell whether an element is who has what, and not a total."""
+    return not is_told(element)
+
+
+def unmarked(element: Keyed) -> Keyed:
+    """Return a total as `publish_counts` takes it."""
+    return element[0].removeprefix(TOLD_MARK), element[1]
 
 
 def count_holders(element: Keyed) -> Keyed:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
+    if is_told(element):
+        return unmarked(element)
     held = InStreams.from_bytes(HolderBatch, element[1])
     ones = CountBatch(held.batch.items, np.ones(len(held.users), np.int64), held.batch.names)
     return sealed_counts(StepKey.from_bytes(element[0]), add_up(InStreams(held.streams, held.starts, ones)))
@@ -294,11 +369,11 @@ class HitterPublisher(KeyPublisher):
 
     Attributes:
         threshold: the least noisy count that is published, unless items stay found.
-        everything: whether all rows of items that stay found are published, and not only those that are surely above 0.
+        unfinished: whether all rows of items that stay found are published, and not only those that are surely above 0.
     """
 
     threshold: int
-    everything: bool = False
+    unfinished: bool = False
 
     counter: ClassVar[str] = "hits_published"
 
@@ -318,7 +393,7 @@ class HitterPublisher(KeyPublisher):
         """Write the heavy hitters of one step."""
         if found.since is None:
             found = found.where(found.counts >= self.threshold)
-        elif not self.everything:
+        elif not self.unfinished:
             found = found.where(found.since > 0)
         ago = np.zeros(len(found.keys), np.int64)
         if found.since is not None:
@@ -326,4 +401,5 @@ class HitterPublisher(KeyPublisher):
         counted = super().rows(step, held, found, names, back=back)
         for row, windows in zip(counted, ago.tolist(), strict=True):
             since, status = self.steps.bounds(step - back - windows)[0], CONTINUES if windows else STARTED
-            yield HeavyHitter._make((*row[:6], since, status, *row[DESCRIBED]))
+            full = row.kept, row.left_out, row.full, row.full_lower, row.full_upper
+            yield HeavyHitter._make((*row[:6], since, status, *row[DESCRIBED], *full))

@@ -30,6 +30,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.transforms.batches import Keyed
+from privstream.transforms.counts.keyed_counts import FULL
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -44,7 +45,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
-from privstream.transforms.heavy_hitters.by_counts import ByCounts
+from privstream.transforms.heavy_hitters.by_counts import ByCounts, baskets_of, check_full_share
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
@@ -129,6 +130,10 @@ class ShiftingHeavyHitters(SharedTransform):
         count_share: share of epsilon that pays for noisy counts. With 0, items are reported without a count. The method
             "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
             noise is on counts.
+        full_share: share of the budget that pays for what `items_per_step` leaves out, in [0, 0.5], as a part of a
+            squared shift; 0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the number
+            of people as it would be without that limit. It needs the method "counts", delta > 0, and `start`, and `end`
+            or `renew_every`; not with streams, `participation_cap` or `forget`.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -167,6 +172,7 @@ class ShiftingHeavyHitters(SharedTransform):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         count_share: float = 0.25,
+        full_share: float | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -228,6 +234,16 @@ class ShiftingHeavyHitters(SharedTransform):
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
+        self._full_share = check_full_share(
+            full_share,
+            method=method,
+            possible=delta > 0 and not capped and (known or not (self.forget or self._missing)),
+            limits={
+                "participation_cap": participation_cap,
+                "streams": streams,
+                "streams_per_person": streams_per_person,
+            },
+        )
         of_run = steps.count or horizon
         of_stream = _least(participation_cap, of_run)
         of_all = _least(self._participations, None if of_run is None else of_run * in_streams)
@@ -279,6 +295,8 @@ class ShiftingHeavyHitters(SharedTransform):
         domain, steps, items = self._tested_domain, self.steps, self.items_per_step
         missing = "" if domain is not None or self.forget else self._missing
         kind = KeyedCounts if domain is not None or self.forget or missing else FoundKeys
+        limits = items_in_window(items, self.selection, domain, "")
+        told: dict[str, Any] = {"full_share": self._full_share, "contributions_per_window": items}
         counts = kind(
             epsilon=monitor.epsilon,
             delta=monitor.delta,
@@ -287,6 +305,7 @@ class ShiftingHeavyHitters(SharedTransform):
             public_keys=domain is not None,
             neighbouring=monitor.neighbouring,
             beta=monitor.beta,
+            **(told if self._full_share and limits else {}),
         )
         if isinstance(counts, FoundKeys):
             counts = counts.with_list()
@@ -305,6 +324,7 @@ class ShiftingHeavyHitters(SharedTransform):
             streams=self.streams,
             shards=self.shards,
             missing=missing,
+            complete=not limits and self._participations is None and self.streams_per_person is None,
         )
 
     @property
@@ -374,7 +394,8 @@ class ShiftingHeavyHitters(SharedTransform):
         stream = "" if self.streams_per_person is None else " of a stream"
         possible = None if self.steps.count is None else self.steps.count * (self.streams_per_person or 1)
         items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
-        return people_who_count(
+        told = isinstance(self.answer, ByCounts) and self.answer.counts.left_out is not None
+        found = people_who_count(
             [
                 *items,
                 *windows_of_person(self._participations, self._capped_by, possible, streams=bool(stream)),
@@ -384,6 +405,7 @@ class ShiftingHeavyHitters(SharedTransform):
             *self.answer.scope,
             more=f"; items that they have may be missing{FOR_OTHERS if items else ''}",
         )
+        return replace(found, published=FULL) if told else found
 
     @property
     @override
@@ -464,6 +486,7 @@ class ShiftingHeavyHitters(SharedTransform):
             streams=self.streams_per_person,
             domain=self._tested_domain,
             by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
+            also=baskets_of(self.answer.counts, self.steps, self.shards) if isinstance(self.answer, ByCounts) else None,
         )
 
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

@@ -12,18 +12,12 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.limits.noisy_histogram import NoisyHistogram
 from privstream.mechanisms.limits.person_histograms import VALUES as VALUE_EDGES
-from privstream.mechanisms.limits.person_histograms import (
-    WHOLE_VALUES,
-    Grid,
-    Integers,
-    PersonHistograms,
-    whole_numbers,
-)
+from privstream.mechanisms.limits.person_histograms import WHOLE_VALUES, Grid, PersonHistograms, whole_numbers
 from privstream.mechanisms.limits.suggested_limits import (
     HALF,
     Chosen,
@@ -54,7 +48,7 @@ from privstream.transforms.limits.measuring import (
     by_people,
     with_item,
 )
-from privstream.transforms.queries.answering import NoRecords, decode_counts, sum_records
+from privstream.transforms.queries.answering import add_up_all, decode_counts
 from privstream.transforms.rows import LimitShare
 from privstream.transforms.timing.on_time import KeyedBatch
 from privstream.transforms.timing.steps import Length, Moment, Steps
@@ -223,18 +217,8 @@ class SuggestLimits(PrivateTransform):
             | "PeopleTogether" >> beam.GroupByKey()
             | "MeasurePeople" >> beam.ParDo(measure).with_output_types(Keyed)
         )
-        # Also of no events: whether there are rows must not depend on the data.
-        cells = sum(grid.cells for grid in self.mechanism.grids)
-        once = events.pipeline | "Once" >> beam.Impulse()
-        none = once | "Nobody" >> beam.ParDo(NoRecords(cells)).with_output_types(Keyed)
-        together = (
-            (counts, none)
-            | "AllCounts" >> beam.Flatten()
-            | "HoldTime" >> beam.WindowInto(GlobalWindows(), timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST)
-            | "Together" >> beam.GroupByKey()
-            | "SumCounts" >> beam.Map(sum_records).with_output_types(Keyed)
-        )
-        return apply_dofn(together, PublishLimits(self, noise), LimitShare)
+        total = add_up_all(counts, sum(grid.cells for grid in self.mechanism.grids))
+        return apply_dofn(total, PublishLimits(self, noise), LimitShare)
 
     def rows(self, counts: Integers, noise: NoiseSource) -> list[LimitShare]:
         """Return what is published: `counts` are the people in all cells of all grids, one grid after the other."""

@@ -20,14 +20,21 @@ from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
-from privstream.transforms.events.event_fields import NUMBER, EventFields
+from privstream.transforms.events.event_fields import (
+    MISSING,
+    NUMBER,
+    RANGE,
+    TYPE,
+    BrokenRuleError,
+    EventFields,
+    broken_by,
+)
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import stream_numbers
+from privstream.transforms.events.split import ReadEvents, stream_numbers
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -91,7 +98,7 @@ class PointBatch:
         return Updates(self.points[order], self.inserted[order])
 
 
-class PackUpdates(beam.DoFn):
+class PackUpdates(ReadEvents):
     """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into records for `ClockedSteps`.
 
     What lies outside of the public steps and streams is counted and left out, and so are points outside of the
@@ -108,15 +115,11 @@ class PackUpdates(beam.DoFn):
     def __init__(
         self, *, steps: Steps, streams: tuple[str, ...], universe: int, actions: Actions, reduce: bool
     ) -> None:
-        self.steps = steps
+        super().__init__(steps=steps)
         self.streams = streams
         self.universe = universe
         self.actions = actions
         self.reduce = reduce
-        self.events = Metrics.counter("privstream", "events")
-        self.usable = Metrics.counter("privstream", "events_usable")
-        self.outside = Metrics.counter("privstream", "events_outside_run")
-        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_points = Metrics.counter("privstream", "points_outside_universe")
         self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
 

@@ -38,6 +38,7 @@ from privstream.transforms.histograms.categories import (
     LimitRows,
     SplitRows,
 )
+from privstream.transforms.limits.measuring import pair_hashes
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -93,20 +94,14 @@ class BoundValues(BoundCodes, state="bound_values"):
     @override
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
         noise = self.noise.derive("value order", step)
-        values = _hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        draws = _hashes(noise.derive("person"), events.users, values)
+        values = pair_hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
+        draws = pair_hashes(noise.derive("person"), events.users, values)
         streams = events.items // np.uint64(len(self.categories.domain))
         order = np.lexsort((events.items, events.times, draws, streams, events.users))  # rows that are left are equal
         rows = order[first_of_run(events.users[order], streams[order])]
         users, draws = events.users[rows], draws[rows]
         places = place_in_run(users, np.lexsort((streams[rows], draws, users)))
         return rows, np.minimum(places, LAST_PLACE).astype(np.uint16)
-
-
-def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return keyed hashes of pairs, uint64 (n,)."""
-    found: np.ndarray = noise.words(np.stack([one, other], axis=1))[:, 0, 0]
-    return found
 
 
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
@@ -165,7 +160,7 @@ class NumericQuantiles(SharedTransform):
             orders of magnitude. With "log", `low` must be > 0.
         resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
         max_contributions: number of values with which one person counts in the whole run. It must be given where the
-            unit is a person.
+            unit is a person. Noise is never for more than one value in each window of each stream.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people).
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -231,6 +226,8 @@ class NumericQuantiles(SharedTransform):
         limit = 1 if max_contributions is None else checks.integer("max_contributions", max_contributions, minimum=1)
         if limit > LAST_PLACE:
             raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
+        if unit == "person" and self.steps.count is not None:  # nobody has more than one value in a window of a stream
+            limit = min(limit, self.steps.count * len(self.streams))
         self.mechanism = Mechanism(
             epsilon=epsilon,
             delta=delta,

@@ -10,16 +10,16 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import TimestampedValue
+from apache_beam.pvalue import PCollection, TaggedOutput
+from apache_beam.transforms.window import GlobalWindows, TimestampCombiner, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import MAGIC, pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, decode
 from privstream.transforms.events.bounding import LimitCounter, bound_items
-from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
@@ -67,6 +67,24 @@ class NoRecords(beam.DoFn):
     @override
     def process(self, _: bytes) -> Iterator[Keyed]:
         yield ONE_KEY, encode_counts(np.zeros(self.domain_size, np.int64))
+
+
+def add_up_all(counts: PCollection[Keyed], size: int) -> PCollection[Keyed]:
+    """Add up the counts of all shards, `size` numbers each, also where there are none.
+
+    Whether something is published must not depend on the data. The sum has the least time there is, so that no clock
+    runs ahead of it.
+    """
+    once = counts.pipeline | "Once" >> beam.Impulse()
+    none = once | "NoRecords" >> beam.ParDo(NoRecords(size)).with_output_types(Keyed)
+    total: PCollection[Keyed] = (
+        (counts, none)
+        | "AllCounts" >> beam.Flatten()
+        | "HoldTime" >> beam.WindowInto(GlobalWindows(), timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST)
+        | "Together" >> beam.GroupByKey()
+        | "SumRecords" >> beam.Map(sum_records).with_output_types(Keyed)
+    )
+    return total
 
 
 def sum_records(element: tuple[bytes, Iterable[bytes]]) -> Keyed:

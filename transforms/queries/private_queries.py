@@ -11,7 +11,7 @@ from typing import Any, Literal
 import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -41,11 +41,10 @@ from privstream.transforms.queries.answering import (
     Answers,
     CountRecords,
     KeyQueries,
-    NoRecords,
     SparseQuery,
+    add_up_all,
     decode_counts,
     encode_counts,
-    sum_records,
     without_digest,
 )
 from privstream.transforms.rows import LinearQuery, QueryAnswer
@@ -429,23 +428,16 @@ class PrivateQueries(PrivateTransform):
             | "ByPeople" >> beam.GroupByKey()
             | "CountRecords" >> beam.ParDo(CountRecords(size, self.selection, noise)).with_output_types(Keyed)
         )
-        # Without records there must be a data set, too: whether there are answers must not depend on the data. It has
-        # the least time there is, so that no clock runs ahead of it.
-        once = data.pipeline | "Once" >> beam.Impulse()
-        none = once | "NoRecords" >> beam.ParDo(NoRecords(size)).with_output_types(Keyed)
-        together = (
-            (counts, none)
-            | "AllCounts" >> beam.Flatten()
-            | "HoldTime" >> beam.WindowInto(GlobalWindows(), timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST)
-            | "Together" >> beam.GroupByKey()
-            | "SumRecords" >> beam.Map(sum_records).with_output_types(Keyed)
-        )
         asked = apply_dofn(
             queries | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows()),
             KeyQueries(self.domain, not self.real_weights),
             Keyed,
         )
-        apart = (together, asked) | "DataAndQueries" >> beam.Flatten() | "ApartFromOthers" >> beam.Reshuffle()
+        apart = (
+            (add_up_all(counts, size), asked)
+            | "DataAndQueries" >> beam.Flatten()
+            | "ApartFromOthers" >> beam.Reshuffle()
+        )
         return apply_dofn(apart, AnswerQueries(self.answers(noise)), QueryAnswer)
 
     def answers(self, noise: NoiseSource) -> Answers:

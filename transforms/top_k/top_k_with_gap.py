@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.keyed_counts.keyed_counts import list_told
+from privstream.mechanisms.keyed_counts.keyed_counts import left_out_told, list_told
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -26,7 +26,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.keyed_counts import short_period
+from privstream.transforms.counts.keyed_counts import FULL, short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -41,12 +41,12 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full_share
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import CalendarSteps, Moment, Steps, WindowOptions
-from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
-from privstream.transforms.top_k.ranking import RankedList
+from privstream.transforms.top_k.answers import MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
@@ -124,6 +124,9 @@ class TopKWithGap(SharedTransform):
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
+        full_share: share of the budget that pays for what `items_per_step` leaves out, in [0, 0.5], as a part of a
+            squared shift; 0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the number
+            of people as it would be without that limit. Not with a `domain`, streams or `participation_cap`.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -158,6 +161,7 @@ class TopKWithGap(SharedTransform):
         method: Literal["auto", "exponential_gaps", "laplace_gaps", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
+        full_share: float | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -189,6 +193,8 @@ class TopKWithGap(SharedTransform):
         if domain is None:
             _check_without_list(method, checks.probability("delta", delta, zero=True), self.steps)
         self._limit_contributions(participation_cap, streams_per_person)
+        without = {"domain": domain, "streams": streams, "participation_cap": participation_cap}
+        self._full_share = check_full_share(full_share, possible=True, limits=without)
         self.answer: RankedList | FoundItems
         if domain is None:
             self.method, self.answer = "counts", self._found_items(epsilon, delta, top)
@@ -197,6 +203,7 @@ class TopKWithGap(SharedTransform):
 
     def _found_items(self, epsilon: float, delta: float, top: int) -> FoundItems:
         """Return what ranks items that are found."""
+        told: dict[str, Any] = {"full_share": self._full_share, "contributions_per_window": self.items_per_step}
         return FoundItems(
             mechanism=FoundKeys(
                 epsilon=epsilon,
@@ -206,6 +213,7 @@ class TopKWithGap(SharedTransform):
                 neighbouring=self.neighbouring,
                 beta=self.beta,
                 bounded_keys=MOST_ITEMS,
+                **(told if self._full_share else {}),
             ).with_list(),
             top=top,
             steps=self.steps,
@@ -314,7 +322,7 @@ class TopKWithGap(SharedTransform):
         if self._participations is not None:
             limits.append(f"Each person takes part in at most {_many(self._participations, 'window')}{stream}.")
         if isinstance(self.answer, FoundItems):
-            limits += list_told(self.answer.mechanism.bounds)
+            limits += [*list_told(self.answer.mechanism.bounds), *left_out_told(self.answer.mechanism.bounds)]
         in_window = self.unit == "person_in_window"
         if in_window:
             limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
@@ -342,7 +350,8 @@ class TopKWithGap(SharedTransform):
         """Who counts: people within their limits."""
         stream = "" if self.streams is None else " of a stream"
         items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
-        return people_who_count(
+        told = isinstance(self.answer, FoundItems) and self.answer.mechanism.left_out is not None
+        found = people_who_count(
             [
                 *items,
                 *windows_of_person(self._participations, "participation_cap", None, streams=bool(stream)),
@@ -352,6 +361,7 @@ class TopKWithGap(SharedTransform):
             note=self.answer.note,
             more=f"; their order and gaps may be others{FOR_OTHERS if items else ''}",
         )
+        return replace(found, published=FULL) if told else found
 
     @property
     def prediction(self) -> Accuracy:
@@ -404,6 +414,9 @@ class TopKWithGap(SharedTransform):
             streams=self._streams_limit,
             domain=self.domain,
             by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
+            also=baskets_of(self.answer.mechanism, self.steps, self.shards)
+            if isinstance(self.answer, FoundItems)
+            else None,
         )
 
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
