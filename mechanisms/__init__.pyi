@@ -3,7 +3,7 @@
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.counters.continual_counter import ContinualCounter
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
@@ -100,5 +100,6 @@ __all__ = [
     "TopK",
     "UnknownHorizonCounter",
     "Updates",
+    "WideTreeCounter",
     "read_guarantee_file",
 ]

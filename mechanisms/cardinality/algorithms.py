@@ -203,7 +203,7 @@ class CountedChanges(CardinalityAlgorithm):
             and self.moves > self.people
         ):
             budget["alternating"] = self.people
-        return best_counter(self.horizon, **budget)
+        return best_counter(self.horizon, beta=self.beta, **budget)
 
     @override
     def initial_memory(self) -> NDArray[Any]:

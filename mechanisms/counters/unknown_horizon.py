@@ -14,7 +14,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
+from privstream.mechanisms.counters.trees import KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 from typing_extensions import override
 
@@ -22,9 +22,10 @@ from typing_extensions import override
 PURE_EPOCHS = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
 """(k, h) of the trees of epochs, delta = 0."""
 _LENGTHS = (1 << 4, 1 << 8, 1 << 16, 1 << 24)
+_FAR = 2.0  # a counter of so many times the variance does not have the smaller error
 _EARLY = 0.1  # share of a failure probability for all epochs but the last, if that is better than even shares
 
-Epoch = KaryTreeCounter | BinaryTreeCounter | BufferedToeplitzCounter
+Epoch = KaryTreeCounter | WideTreeCounter | BufferedToeplitzCounter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class UnknownHorizonCounter(ContinualCounter):
 
     Epochs have k-ary trees for delta = 0, of (k - 1)/2 k^(h-1) steps with (k, h) = (5, 2), (7, 3), (9, 4), (13, 5), ..
     (10, 147, 2916, 171,366, .. steps), and buffered Toeplitz counters of 16, 256, 65,536 and then 2^24 steps for
-    delta > 0. With `repeatable`, delta = 0 has binary trees of these lengths. Past epochs count with the sums
-    published at their ends. With `first_epoch` the first epoch is that long,
+    delta > 0. With `repeatable`, delta = 0 has trees of complete nodes (`WideTreeCounter`) of these lengths. Past
+    epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long,
     with the best tree for it, and those that are no longer are left out.
 
     Privacy:
@@ -70,6 +71,12 @@ class UnknownHorizonCounter(ContinualCounter):
         if self.first_epoch is not None:
             checks.integer("first_epoch", self.first_epoch, minimum=1, maximum=longest)
         _ = self._epochs  # checks that all of them have noise
+
+    @override
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        """Return noise of its own; what was drawn in binary trees under one label has another now."""
+        source = super()._source(noise)
+        return source.derive("wide trees") if self.repeatable and self.delta == 0 else source
 
     def epoch(self, number: int) -> Epoch:
         """Return the counter of epoch 0, 1, .."""
@@ -157,15 +164,37 @@ class UnknownHorizonCounter(ContinualCounter):
         return number, step
 
 
-def best_counter(horizon: int | None, *, repeatable: bool = False, **budget: Any) -> ContinualCounter:
-    """Return a counter for so many steps, or for any number; `repeatable` as in `UnknownHorizonCounter`."""
+def best_counter(
+    horizon: int | None, *, repeatable: bool = False, beta: float = 0.05, **budget: Any
+) -> ContinualCounter:
+    """Return a counter for so many steps, or for any number; `repeatable` as in `UnknownHorizonCounter`.
+
+    Of those that fit it is the one that keeps within the smaller `error` with probability 1 - `beta`. In short runs
+    that is a tree of many children, for delta > 0 too: pure privacy is more than is asked for.
+    """
     if horizon is None or (budget["delta"] > 0 and horizon > BUFFERED_HORIZON):
         return UnknownHorizonCounter(**budget, repeatable=repeatable)
-    return _kind(budget["delta"], repeatable)(horizon=horizon, **budget)
+    try:
+        wide = WideTreeCounter(horizon=horizon, **budget | {"delta": 0.0})
+    except ValueError:  # more noise than can be drawn
+        if budget["delta"] == 0:
+            raise
+        return BufferedToeplitzCounter(horizon=horizon, **budget)
+    if budget["delta"] == 0:
+        return wide if repeatable else _better(wide, KaryTreeCounter(horizon=horizon, **budget), beta)
+    return _better(wide, BufferedToeplitzCounter(horizon=horizon, **budget), beta)
+
+
+def _better(wide: WideTreeCounter, other: Epoch, beta: float) -> ContinualCounter:
+    """Return the counter with the smaller error, which is not computed where variances are far apart."""
+    last = wide.horizon
+    if isinstance(other, BufferedToeplitzCounter) and wide.variance_up_to(last) > _FAR * other.variance(last):
+        return other
+    return min(wide, other, key=lambda counter: counter.error(last, beta))
 
 
 def _kind(delta: float, repeatable: bool) -> type[Epoch]:
-    """Return the counter of least error that fits."""
+    """Return the counter of epochs."""
     if delta > 0:
         return BufferedToeplitzCounter
-    return BinaryTreeCounter if repeatable else KaryTreeCounter
+    return WideTreeCounter if repeatable else KaryTreeCounter

@@ -14,6 +14,7 @@ from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.partition import FlagPartition, PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PrivacyCurve
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, noise_caveats
 from typing_extensions import override
 
@@ -165,11 +166,16 @@ class CountedFlags(FlagMechanism):
     def proof(self) -> str:
         return self.counter.proof
 
+    @property
+    @override
+    def curve(self) -> PrivacyCurve:
+        return self.counter.curve
+
     @cached_property
     @override
     def counter(self) -> ContinualCounter:
         shape = self._step_shape | {"epsilon": self.epsilon, "delta": self.delta, "repeatable": self.repeatable}
-        return best_counter(self.horizon, **shape)
+        return best_counter(self.horizon, beta=self.beta, **shape)
 
     @override
     def error(self, step: int) -> int:

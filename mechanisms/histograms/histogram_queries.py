@@ -26,6 +26,7 @@ from privstream.mechanisms.histograms.partition import (
     early_bound,
 )
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PrivacyCurve
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
 from typing_extensions import override
 
@@ -226,6 +227,11 @@ class HistogramQueries(HistogramMechanism):
             return self.counter.proof
         return f"docs/proofs/anchored.md, {'Theorem 1' if self.chosen_mode == 'anchored' else 'section 4'}"
 
+    @property
+    @override
+    def curve(self) -> PrivacyCurve:
+        return self.counter.curve if self.chosen_mode == "direct" else super().curve
+
     @cached_property
     def chosen_mode(self) -> str:
         """The mode, `auto` being decided."""
@@ -337,7 +343,7 @@ class HistogramQueries(HistogramMechanism):
     def _step_counter(self) -> ContinualCounter:
         """The counter of mode `direct`."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._step_shape
-        return best_counter(self.horizon, repeatable=self.repeatable, **budget)
+        return best_counter(self.horizon, repeatable=self.repeatable, beta=self.beta, **budget)
 
     @cached_property
     def _horizon_error(self) -> int:

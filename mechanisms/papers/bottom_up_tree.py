@@ -116,7 +116,7 @@ class BottomUpTreeCounter(ContinualCounter):
                 pending[height] = estimates[-1]
             estimates = estimates[: len(estimates) // 2 * 2]
             estimates = estimates[0::2] + estimates[1::2]
-        drawn, path = prefix_sums(first, nodes, path)
+        drawn, path = prefix_sums(2, first, nodes, path)
         return np.concatenate([path, pending]), (drawn + (1 << FRACTION - 1)) >> FRACTION
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import (
     EPSILON,
@@ -86,6 +88,8 @@ class Spending:
         others: how many others have the items of the first window (of every window, where they are forgotten).
         always: whether the others are needed in every window.
         fields: of a row: the numbers that are published with noise.
+        growing: whether these are sums since the start whose windows have noise of their own: then they are seen as
+            differences, which are as good.
         name: the field of a row that says which item it is about.
         value: beside each item.
     """
@@ -95,6 +99,7 @@ class Spending:
     others: int = 0
     always: bool = False
     fields: tuple[str, ...] = ("count",)
+    growing: bool = False
     name: str = "item"
     value: float = 0.0
 
@@ -179,19 +184,21 @@ def _of_alerts(transform: Any) -> Spending:
 
 def _of_histogram(transform: Any) -> Spending:
     """Spend contributions of `histogram`: as many categories as count, in the first windows."""
-    if transform.method != "direct_counters" or transform.guarantee.delta == 0:
+    counter = transform.mechanism.counter
+    growing = isinstance(counter, WideTreeCounter) and counter.height == 1
+    if transform.method != "direct_counters" or not (growing or isinstance(counter, BufferedToeplitzCounter)):
         raise ValueError(
-            f"method must be direct_counters with delta > 0, whose noise is normal, got {transform.method} with delta "
-            f"{transform.guarantee.delta:g}"
+            "method must be direct_counters with normal noise, or with noise of its own in each window, got "
+            f"{transform.method} with noise in trees"
         )
     names, windows = transform.categories.domain.texts.to_pylist(), _windows(transform)
     if transform.guarantee.unit.what == "event":
         plan = [names[:1], *([] for _ in range(windows - 1))]
-        return Spending(plan=plan, counted=1, fields=("estimate",), name="category")
+        return Spending(plan=plan, counted=1, fields=("estimate",), growing=growing, name="category")
     most = transform.max_contributions
     per_window = min(most, transform.max_per_window or most)
     plan = planned(windows, most, names[:1] * per_window, per_window)
-    return Spending(plan=plan, counted=most, fields=("estimate",), name="category")
+    return Spending(plan=plan, counted=most, fields=("estimate",), growing=growing, name="category")
 
 
 SPENDINGS: Mapping[str, Callable[[Any], Spending]] = {
@@ -291,7 +298,11 @@ def _reader(spent: Spending) -> Callable[[Any, Sequence[Any]], Sequence[float]]:
         places = [(window, name) for window in range(len(spent.plan)) for name in names]
         if any(place not in found for place in places):
             raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
-        return [float(getattr(found[place], field)) for place in places for field in spent.fields]
+        numbers = [float(getattr(found[place], field)) for place in places for field in spent.fields]
+        if not spent.growing:
+            return numbers
+        step = len(names) * len(spent.fields)
+        return [after - before for before, after in zip([0.0] * step + numbers, numbers, strict=False)]
 
     return read
 

@@ -7,7 +7,7 @@ import pytest
 from attacks import falls, stands
 from privstream.mechanisms.counters.continual_counter import node_law
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
@@ -30,6 +30,14 @@ class OneLevelTree(BinaryTreeCounter):
         return node_law(self.epsilon, self.delta, self.touched)
 
 
+class OneLevelWideTree(WideTreeCounter):
+    """The same mistake in a tree of many children."""
+
+    @cached_property
+    def law(self):
+        return node_law(self.epsilon, self.delta, self.touched)
+
+
 class WithoutSensitivity(SquareRootToeplitzCounter):
     """Noise z for sensitivity 1, though R spreads a row over all later steps."""
 
@@ -38,18 +46,18 @@ class WithoutSensitivity(SquareRootToeplitzCounter):
         return WideGaussian(super().law.sigma / self.column_norm)
 
 
-def adaptive_noise(kind, epsilon, delta, horizon, row, seed, **options):
+def adaptive_noise(kind, epsilon, delta, horizon, row, seed, steps=None, **options):
     """Return what the adversary sees, less its own rows, in RUNS independent runs: (steps, RUNS).
 
     It adds as many rows as the last sum was off, so that its inputs depend on what was published. The world has one row
-    more at the first step, or not.
+    more at the first step, or not. Only the first `steps` are taken.
     """
     if delta:
         counter = kind(epsilon=epsilon, delta=delta, horizon=horizon, columns=RUNS, row_columns=1, **options)
     else:
         counter = kind(epsilon=epsilon * RUNS, horizon=horizon, columns=RUNS, **options)
     state, left, known = counter.initial_state(), [], np.zeros(RUNS, np.int64)
-    for step in range(horizon):
+    for step in range(steps or horizon):
         chosen = np.clip(np.abs(left[-1]), 0, 10) if left else known
         known = known + chosen
         state, sums = counter.step(state, chosen + (row if step == 0 else 0), SeededNoise(seed))
@@ -67,6 +75,20 @@ def tree_outcomes(kind, epsilon, row, seed, horizon=7, delta=0.0, **options):
 @pytest.mark.parametrize("kind", [BinaryTreeCounter, BottomUpTreeCounter])
 def test_trees_stand(kind):
     stands([tree_outcomes(kind, 1.0, row, seed) for seed, row in enumerate((0, 1))], 1.0, visible=0.2)
+
+
+@pytest.mark.parametrize(("horizon", "levels"), [(8, 1), (65, 2)])
+def test_wide_trees_stand(horizon, levels):
+    """The row is in the node of step 1, and with two levels in that of steps 1 .. 9: all that it moves is looked at."""
+
+    def outcomes(kind, row, seed):
+        noise = adaptive_noise(kind, 1.0, 0.0, horizon, row, seed, steps=9 if levels == 2 else 1)
+        return sum((noise[end - 1] >= 1).astype(np.int64) for end in (1, 9)[:levels])
+
+    assert (WideTreeCounter(epsilon=1.0, horizon=horizon).arity, levels) in ((9, 1), (9, 2))
+    stands([outcomes(WideTreeCounter, row, seed) for seed, row in enumerate((0, 1))], 1.0, visible=0.2)
+    if levels == 2:
+        falls([outcomes(OneLevelWideTree, row, seed) for seed, row in enumerate((0, 1))], 1.0)
 
 
 def test_a_tree_with_noise_for_one_level_falls():

@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import bound_noise
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, best_base, digits, total_digits
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.trees import (
+    BinaryTreeCounter,
+    KaryTreeCounter,
+    WideTreeCounter,
+    best_arity,
+    best_base,
+    digits,
+    most_digits,
+    plain_digits,
+    prefix_sums,
+    total_digits,
+)
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter, best_counter
 from privstream.mechanisms.noise.correlated import square_root
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
@@ -29,7 +40,7 @@ def repeatable(**options):
     return UnknownHorizonCounter(repeatable=True, **options)
 
 
-TREES = (BinaryTreeCounter, BottomUpTreeCounter, KaryTreeCounter)
+TREES = (BinaryTreeCounter, BottomUpTreeCounter, KaryTreeCounter, WideTreeCounter)
 GAUSSIAN = (BinaryTreeCounter, BottomUpTreeCounter, SquareRootToeplitzCounter, BufferedToeplitzCounter)
 KINDS = [(kind, 0.0) for kind in (*TREES, UnknownHorizonCounter, repeatable)]
 KINDS += [(kind, 1e-6) for kind in (*GAUSSIAN, UnknownHorizonCounter)]
@@ -497,7 +508,7 @@ class TestAccuracy:
         largest = np.abs(noise_of(many_columns(kind, delta, steps, columns), 8)).max(axis=0)
         bound = counter.error(steps, beta)
         assert stats.binom.sf(np.sum(largest > bound) - 1, columns, beta) > FALSE_ALARM
-        slack = {BinaryTreeCounter: 1.0, KaryTreeCounter: 1.0, BottomUpTreeCounter: 0.65}
+        slack = {BinaryTreeCounter: 1.0, KaryTreeCounter: 1.0, WideTreeCounter: 1.0, BottomUpTreeCounter: 0.65}
         slack |= {UnknownHorizonCounter: 0.8, repeatable: 0.8}
         smaller = math.floor(bound * slack.get(kind, 0.93)) - 1
         assert stats.binom.cdf(np.sum(largest > smaller), columns, beta) > FALSE_ALARM  # no smaller bound would hold
@@ -522,7 +533,7 @@ class TestAccuracy:
 
     def test_wide_errors_scale(self):
         """Coarse grids for wide noise change a quantile by little."""
-        for kind in (BinaryTreeCounter, KaryTreeCounter):
+        for kind in (BinaryTreeCounter, KaryTreeCounter, WideTreeCounter):
             one = kind(epsilon=1.0, horizon=1000).error(1000, 0.05)
             wide = kind(epsilon=1e-4, horizon=1000).error(1000, 0.05)
             assert wide == pytest.approx(1e4 * (one + 0.0), rel=0.02)
@@ -538,6 +549,66 @@ class TestAccuracy:
         assert UnknownHorizonCounter(epsilon=1.0).variance(10**12) < 10**5
         assert BinaryTreeCounter(epsilon=1.0, horizon=2**40).variance(2**39) == pytest.approx(2 * 41**2, rel=1e-3)
         assert KaryTreeCounter(epsilon=1.0, horizon=2**40).error(2**40, 0.05) < 2000
+
+
+class TestWideTrees:
+    @pytest.mark.parametrize("base", [2, 3, 5, 16])
+    def test_a_step_moves_each_level_once(self, base):
+        """What a row moves, from the noise alone: published = true sums + N z, so that it moves z by N^-1 A e."""
+        for steps in (1, base - 1, base, 2 * base + 1, base**2 + 3):
+            levels = len(plain_digits(base, steps))
+            path = np.zeros((levels, steps), np.int64)
+            nodes_in, _ = prefix_sums(base, 0, np.eye(steps, dtype=np.int64), path)
+            moved = np.linalg.solve(nodes_in.astype(float), np.tril(np.ones((steps, steps))))
+            assert np.allclose(moved, np.rint(moved))
+            assert set(np.unique(np.rint(moved))) <= {0.0, 1.0}  # each node by 1, or not at all
+            assert np.rint(moved).sum(axis=0).max() == levels  # by so many a row is hidden
+            assert nodes_in.sum(axis=1).tolist() == [sum(plain_digits(base, step)) for step in range(1, steps + 1)]
+
+    def test_digits(self):
+        for base in (2, 3, 7):
+            sums = [sum(plain_digits(base, step)) for step in range(1, 300)]
+            assert [most_digits(base, step) for step in range(1, 300)] == np.maximum.accumulate(sums).tolist()
+        for horizon in (1, 2, 24, 60, 365, 1000, 65536, 2**24):
+            cost = {base: len(plain_digits(base, horizon)) ** 2 * most_digits(base, horizon) for base in range(2, 400)}
+            cost[horizon + 1] = most_digits(horizon + 1, horizon)
+            assert cost[best_arity(horizon)] == min(cost.values())
+
+    @pytest.mark.parametrize(
+        ("steps", "delta", "columns", "kind", "error"),
+        [
+            (7, 1e-6, 12, WideTreeCounter, 11),  # the Gaussian counter: 24
+            (24, 1e-6, 12, WideTreeCounter, 20),  # 32
+            (100, 1e-6, 12, WideTreeCounter, 41),  # 43
+            (365, 1e-6, 12, BufferedToeplitzCounter, 54),  # 59
+            (31, 0.0, 12, WideTreeCounter, 23),  # the k-ary tree with subtraction: 27
+            (365, 0.0, 12, KaryTreeCounter, 53),
+        ],
+    )
+    def test_the_better_counter_is_taken(self, steps, delta, columns, kind, error):
+        counter = best_counter(steps, epsilon=1.0, delta=delta, columns=columns, row_columns=1)
+        assert type(counter) is kind
+        assert counter.error(steps, 0.05) == error
+        others = [WideTreeCounter(epsilon=1.0, horizon=steps, columns=columns, row_columns=1)]
+        if delta:
+            others.append(
+                BufferedToeplitzCounter(epsilon=1.0, delta=delta, horizon=steps, columns=columns, row_columns=1)
+            )
+        else:
+            others.append(KaryTreeCounter(epsilon=1.0, horizon=steps, columns=columns, row_columns=1))
+        assert error == min(other.error(steps, 0.05) for other in others)
+
+    def test_noise_that_may_be_repeated_costs_little(self):
+        for steps, binary, bound in ((24, 55, 20), (365, 150, 59), (1000, 190, 84)):
+            counter = best_counter(steps, epsilon=1.0, delta=0.0, columns=12, row_columns=1, repeatable=True)
+            old = BinaryTreeCounter(epsilon=1.0, horizon=steps, columns=12, row_columns=1)
+            assert (old.error(steps, 0.05), counter.error(steps, 0.05)) == (binary, bound)
+
+    def test_where_laplace_noise_is_too_large_to_be_drawn_gaussian_noise_is_taken(self):
+        few = {"epsilon": 1e-6, "rows_per_unit": 2**20}
+        with pytest.raises(ValueError, match="epsilon must be larger"):
+            best_counter(4, delta=0.0, **few)
+        assert isinstance(best_counter(4, delta=1e-6, **few), BufferedToeplitzCounter)
 
 
 class TestTable:

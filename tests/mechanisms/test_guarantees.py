@@ -38,6 +38,7 @@ from privstream.mechanisms import (
     SquareRootToeplitzCounter,
     StatusMonitor,
     ThresholdMonitor,
+    WideTreeCounter,
 )
 from privstream.mechanisms.accuracy import EACH, TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
@@ -150,6 +151,7 @@ MECHANISMS = [
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
     BinaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
     KaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
+    WideTreeCounter(epsilon=1.0, columns=3, horizon=20),
     SquareRootToeplitzCounter(epsilon=1.0, columns=3, delta=1e-6, horizon=20),
     HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
     ColumnFlags(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000)),
@@ -250,7 +252,10 @@ def test_what_could_not_be_read_is_not_written():
     ("change", "message"),
     [
         ({"version": 3}, "version of a guarantee must be 1 or 2, got 3"),
-        ({"privacy_unit": None}, "privacy_unit must be a record of what, window, origin, bound, same_direction"),
+        (
+            {"privacy_unit": None},
+            "privacy_unit must be a record of what, window, origin, calendar, bound, same_direction",
+        ),
         ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
         ({"privacy_unit": {"what": "device"}}, "what must be one of person, event"),
         ({"version": 1, "unit": "one device"}, "unit must be one that version 1 of a guarantee has, got 'one device'"),

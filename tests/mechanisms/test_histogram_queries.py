@@ -504,7 +504,7 @@ class TestFlags:
 
 
 def test_rows_at_one_step_are_a_limit_for_counters_that_are_fed_at_every_step_alone():
-    common = {"epsilon": 1.0, "delta": 1e-6, "columns": 3, "row_columns": 1, "horizon": 12, "rows_per_unit": 12}
+    common = {"epsilon": 1.0, "delta": 1e-6, "columns": 3, "row_columns": 1, "horizon": 365, "rows_per_unit": 200}
     free, limited = (HistogramQueries(**common, mode="direct", rows_per_step=most) for most in (None, 1))
     assert limited.error(1) < 0.7 * free.error(1)
     assert b"rows_per_step" not in free.parameters

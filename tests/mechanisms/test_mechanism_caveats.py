@@ -43,6 +43,7 @@ EXAMPLES = {
     "BinaryTreeCounter": [(COLUMNS, EXACT)],
     "BottomUpTreeCounter": [(COLUMNS, EXACT)],
     "KaryTreeCounter": [(COLUMNS, EXACT)],
+    "WideTreeCounter": [(COLUMNS, EXACT)],
     "SquareRootToeplitzCounter": [(COLUMNS | {"delta": 1e-6}, EXACT)],
     "BufferedToeplitzCounter": [(COLUMNS | {"delta": 1e-6}, EXACT)],
     "UnknownHorizonCounter": [({}, EXACT)],

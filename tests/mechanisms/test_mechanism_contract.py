@@ -57,6 +57,7 @@ from privstream.mechanisms import (
     ThresholdMonitor,
     UnknownHorizonCounter,
     Updates,
+    WideTreeCounter,
 )
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
@@ -179,6 +180,7 @@ EXAMPLES = {
     ),
     BinaryTreeCounter: Example(BinaryTreeCounter(**COLUMNS, horizon=20), column_sums),
     BottomUpTreeCounter: Example(BottomUpTreeCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
+    WideTreeCounter: Example(WideTreeCounter(**COLUMNS, horizon=20), column_sums),
     KaryTreeCounter: Example(KaryTreeCounter(**COLUMNS, horizon=20), column_sums),
     SquareRootToeplitzCounter: Example(SquareRootToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     BufferedToeplitzCounter: Example(BufferedToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),

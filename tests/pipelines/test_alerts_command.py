@@ -186,12 +186,13 @@ def test_the_plan_says_what_the_mechanism_says(capsys):
     assert "of the first 1,000 windows" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_the_plan_compares_all_methods(capsys):
     given = ["--epsilon", "1", "--rules", "3"]
     for windows, more, taken in (
         (24, [], "counts"),
         (24, ["--delta", "1e-6"], "counts"),
-        (100, ["--delta", "1e-6"], "status"),
+        (720, ["--delta", "1e-6"], "status"),
     ):
         assert cli.main(["plan", "alerts", *given, "--windows", str(windows), *more, "--json"]) == 0
         (budget,) = json.loads(capsys.readouterr().out)["budgets"]
@@ -201,7 +202,7 @@ def test_the_plan_compares_all_methods(capsys):
         assert margins["sparse_vector"] < margins["counts"] or more, "but it stops"
         assert budget["guarantee"]["delta"] == (1e-6 if more else 0.0)
     assert budget["methods"]["status"]["end_margin"] == budget["methods"]["status"]["margin"]
-    assert cli.main(["plan", "alerts", *given, "--windows", "100", "--delta", "1e-6"]) == 0
+    assert cli.main(["plan", "alerts", *given, "--windows", "720", "--delta", "1e-6"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "status (taken)" in shown
     assert "until the run stops" not in shown
@@ -374,6 +375,7 @@ def test_alerts_start_continue_and_end(folder, capsys):
     assert record["accuracy"]["end_margin"] == record["accuracy"]["margin"]
 
 
+@pytest.mark.slow
 def test_the_table_has_no_numbers_where_nobody_was_charged(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     assert watch_status(output="-") == 0
@@ -400,6 +402,7 @@ def test_everything_starts_afresh_at_the_boundary(folder):
     assert text in record["limits"]
 
 
+@pytest.mark.slow
 def test_the_picture_shows_how_long_alerts_last(folder, capsys):
     assert watch_status() == 0
     assert cli.main(["plot", "alerts", "--input", "alerts.jsonl", "--output", "alerts.svg"]) == 0

@@ -310,8 +310,8 @@ class TestFiles:
             ("counts", {"domain": ["a"], "neighbouring": "replace_one"}, "attacks add or remove one unit"),
             (
                 "histogram",
-                {"domain": ["a", "b"], "unit": "person"},
-                "method must be direct_counters with delta > 0",
+                {"domain": ["a", "b"], "unit": "person", "end": 36000},
+                "method must be direct_counters with normal noise, or with noise of its own in each window",
             ),
         ],
     )

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 
@@ -136,12 +137,9 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
     for streams in places:
         key = streams[0].encode() if plan.by_stream else b""
         tests = [(stream, rule) for stream in streams for rule in plan.rules]
-        numbers = np.arange(len(tests), dtype=np.uint64)
         for step in range(made.steps.first, made.steps.end):
             values = np.array([true.get((step, stream, rule.name), 0) for stream, rule in tests])
-            given = KeyedStep(step=1, keys=numbers, counts=values)
-            _, noisy = counts.step(counts.initial_state(numbers), given, made.noise.derive("counts", key, step))
-            for (stream, rule), count in zip(tests, noisy.counts.tolist(), strict=True):
+            for (stream, rule), count in zip(tests, with_noise(made, key, step, values).tolist(), strict=True):
                 published[stream, rule.name].append(count)
                 n, sums = rule.windows, sum(published[stream, rule.name][-rule.windows :])
                 gap = rule.sign * (sums - n * rule.threshold)
@@ -154,12 +152,26 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
                 began = since_when(last, since, (stream, rule.name), step)
                 start = step * made.steps.period
                 bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
-                law = counts.law.noises[0]
-                bound = counts.error(1, 2 * plan.beta) if n == 1 else law.summed(n).tail_bound(n, plan.beta)
-                noise = (gap / n, noisy.count_stddev / math.sqrt(n), (gap - bound) / n)
+                if isinstance(counts, SharedCounts):
+                    stddev, bound = counts.stddev(n), counts.sum_tail_bound(n, plan.beta)
+                else:
+                    law = counts.law.noises[0]
+                    stddev = counts.stddev(1) / math.sqrt(n)
+                    bound = counts.error(1, 2 * plan.beta) if n == 1 else law.summed(n).tail_bound(n, plan.beta)
+                noise = (gap / n, stddev, (gap - bound) / n)
                 numbers_of = (float(rule.threshold), sums / n, *noise, 0.0, 0.0, False)
                 rows.append(Alert(stream, *bounds, rule.name, *numbers_of, *lasting(made, began, step)))
     return sorted(rows)
+
+
+def with_noise(made: SparseVectorAlerts, key: bytes, step: int, values: np.ndarray) -> np.ndarray:
+    """Return the counts of one window with noise."""
+    counts = made.counted.counts
+    if isinstance(counts, SharedCounts):
+        return counts.release(key, step, values, made.noise)
+    numbers = np.arange(len(values), dtype=np.uint64)
+    given = KeyedStep(step=1, keys=numbers, counts=values)
+    return counts.step(counts.initial_state(numbers), given, made.noise.derive("counts", key, step))[1].counts
 
 
 def since_when(last, since, place, step) -> int:

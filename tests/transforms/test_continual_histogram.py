@@ -23,7 +23,7 @@ from grids import some_quick
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.trees import BinaryTreeCounter
+from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
@@ -225,7 +225,7 @@ def test_input_that_cannot_be_published_safely_is_refused():
     for restartable in (None, True):
         _ = unbounded | f"{restartable}" >> transform("plain", end=None, restartable=restartable)
     _ = unbounded | "Ends" >> transform("plain", restartable=True)
-    assert isinstance(transform("plain", restartable=True).mechanism.counter, BinaryTreeCounter)
+    assert isinstance(transform("plain", restartable=True).mechanism.counter, WideTreeCounter)
 
 
 def test_the_guarantee_says_what_is_enforced():

@@ -197,6 +197,7 @@ def test_what_is_said_of_ends_holds():
     assert ended == pytest.approx(1 / numbers["windows_between"], abs=0.005)
 
 
+@pytest.mark.slow
 def test_what_a_person_may_contribute_decides_and_not_how_long_the_run_is():
     assert made(horizon=10_000, start=0, participation_cap=7).method == "counts"
     assert made(horizon=40, items_per_step=20, max_hits=20).method == "status"

@@ -215,6 +215,7 @@ def test_a_state_of_before_is_refused_where_it_does_not_say_how_many_changes_the
     assert only_many.decode(b"", [pack("rules met", 1, fields | {"since": np.full(2, INACTIVE)})]).changes == 0
 
 
+@pytest.mark.slow
 def test_auto_takes_status_where_it_is_a_quarter_better_and_nothing_runs_dry():
     def asked(**changes):
         return transform(
@@ -227,11 +228,11 @@ def test_auto_takes_status_where_it_is_a_quarter_better_and_nothing_runs_dry():
     assert asked(delta=0.0, end=long) == "counts"
     assert asked(rules=RULES, end=START + WINDOW) == "status", "only it knows of until"
     by_name = {
-        name: transform("one", rules=RULES[2:], epsilon=1.0, delta=1e-6, end=START + 100 * WINDOW, method=name)
+        name: transform("one", rules=RULES[2:], epsilon=1.0, delta=1e-6, end=START + 250 * WINDOW, method=name)
         for name in ("counts", "status")
     }
     margins = {name: made.margin() for name, made in by_name.items()}
-    assert margins["status"] < margins["counts"] and asked(end=START + 100 * WINDOW) == "counts", "it has all numbers"
+    assert margins["status"] < margins["counts"] and asked(end=START + 250 * WINDOW) == "counts", "it has all numbers"
 
 
 def test_the_guarantee_says_whom_changes_charge():

@@ -12,10 +12,11 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.alerts.threshold_tests import AlertPlan, Runs, TestCounts, Tests
+from privstream.transforms.alerts.threshold_tests import AlertPlan, Runs, TestCounts
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -31,7 +32,7 @@ class CountedAlerts:
     """
 
     plan: AlertPlan
-    counts: KeyedCounts
+    counts: KeyedCounts | SharedCounts
 
     proof: ClassVar[str] = "docs/proofs/alerts.md, section 6"
 
@@ -58,7 +59,24 @@ class CountedAlerts:
 
     def stddev(self, windows: int = 1) -> float:
         """Return the standard deviation of the noise on a mean over so many windows."""
+        if isinstance(self.counts, SharedCounts):
+            return self.counts.stddev(windows)
         return self.counts.stddev(1) / math.sqrt(windows)
+
+    @property
+    def typical_stddev(self) -> float:
+        """The geometric mean of the standard deviations of all rules."""
+        rules = self.plan.rules
+        return math.exp(math.fsum(math.log(self.stddev(rule.windows)) for rule in rules) / len(rules))
+
+    def noisy(self, key: bytes, step: int, values: np.ndarray, noise: NoiseSource) -> np.ndarray:
+        """Return the counts of one window of a key, int64 (n,), with noise; `noise` is that of the run."""
+        if isinstance(self.counts, SharedCounts):
+            return self.counts.release(key, step, values, noise)
+        keys = np.arange(len(values), dtype=np.uint64)
+        given = KeyedStep(step=1, keys=keys, counts=values)
+        _, rows = self.counts.step(self.counts.initial_state(keys), given, noise.derive("counts", key, step))
+        return rows.counts
 
     @property
     def stddevs(self) -> list[float]:
@@ -105,6 +123,8 @@ class CountedAlerts:
         return self._tail_bound(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
 
     def _tail_bound(self, tail: float, windows: int) -> int:
+        if isinstance(self.counts, SharedCounts):
+            return self.counts.sum_tail_bound(windows, tail)
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows).tail_bound(windows, tail)
@@ -159,7 +179,8 @@ class CompareCounts(TestCounts, state="compare_counts"):
         assert isinstance(state, CountedRuns)
         streams = self.plan.streams_of(key)
         tests = self.read(streams, batches)
-        latest = np.concatenate([self._noisy(key, step, tests)[None], state.recent])
+        noisy = self.method.noisy(key, step, tests.values, self.noise)
+        latest = np.concatenate([noisy[None], state.recent])
         gaps = self._gaps(tests.rules, latest)
         full = self.lengths[tests.rules] <= self.steps.number(step)
         hits = np.flatnonzero((gaps >= 0) & full & self.awake(state.fired[tests.streams, tests.rules], step))
@@ -176,14 +197,6 @@ class CompareCounts(TestCounts, state="compare_counts"):
         sums = np.cumsum(latest, axis=0)[lengths - 1, np.arange(len(rules))]
         found: np.ndarray = self.signs[rules] * (sums - lengths * self.thresholds[rules])
         return found
-
-    def _noisy(self, key: bytes, step: int, tests: Tests) -> np.ndarray:
-        """Return the counts of one window with noise, int64 (n,)."""
-        counts, keys = self.method.counts, np.arange(len(tests.values), dtype=np.uint64)
-        noise = self.noise.derive("counts", key, step)
-        given = KeyedStep(step=1, keys=keys, counts=tests.values)
-        _, rows = counts.step(counts.initial_state(keys), given, noise)
-        return rows.counts
 
     @cached_property
     def _noise_of_rules(self) -> list[tuple[float, int]]:

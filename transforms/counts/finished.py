@@ -141,7 +141,7 @@ class SmoothFinished:
         factors = factors * shares
         told = None
         if self.left_out is not None and self.steps is not None:
-            periods = self.steps.renewals((starts - self.steps.origin) // self.steps.period)
+            periods = self.steps.renewals(self.steps.starting(starts))
             alone, told = _shares(self.left_out, rows, periods, self.windows)
             factors = factors * np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
             activity, error = self._activity(window[order], series, counts, factors)
@@ -157,7 +157,7 @@ class SmoothFinished:
             noisy[place], times[place] = counts[some], factors[some]
             ends[:, some] = [part[place] for part in self._ends(noisy, times)]
         if self.rising and self.steps is not None:
-            period = self.steps.renewals((starts[order] - self.steps.origin) // self.steps.period)
+            period = self.steps.renewals(self.steps.starting(starts[order]))
             ends[3:5, period != np.roll(period, self.rising)] = np.nan
         columns: dict[str, Any] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]

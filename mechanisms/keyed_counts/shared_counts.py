@@ -1,0 +1,165 @@
+"""SharedCounts: counts of people who may be in most of them, with one noise in all beside that of each."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, whole_counts
+from privstream.mechanisms.noise.discrete import WideGaussian
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import SMOOTHING, GaussianCurve, PrivacyCurve, largest_shift
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from scipy import special
+
+Integers = NDArray[np.int64]
+
+FRACTION = 8
+"""Fractional bits of the grid on which noise is drawn: far finer than the shared noise, as the proof needs."""
+
+LARGEST_CELLS = 1 << 30
+_LEAST_GRID_VARIANCE = 4.0  # tau^2 of the proof, in units of the grid
+_PARTS = np.linspace(0.0, 0.5, 501)  # of a person that the shared noise hides, which are tried out
+_ROUNDED = 1e-12  # relative, of parameters of wide laws
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedCounts:
+    """Publishes a known number of counts, each once, with Gaussian noise: one in all of them, and one in each.
+
+    A person who is in all counts moves all of them by 1, which noise that all have in common hides at little cost. So
+    noise of d counts is (sqrt(d) + 1) / 2 times that of one where independent noise is sqrt(d) times. The noise of a
+    mean of n counts does not fall below the part in common.
+
+    Privacy:
+        Unit: one person, added or removed, who moves each count by at most 1, all in one direction, and at most
+        `contributions` of them. (epsilon, delta)-DP for all `cells` counts together, and for any part of them; what is
+        counted may depend on all counts published before. Public: the parameters. The noise of a count is bound to it;
+        that in common is drawn once, so that a repetition with other data is a second release, and costs no more.
+
+    Accuracy:
+        `stddev(n)` of the mean of n counts is exact, up to what rounding to integers adds to means;
+        `sum_tail_bound(n, tail)` bounds the noise of their sum.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        cells: number of counts of the whole run, from 2 to 2^30.
+        contributions: counts that one person moves at most, from 1 to `cells`.
+        horizon: steps of the run, for its guarantee.
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type, or noise that is wide enough for the proof
+            cannot be drawn.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> counts = SharedCounts(epsilon=1.0, delta=1e-6, cells=24, contributions=24, horizon=24)
+        >>> round(counts.stddev(), 1), round(4.2247 * 24**0.5, 1)
+        (12.5, 20.7)
+        >>> noisy = counts.release("window", 1, np.array([500]), SeededNoise(1))
+        >>> bool(abs(noisy[0] - 500) < 70)
+        True
+
+    Source: Lebeda, Better Gaussian Mechanism using Correlated Noise (2024, arXiv 2408.06853);
+    docs/proofs/keyed_counts.md, section 14, which adds limits, streams and adaptive inputs.
+    """
+
+    epsilon: float
+    delta: float
+    cells: int
+    contributions: int
+    horizon: int
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta)
+        checks.integer("cells", self.cells, minimum=2, maximum=LARGEST_CELLS)
+        if checks.integer("contributions", self.contributions, minimum=1) > self.cells:
+            raise ValueError(f"contributions must be <= cells {self.cells}, got {self.contributions}")
+        checks.integer("horizon", self.horizon, minimum=1)
+        own, common = self.variances
+        if common == 0:
+            raise ValueError(f"contributions must be larger for noise that counts share, got {self.contributions}")
+        if math.ldexp(own * common / (own + self.cells * common), 2 * FRACTION) < _LEAST_GRID_VARIANCE:
+            raise ValueError(f"epsilon must be smaller for noise that counts share, got {self.epsilon}")
+        _ = self._laws  # noise that cannot be drawn is refused now
+
+    @cached_property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
+
+    @cached_property
+    def variances(self) -> tuple[float, float]:
+        """Variance of the noise of a count by itself, and of the one in common, whose sum is least."""
+        part = _PARTS[np.argmin(np.sqrt(self._left(_PARTS)) + _PARTS)]
+        root = math.sqrt(self._left(part))
+        own, common = root * (root + part), float(part * (root + part))
+        worst = largest_square(own, common, self.cells, self.contributions) * (1 + _ROUNDED)
+        shift = largest_shift(self.epsilon, self.delta)
+        return own * worst / shift**2, common * worst / shift**2
+
+    def _left(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the square of what is left of a person in the counts, if so much of each is seen in common."""
+        return self.contributions * (1 - 2 * part) + self.cells * part**2
+
+    @cached_property
+    def _laws(self) -> tuple[WideGaussian, WideGaussian]:
+        """Both laws, in units of the grid."""
+        own, common = (math.ldexp(variance, 2 * FRACTION) * (1 + _ROUNDED) for variance in self.variances)
+        return WideGaussian(math.sqrt(own + SMOOTHING)), WideGaussian(math.sqrt(common))
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of all counts together."""
+        return PrivacyGuarantee(
+            unit=PERSON,
+            neighbouring="add_remove",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=(f"A person is in at most {self.contributions:,} of {self.cells:,} counts.",),
+            public=("all parameters",),
+            proof="docs/proofs/keyed_counts.md, Theorem 7",
+            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
+            horizon=self.horizon,
+            curve=self.curve,
+        )
+
+    def release(self, group: str | bytes, step: int, counts: Integers, noise: NoiseSource) -> Integers:
+        """Return counts, int64 (n,), with noise; `group` and `step` say which ones they are, and are public.
+
+        The same source must be given for all counts of the run: it has the noise in common.
+        """
+        source = noise.derive("shared counts", json.dumps([float(getattr(self, f.name)) for f in fields(self)]))
+        own, common = self._laws
+        labels = source.derive("own", group, step)
+        drawn = own.draw(labels, labels.bind(len(counts), counts)) + common.draw(source.derive("common"), 1)
+        return counts + whole_counts(drawn.astype(np.float64), FRACTION)
+
+    def stddev(self, number: int = 1) -> float:
+        """Return the standard deviation of the noise on the mean of so many counts."""
+        own, common = (math.ldexp(law.variance, -2 * FRACTION) for law in self._laws)
+        return math.sqrt((own + ROUNDING_VARIANCE) / number + common)
+
+    def sum_tail_bound(self, number: int, tail: float) -> int:
+        """Return z with Pr[noise on the sum of so many counts > z] <= tail, and the same below."""
+        own, common = self._laws
+        normal = -math.sqrt(number * own.variance + number**2 * common.variance) * float(special.ndtri(tail))
+        return max(0, math.ceil(math.ldexp(normal + number + 1, -FRACTION) + number / 2 - 1))
+
+
+def largest_square(own: float, common: float, cells: int, contributions: int) -> float:
+    """Return the largest v (own I + common 1 1')^-1 v of vectors v of zeros and ones, at most so many, rounded up.
+
+    With k ones it is (k - k^2 r) / own, r = common / (own + cells common): a parabola.
+    """
+    ratio = common / (own + cells * common)
+    ones = contributions if ratio == 0 else min(float(contributions), 1 / (2 * ratio))
+    return (ones - ones**2 * ratio) / own

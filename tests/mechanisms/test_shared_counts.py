@@ -1,0 +1,165 @@
+"""Counts with noise in common: the bound on one person exactly, the law on a grid exactly, and attacks."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from privstream.mechanisms.keyed_counts.shared_counts import FRACTION, SharedCounts, largest_square
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy.accounting import GaussianCurve, counting_sigma, largest_shift
+
+GIVEN = {"epsilon": 1.0, "delta": 1e-6, "horizon": 4}
+
+
+def squares(cells, most, own, common):
+    """Return v' S^-1 v of every person who is in so many counts at most, by the inverse of the whole matrix."""
+    inverse = np.linalg.inv(own * np.eye(cells) + common)
+    people = (np.array(v, float) for v in itertools.product((0, 1), repeat=cells) if 0 < sum(v) <= most)
+    return [v @ inverse @ v for v in people]
+
+
+@pytest.mark.parametrize(("cells", "most"), [(2, 2), (7, 7), (9, 3), (10, 6), (10, 2)])
+def test_no_person_is_seen_by_more_than_the_shift(cells, most):
+    counts = SharedCounts(**GIVEN, cells=cells, contributions=most)
+    shift = largest_shift(1.0, 1e-6)
+    found = squares(cells, most, *counts.variances)
+    assert max(found) <= shift**2
+    assert max(found) > 0.95 * shift**2  # nothing is wasted; persons come in whole counts
+    assert max(found) <= largest_square(*counts.variances, cells, most) * (1 + 1e-9)
+    own, common = counts.variances
+    assert max(squares(cells, most, 0.85 * own, 0.85 * common)) > shift**2
+
+
+def test_a_person_who_comes_step_by_step_is_seen_as_much():
+    """What the adversary of the proof sees at each step: the shifts of independent numbers, by steps before alone."""
+    counts = SharedCounts(**GIVEN, cells=6, contributions=6)
+    own, common = counts.variances
+    lower = np.linalg.cholesky(own * np.eye(6) + common)
+    for person in itertools.product((0.0, 1.0), repeat=6):
+        seen = np.linalg.solve(lower, np.array(person))
+        for step in range(1, 6):
+            begun = np.array([*person[:step], *[0.0] * (6 - step)])
+            assert np.allclose(np.linalg.solve(lower, begun)[:step], seen[:step])
+        assert seen @ seen <= largest_shift(1.0, 1e-6) ** 2
+
+
+def masses(variance, reach):
+    found = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
+    return found / found.sum()
+
+
+@pytest.mark.parametrize("person", [(0, 1), (1, 1)])
+def test_the_law_on_the_grid_exactly(person):
+    """Two counts on a grid of whole numbers, all masses: no epsilon has a larger delta than the normal curve."""
+    shift, reach = 0.4, 70
+    root = math.sqrt(2)
+    own, common = root * (root + 1) / (4 * shift**2), (root + 1) / (4 * shift**2)
+    assert largest_square(own, common, 2, 2) == pytest.approx(shift**2)
+    alone, shared = masses(own + 4, 2 * reach), masses(common, reach)
+    law = np.zeros((2 * reach + 1,) * 2)
+    for value, mass in zip(range(-reach, reach + 1), shared, strict=True):
+        part = alone[np.arange(-reach, reach + 1) - value + 2 * reach]
+        law += mass * np.outer(part, part)
+    moved = np.zeros_like(law)
+    moved[person[0] :, person[1] :] = law[: law.shape[0] - person[0], : law.shape[1] - person[1]]
+    curve = GaussianCurve(shift=shift)
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
+        for one, other in ((law, moved), (moved, law)):
+            found = np.maximum(one - math.exp(epsilon) * other, 0.0)[5:-5, 5:-5].sum()
+            assert found <= curve.delta(epsilon)
+    widest = np.maximum(law - moved, 0.0).sum()
+    assert widest > 0.7 * curve.delta(0.0)  # not much is given away by 4 in the variance, and by whole persons
+
+
+def transcripts(counts, runs, person, seed, fresh=False):
+    """Return the noisy counts of many runs of one count in each step, with a person's part: (runs, cells)."""
+    found = []
+    for run in range(runs):
+        noise = SeededNoise(seed).derive("run", run)
+        steps = []
+        for step, there in enumerate(person):
+            source = noise.derive("step", step) if fresh else noise
+            steps.append(counts.release(b"", step, np.array([there]), source)[0])
+        found.append(steps)
+    return np.array(found, float)
+
+
+def seen(counts, person, *, fresh=False):
+    """Return how far apart the worlds are in the likelihood ratio, in deviations, and how far they may be."""
+    own, common = counts.variances
+    person = np.array(person)
+    weights = person if fresh else np.linalg.solve(own * np.eye(counts.cells) + common, person)
+    one, other = (
+        transcripts(counts, 2500, given, seed, fresh=fresh) @ weights for seed, given in ((1, person), (2, 0 * person))
+    )
+    deviation = math.sqrt((one.var() + other.var()) / 2)
+    return (one.mean() - other.mean()) / deviation, largest_shift(counts.epsilon, counts.delta)
+
+
+@pytest.mark.slow
+def test_an_attack_sees_what_is_claimed_and_no_more():
+    counts = SharedCounts(epsilon=4.0, delta=1e-3, horizon=16, cells=16, contributions=16)
+    person = [1] * 10 + [0] * 6  # the worst one: 16 / 2 + sqrt(16) / 2
+    found, claimed = seen(counts, person)
+    error = 6.5 * math.sqrt(2 / 2500)
+    assert 0.85 * claimed < found < claimed + error
+    broken, _ = seen(counts, [1] * 16, fresh=True)  # noise in common that is drawn anew in each step
+    assert broken > claimed + error
+
+
+def test_noise_is_as_large_as_is_said_and_in_common():
+    counts = SharedCounts(**GIVEN, cells=3, contributions=3)
+    drawn = transcripts(counts, 3000, (0, 0, 0), 5)
+    error = 6.5 * math.sqrt(2 / 3000)
+    for number in (1, 3):
+        ratio = drawn[:, :number].mean(axis=1).var() / counts.stddev(number) ** 2
+        assert abs(ratio - 1) < error
+        assert abs(1.3**2 * ratio - 1) > error
+        largest = counts.sum_tail_bound(number, 0.025)
+        assert np.mean(np.abs(drawn[:, :number].sum(axis=1)) > largest) < 0.05 + 6.5 * math.sqrt(0.05 / 3000)
+        assert np.mean(np.abs(drawn[:, :number].sum(axis=1)) > 0.7 * largest) > 0.08
+    covariance = np.cov(drawn.T)[np.triu_indices(3, 1)].mean()
+    assert covariance == pytest.approx(counts.variances[1], rel=0.25)
+
+
+def test_labels():
+    counts, noise, ten = SharedCounts(**GIVEN, cells=8, contributions=8), SeededNoise(3), np.array([10, 20])
+    first = counts.release(b"a", 1, ten, noise)
+    assert np.array_equal(counts.release(b"a", 1, ten, noise), first)
+    other = counts.release(b"a", 1, ten + 1, noise) - 1  # bound to the counts
+    assert not np.array_equal(other, first)
+    assert not np.array_equal(counts.release(b"a", 2, ten, noise), first)
+    assert not np.array_equal(counts.release(b"b", 1, ten, noise), first)
+    assert not np.array_equal(replace(counts, cells=9).release(b"a", 1, ten, noise), first)
+
+
+@pytest.mark.parametrize(
+    ("cells", "most", "shared", "apart"),
+    [(7, 7, 7.7, 11.2), (24, 24, 12.5, 20.7), (90, 90, 22.2, 40.1), (30, 8, 11.2, 12.0)],
+)
+def test_figures(cells, most, shared, apart):
+    assert SharedCounts(**GIVEN, cells=cells, contributions=most).stddev() == pytest.approx(shared, abs=0.06)
+    assert counting_sigma(1.0, 1e-6, most) == pytest.approx(apart, abs=0.06)
+
+
+def test_guarantee_and_refusals():
+    found = SharedCounts(**GIVEN, cells=8, contributions=3).guarantee
+    assert (found.epsilon, found.delta, found.neighbouring) == (1.0, 1e-6, "add_remove")
+    assert found.curve.delta(1.0) == pytest.approx(1e-6, rel=1e-6)
+    assert found.curve.delta(1.0) <= 1e-6
+    assert found.limits == ("A person is in at most 3 of 8 counts.",)
+    good = {**GIVEN, "cells": 8, "contributions": 8}
+    for name, value, message in (
+        ("epsilon", 0.0, "epsilon must be"),
+        ("delta", 0.0, r"delta must be in \(0, 1\), got 0"),
+        ("cells", 1, "cells must be >= 2, got 1"),
+        ("contributions", 9, "contributions must be <= cells 8, got 9"),
+        ("contributions", 1, "contributions must be larger for noise that counts share, got 1"),
+        ("horizon", 0, "horizon must be >= 1, got 0"),
+        ("epsilon", 1e5, "epsilon must be smaller"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SharedCounts(**{**good, name: value})
+    assert 2**-FRACTION < 0.01
