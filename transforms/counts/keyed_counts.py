@@ -462,10 +462,7 @@ def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
             "public_items must not be given with a domain, top or forget, or where counts are since the start: give "
             "start, and end or renew_every, that other items stay found"
         )
-    try:
-        return Domain.of(items)
-    except (ValueError, TypeError) as error:
-        raise type(error)(str(error).replace("domain", "public_items", 1)) from None
+    return Domain.of(items, "public_items")
 
 
 def forgets(missing: str) -> str:
