@@ -190,9 +190,10 @@ def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     assert without.keys() <= both.keys()
     told = {place: moved.pop(place)[0] for place in [*moved] if place[1] == TOTALS}
     if (law := made.mechanism.left_out) is not None:
-        for which, most in (("kept", made.mechanism.contributions), ("left out", law.in_all)):
+        kept, left_out, in_all = law.clips
+        for which, each, most in (("kept", kept, made.mechanism.contributions), ("left out", left_out, in_all)):
             by_step = [count for place, count in told.items() if place[2] == which]
-            assert all(0 <= count <= law.per_window for count in by_step) and sum(by_step) <= most
+            assert all(0 <= count <= each for count in by_step) and sum(by_step) <= most
     assert all(0 <= people <= count <= 1 for count, people in moved.values())
     assert sum(count for count, _ in moved.values()) <= made.mechanism.contributions
     if made.mechanism.contributions_per_key == 1:
