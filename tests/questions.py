@@ -126,7 +126,7 @@ EXAMPLES = {
             "--rising": "rising must not be given where windows forget or counts span windows",
             "--rising 0 --start 0 --end 7200": "rising must be >= 1, got 0",
             "--public_items domain": "public_items must not be given with a domain, top or forget, or where counts are",
-            "--public_items twice --start 0 --end 7200": "domain must hold distinct items",
+            "--public_items twice --start 0 --end 7200": "public_items must hold distinct items",
             "--at_least 5": "at_least must not be given where windows forget, or counts span windows",
             "--at_least 1 --start 0 --end 7200": "one standard deviation of the noise of a count, got 1",
             "--top 0": "top must be >= 1, got 0",

@@ -16,6 +16,9 @@ AUTO = "auto"
 FEW_HITS = 4
 """Times that a person is charged at most where nobody says it, by methods that charge people."""
 
+USUAL_CONTRIBUTIONS = 100
+"""Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
+
 EVEN, LIKELY = 0.5, 0.95
 """Probabilities with which an item is to be reported."""
 

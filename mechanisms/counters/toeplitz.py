@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -156,9 +156,7 @@ class BufferedToeplitzCounter(ToeplitzCounter):
     @override
     def column_norm(self) -> float:
         # With the most that rounding adds: docs/proofs/counters.md, Theorem 4.
-        poles, _, weights = self.factor.function
-        squares = 1 + self._geometric(poles, weights, self.horizon - 1)
-        exact = math.sqrt(squares) * (1 + SUMS) * self._spread
+        exact = math.sqrt(_column_square(self.horizon, self.buffers)) * (1 + SUMS) * self._spread
         return exact + 2 * math.sqrt(self.horizon) * math.ldexp(self._rounding, -self.fraction)
 
     @cached_property
@@ -180,17 +178,13 @@ class BufferedToeplitzCounter(ToeplitzCounter):
     def _rounding(self) -> float:
         """Bound, in units of the grid, on what a step's correction differs from exact arithmetic."""
         poles, _, weights = self.factor.function
-        squares = 1 + self._geometric(poles, weights, self.horizon - 1)
-        norm = math.ldexp(math.sqrt(squares) * self._unit_norm + 1, self.fraction)
+        square = _column_square(self.horizon, self.buffers)
+        norm = math.ldexp(math.sqrt(square) * self._unit_norm + 1, self.fraction)
         sigma = 2 * (norm / largest_shift(self.epsilon, self.delta) + SMALLEST_SIGMA)
         unit = math.ldexp(self.rows_per_unit or 1, self.fraction)
         largest = DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2) + unit
         lasting = np.minimum(1 / (1 - poles), self.horizon) + self.buffers + 2
         return 0.5 + float(weights @ (2.0**-52 * largest * lasting))
-
-    def _geometric(self, rates: Floats, weights: Floats, count: float) -> float:
-        """Return the sum over n < count of (sum over j of weights_j rates_j^n)^2."""
-        return float(_squared_sums(rates, weights, np.array([float(count)]))[0])
 
     @cached_property
     def _published(self) -> tuple[Floats, Floats]:
@@ -218,6 +212,13 @@ class BufferedToeplitzCounter(ToeplitzCounter):
             correct(row, poles[:, None], weights[:, None], buffers, scratch)
         cumulated = state.memory[:1] + np.cumsum(values, axis=0)
         return np.concatenate([cumulated[-1:], buffers]), whole_counts(cumulated, self.fraction)
+
+
+@lru_cache(maxsize=1024)
+def _column_square(horizon: int, buffers: int) -> float:
+    """Return the squared norm of the first column of R, which no budget changes: it is computed once."""
+    poles, _, weights = BufferedFactor(horizon, buffers).function
+    return 1 + float(_squared_sums(poles, weights, np.array([float(horizon - 1)]))[0])
 
 
 def _squared_sums(rates: Floats, weights: Floats, counts: Floats) -> Floats:

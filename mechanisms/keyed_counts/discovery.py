@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -60,6 +61,11 @@ class Scale:
         overlap = _overlap(self.windows, self.stride, lasting)
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
 
+    def chance(self, people: int, lasting: int, stddev: float) -> float:
+        """Return the chance that a block finds an item that so many people have, with noise of a window, normal."""
+        over = people * _overlap(self.windows, self.stride, lasting) - self.threshold
+        return float(special.ndtr(over / (stddev * math.sqrt(self.windows))))
+
 
 @functools.lru_cache(maxsize=1024)
 def _overlap(windows: int, stride: int, lasting: int) -> int:
@@ -93,18 +99,27 @@ class PeopleList:
         The windows begin anywhere with the same chance, which is part of `probability`; the best test of each place
         counts, with normal noise. math.inf if they lie behind the last test too often.
         """
+        chance = self.chance(lasting, horizon)
+        farthest = max(needed + 10 * stddev for needed, stddev in zip(self.thresholds, self._stddevs, strict=True))
+        enough = range(1, math.ceil(farthest))
+        place = bisect_left(enough, probability, key=chance)
+        return enough[place] if place < len(enough) else math.inf
+
+    def chance(self, lasting: int, horizon: int) -> Callable[[int], float]:
+        """Return the chance to be found of an item that lasts, by how many people it has: as in `people`."""
         begins = np.linspace(0, horizon - lasting, min(_PLACES, horizon - lasting + 1)).astype(np.int64)
         before = np.clip(np.array(self.steps)[:, None] - begins, 0, lasting)
-        parts = range(1, len(self.steps) + 1)
-        stddevs = np.sqrt([self.noise.summed(part).variance(part) for part in parts])[:, None]
-        thresholds = np.array(self.thresholds)[:, None]
+        thresholds, stddevs = np.array(self.thresholds)[:, None], np.array(self._stddevs)[:, None]
 
         def chance(people: int) -> float:
             return float(special.ndtr((people * before - thresholds) / stddevs).max(axis=0).mean())
 
-        enough = range(1, math.ceil(float(np.max(thresholds + 10 * stddevs))))
-        place = bisect_left(enough, probability, key=chance)
-        return enough[place] if place < len(enough) else math.inf
+        return chance
+
+    @property
+    def _stddevs(self) -> list[float]:
+        """Standard deviations of the noise of each test."""
+        return [math.sqrt(self.noise.summed(part).variance(part)) for part in range(1, len(self.steps) + 1)]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class PrivacyUnit:
         window: length in microseconds of the fixed windows of which the unit is what a person sends in one; None for
             the whole run.
         origin: start of such a window in microseconds since 1970 UTC, in [0, window).
+        calendar: in words, the windows of a calendar of which the unit is what a person sends in one; each of them is
+            made of whole windows as `window` and `origin` say. Empty for windows of one length.
         bound: how far a change moves any query, utility or measurement at most.
         same_direction: a change moves all of them in the same direction.
 
@@ -58,6 +60,7 @@ class PrivacyUnit:
     what: str
     window: int | None = None
     origin: int = 0
+    calendar: str = ""
     bound: float = 1.0
     same_direction: bool = False
 
@@ -70,6 +73,8 @@ class PrivacyUnit:
                 raise ValueError(f"window must not be given for a unit of {self.what}")
         if not 0 <= checks.integer("origin", self.origin, minimum=0) < (self.window or 1):
             raise ValueError(f"origin must be >= 0 and less than window, got {self.origin}")
+        if not isinstance(self.calendar, str) or (self.calendar and self.window is None):
+            raise ValueError("calendar must be a text, given with the window of which its windows are made")
         checks.boolean("same_direction", self.same_direction)
         if self.what in PORTIONS and (self.bound != 1 or self.same_direction):
             raise ValueError(f"bound and same_direction must not be given for a unit of {self.what}")
@@ -79,6 +84,8 @@ class PrivacyUnit:
         if self.what in CHANGES:
             direction = ", and moves all of them in the same direction" if self.same_direction else ""
             return f"one change of the data that moves no {self.what} by more than {self.bound:g}{direction}"
+        if self.calendar:
+            return f"one person in one window of {self.calendar}"
         if self.window is not None:
             since = f", counted from {in_words(self.origin)} after 1970 UTC" if self.origin else ""
             return f"one person in one window of {in_words(self.window)}{since}"
@@ -132,7 +139,7 @@ class PrivacyUnit:
         """Return whether the other unit is always a part of what one person sends, in one window if this has them."""
         if self.what != "person" or self.window is None or other.what != "person":
             return self.what == "person"
-        if other.window is None:
+        if other.window is None or other.calendar:  # the same calendar is the same unit
             return False
         return self.window % other.window == 0 and (self.origin - other.origin) % other.window == 0
 

@@ -34,6 +34,7 @@ from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run import promise as promise_of
 from privstream.pipelines.questions.spec import METHOD, STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
+from privstream.transforms.timing.steps import MICROS, Steps
 from typing_extensions import override
 
 
@@ -94,7 +95,8 @@ def one_period(options: dict[str, Any]) -> dict[str, Any]:
     every, start = options.get("renew_every"), options.get("start")
     if every is None or start is None or options.get("end") is not None or options.get("windows") is not None:
         return options
-    return options | {"end": start + every}
+    steps = Steps.of(window=options["window"], start=start, renew_every=every)
+    return options | {"end": steps.bounds_micros(steps.last_of_period(steps.first or 0))[1] / MICROS}
 
 
 class Joint(NamedTuple):

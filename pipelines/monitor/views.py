@@ -22,8 +22,7 @@ from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.item_columns import column_names, join_item, split_item
 from privstream.transforms.rows import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
-from privstream.transforms.timing.calendar import Calendar
-from privstream.transforms.timing.steps import CalendarSteps, Steps, windows_in
+from privstream.transforms.timing.steps import Steps, windows_in
 from typing_extensions import override
 
 DIGITS = 6
@@ -307,7 +306,7 @@ class Ratios(View):
                 raise self.error("ratio", f"must be of counts or totals, which {name} is not")
         if above.columns != below.columns:
             raise self.error("ratio", "must be of tables with the same item columns")
-        if (above.steps.size, above.steps.origin) != (below.steps.size, below.steps.origin):
+        if _windows_like(above) != _windows_like(below):
             raise self.error("ratio", "must be of tables with the same windows")
         if above.questions & below.questions:
             raise self.error("ratio", "must be of different questions: what one of them has published shares its noise")
@@ -403,7 +402,7 @@ class Totals(OfOne):
                 raise self.error(key, "must be a question `counts`")
         if tuple(by) != whole.columns or len(by) == len(table.columns):
             raise self.error("whole", f"must be about some of the columns of {self.of}, those of by")
-        if (table.steps.size, table.steps.origin) != (whole.steps.size, whole.steps.origin):
+        if _windows_like(table) != _windows_like(whole):
             raise self.error("whole", f"must have the windows of {self.of}")
         for name, one in ((self.of, table.transform), (self.whole, whole.transform)):
             if one.mechanism.unit != "event" or one.domain is None or one.mechanism.over != "window":
@@ -608,16 +607,13 @@ def _windows(span: str, steps: Steps) -> int:
     Raises:
         ValueError: it is none, or no multiple of a window.
     """
-    found = length(span)
-    if not isinstance(steps, CalendarSteps):
-        if isinstance(found, str):
-            raise ValueError(f"must be a duration such as 7d, for windows of {steps.length}")
-        number = windows_in(found, steps)
-        return 1 if isinstance(number, str) else number
-    wanted = Calendar.parse(found) if isinstance(found, str) else None
-    if wanted is None or wanted.unit != steps.calendar.unit or wanted.number % steps.calendar.number:
-        raise ValueError(f"must be a multiple of window, got {span} with windows of {steps.length}")
-    return wanted.number // steps.calendar.number
+    found = windows_in(length(span), steps)
+    return 1 if isinstance(found, str) else found
+
+
+def _windows_like(table: Table) -> tuple[int, int, str]:
+    """Return what is the same for tables with the same windows."""
+    return table.steps.size, table.steps.origin, table.steps.length
 
 
 def tables_of(

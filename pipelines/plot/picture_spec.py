@@ -17,6 +17,7 @@ from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
+from privstream.transforms.timing.calendar import Calendar
 
 FORMATS = ("png", "svg")
 MOST_RENEWALS = 100
@@ -139,14 +140,19 @@ class Given:
         """Moments at which limits start afresh, in microseconds since 1970, as far as rows reach."""
         parameters = {} if self.promise is None else self.promise.maybe("parameters") or {}
         every, start = parameters.get("renew_every"), parameters.get("start")
-        if not self.rows or not isinstance(every, float) or every <= 0 or not isinstance(start, str):
-            return ()
-        try:
-            first = round(moment("start", start, self.clocks.zone) * 1e6)
-        except ValueError:
+        if not self.rows or not isinstance(start, str):
             return ()
         last = max(row.window_end.micros for row in self.rows)
-        found = range(first, last, max(1, round(every * 1e6)))[1:]
+        found: Sequence[int] = ()
+        try:
+            first = round(moment("start", start, self.clocks.zone) * 1e6)
+            if isinstance(every, str):
+                starts = Calendar.parse(every, "renew_every", self.clocks.zone).starts(first, None)
+                found = starts[starts < last].tolist()[1:]
+            elif isinstance(every, float) and every > 0:
+                found = range(first, last, max(1, round(every * 1e6)))[1:]
+        except ValueError:  # whatever somebody has written into the file
+            return ()
         return found if len(found) <= MOST_RENEWALS else ()
 
     @property

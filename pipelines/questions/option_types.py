@@ -56,13 +56,13 @@ def length(text: str) -> str | float:
 
 
 def span(text: str) -> str | float:
-    """Return one of the words for a span, or seconds.
+    """Return one of the words for a span, or a `length`.
 
     Raises:
         ValueError: it is neither.
     """
     try:
-        return text if text in SPANS else seconds(text)
+        return text if text in SPANS else length(text)
     except ValueError as error:
         raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
 
@@ -213,7 +213,7 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         float | str,
         of_text(span),
         python="so many seconds",
-        shell="a duration such as 7d, which is so many windows",
+        shell="a duration such as 7d or, with windows of the calendar, 3months, which is so many windows",
     ),
     "Moment": OptionType(
         "TIME",

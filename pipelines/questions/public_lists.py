@@ -28,7 +28,7 @@ FAR = 2**40
 
 def domain(name: str, value: Any) -> Domain:
     """Return the domain that a list or a path describes."""
-    return Domain.from_file(value) if isinstance(value, str) else Domain(texts(name, value))
+    return Domain.from_file(value, name=name) if isinstance(value, str) else Domain(texts(name, value), name)
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -38,6 +38,9 @@ WIDEST, LEAST_TEXT = 1000, 12
 COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
+NOTHING = "-"
+"""What is written where there is no value."""
+
 SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
 FULL, FULL_BETWEEN = "full", "full_between"
 IN_FILES = (
@@ -48,6 +51,9 @@ IN_FILES = (
 
 IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
+
+SPARED = ("gap_lower_bound", "epsilon_spent", "gap", "error_bound", "threshold", "status")
+"""Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 TREND = "trend"
@@ -160,7 +166,8 @@ def print_rows(
     """Print rows as a table that fits a terminal, if names are not too long; files have all columns.
 
     A number that is missing is shown as `-`. The length of windows is shown once; a budget that no row costs is
-    left out.
+    left out. Where a table is wider than the terminal, what is the same in all rows stands below it, and some columns
+    stand in files alone, which is said.
 
     Args:
         rows: what to print, in order.
@@ -181,8 +188,14 @@ def print_rows(
         if name != TREND or drawable
     }
     table, wished, room = _table(console, columns, types)
-    for name in IF_ROOM:
-        if wished > console.width and columns.pop(name, None) is not None:
+    alike, left_out = "", []
+    if wished > console.width and (same := _alike(columns, view)):
+        alike = f"In all rows: {', '.join(f'{_words(name)} {columns.pop(name)[0] or NOTHING}' for name in same)}."
+        table, wished, room = _table(console, columns, types)
+    for name in (*IF_ROOM, *SPARED):
+        too_wide = wished - (0 if name in IF_ROOM else room) > console.width
+        if too_wide and name != view.number and columns.pop(name, None) is not None:
+            left_out += [_words(name)] if name != TREND else []
             table, wished, room = _table(console, columns, types)
     if heading := _title(title, rows, view, types):
         console.print(Text(printable(heading), style="bold"), soft_wrap=True)
@@ -192,10 +205,26 @@ def print_rows(
     console.width = usual
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
-    words = [note(tuple(columns)) if callable(note) else note, limits_in_words(rows)]
+    words = [alike, note(tuple(columns)) if callable(note) else note, limits_in_words(rows)]
     words += [text for name, text in ((FULL, FULL_IN_WORDS), (TREND, TREND_IN_WORDS)) if name in columns]
+    words.append(f"Only in files: {', '.join(left_out)}." if left_out else "")
     if told := " ".join(filter(None, words)):
         console.print(Text(printable(told)))
+
+
+def _alike(columns: Mapping[str, Sequence[Text]], view: View) -> list[str]:
+    """Return the columns that say the same in all of several rows, but for the numbers that a reader looks for."""
+    kept = (view.number, "count", "estimate", BETWEEN, TREND, "window_start", "item", "category")
+    return [
+        name
+        for name, column in columns.items()
+        if name not in kept and len(column) > 1 and len({cell.plain for cell in column}) == 1
+    ]
+
+
+def _words(name: str) -> str:
+    """Write the name of a column as text."""
+    return name.replace("_", " ")
 
 
 def _title(title: str, rows: Sequence[Any], view: View, types: Collection[str]) -> str:

@@ -252,7 +252,10 @@ def test_what_could_not_be_read_is_not_written():
     ("change", "message"),
     [
         ({"version": 3}, "version of a guarantee must be 1 or 2, got 3"),
-        ({"privacy_unit": None}, "privacy_unit must be a record of what, window, origin, bound, same_direction"),
+        (
+            {"privacy_unit": None},
+            "privacy_unit must be a record of what, window, origin, calendar, bound, same_direction",
+        ),
         ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
         ({"privacy_unit": {"what": "device"}}, "what must be one of person, event"),
         ({"version": 1, "unit": "one device"}, "unit must be one that version 1 of a guarantee has, got 'one device'"),

@@ -21,6 +21,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.accounts.entries import BEFORE_ALL, Entry, head_after, to_line
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit, Total, check_limit, totals
+from privstream.transforms.timing.steps import Steps
 
 SHIFT = 0.25
 EPSILON = GaussianCurve(shift=SHIFT).epsilon(1e-6)
@@ -295,6 +296,17 @@ def test_windows_of_different_lengths_have_a_part_in_common() -> None:
     with pytest.raises(ValueError, match="for one person in one window of 1 hour, this run costs epsilon 2, all"):
         check_limit(Limit(3.9), other, [one])
     assert [each.plain_epsilon for each in totals([one, other])] == [1.0, 1.0, 4.0]
+
+
+def test_windows_of_different_calendars_have_hours_in_common() -> None:
+    months = Steps.of(window="1day Europe/Berlin", start=1_704_063_600, renew_every="1month").person_in_period
+    years = Steps.of(window="1year Europe/Berlin", start=1_704_063_600).person_in_window
+    one, same, other = (entry(number, pure(1.0, unit)) for number, unit in enumerate((months, months, years)))
+    with pytest.raises(ValueError, match="one window of 1 month in Europe/Berlin, counted from 1970-01-01, this run"):
+        check_limit(Limit(1.9), same, [one])
+    with pytest.raises(ValueError, match="for one person in one window of 1 hour, this run costs epsilon 2, all"):
+        check_limit(Limit(3.9), other, [one])
+    check_limit(Limit(4.0), other, [one])
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.pictures.counts import MOST_LINES, bands, caption
+from privstream.pipelines.plot.picture_spec import Given
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.readings import settle_counts
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -135,9 +137,31 @@ def test_days_of_the_calendar_are_by_the_clocks_of_a_zone(shop: Path, tmp_path: 
     assert (parameters["window"], parameters["time_zone"]) == ("1day", "Asia/Tokyo")
 
 
+def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> None:
+    """From the last day of a year on, who has bought three things has used up a limit, which then starts afresh."""
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
+    days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", "2024-01-04"]
+    more = ["--renew_every", "2days", "--over", "2days", "--domain", f"{shop}/items"]
+    budget = ["--epsilon", "40", *LIMITED, "--ledger", "none", "--runner", "FnApiRunner"]
+    assert cli.main(["counts", *files, *days, *more, *budget]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    tea = {row["window_start"][:10]: row["count"] for row in rows if row["item"] == "tea"}
+    assert tea["2023-12-31"] == pytest.approx(300, abs=30), "1 January in Tokyo, and the day before it"
+    assert abs(tea["2024-01-01"]) < 30, "the second period begins, and the day before it was in the first one"
+    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
+    assert promise["parameters"]["renew_every"] == promise["parameters"]["over"] == "2days"
+    given = Given(
+        stream="",
+        rows=read_row_file(f"{tmp_path}/rows.jsonl", KeyCount),
+        promise=Promise.read(f"{tmp_path}/rows.jsonl.guarantee.json"),
+    )
+    assert given.renewals == [1_704_121_200_000_000], "2 January in Tokyo"
+
+
 @pytest.mark.parametrize(
     ("days", "rule"),
     [
+        (["--window", "1day", "--start", "2024-01-01", "--renew_every", "1w"], "or years, such as 3months"),
         (["--window", "1month"], "start must be given with windows of a calendar"),
         (["--window", "1moon"], "or days, weeks, months or years of the calendar, such as 1day or 3months"),
         (["--window", "1month", "--start", "2024-01-01T01:00", "--windows", "2"], "start must be where a day begins"),

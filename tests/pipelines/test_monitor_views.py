@@ -157,7 +157,11 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
             "{of: pages, over: 90m}",
             "v.over: must be a multiple of window, got 90 minutes with windows of 1 hour",
         ),
-        (PAGES, "{of: pages, over: 2days}", "v.over: must be a duration such as 7d, for windows of 1 hour"),
+        (
+            PAGES,
+            "{of: pages, over: 2days}",
+            "v.over: must be 'window', 'start' or so many seconds with windows of 1 hour",
+        ),
         (PAGES, "{of: pages, against: 6h}", "v.against: rising must be < 6, the number of windows of the run"),
         (PAGES, "{of: pages, above: 2}", "v.item: must be given for pages"),
         (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from example_results import row_of
 from privstream.pipelines import cli
 from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.promise import ALL_IN_FILES, Promise, shown_in_words
+from privstream.pipelines.questions.catalogue import QUESTIONS, question
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import sparkline
 from privstream.pipelines.sinks.writers import print_rows
@@ -113,6 +115,32 @@ def test_no_encoding_of_a_terminal_stops_a_table(encoding: str, monkeypatch: pyt
     assert re.match(rb"\\u65e5\\u672c", output.getvalue())
 
 
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("word", QUESTIONS)
+def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> None:
+    row_type = question(word).row_type
+    rows = [row_of(word, hour, name) for hour in range(3) for name in ("Gartenstühle", "Lampen")]
+    if "smoothed" in row_type._fields:
+        rows = [row._replace(smoothed=100.5, smoothed_lower=90.0, smoothed_upper=1200.0) for row in rows]
+    lines = printed(rows, row_type, width=width, title=word).splitlines()
+    assert max(map(len, lines)) <= width
+    told = [line.split()[0] for line in lines]
+    assert told.count("2024-01-01") == len(rows) or row_type._fields[0] == "query", "a row is a line"
+    assert sum("Garten" in line for line in lines) == 3 or not {"item", "rule", "category"} & {*row_type._fields}
+
+
+def test_what_a_narrow_terminal_has_no_room_for_is_said() -> None:
+    rows = [
+        alert(number, 100.0, 27.3)._replace(stream=stream) for stream, number in (("north", 100.8), ("south", 134.2))
+    ]
+    text = printed(rows, Alert, width=50)
+    note = " ".join(text[text.index("In all rows") :].split())
+    same = "rule kettles, threshold 100, since 2024-01-01, status started"
+    assert note == f"In all rows: {same}."
+    assert max(map(len, text.splitlines())) <= 50 and "34 ± 27" in text
+    assert "Only in files: gap lower bound." in printed(rows, Alert, width=40)
+
+
 DAY = 86_400
 MONDAY = Timestamp(1_704_067_200)
 
@@ -153,9 +181,10 @@ def test_counts_show_the_smoothed_number_and_its_interval_and_are_sorted_by_it()
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "counts, windows of 7 days, times in UTC"
-    assert lines[-2].split()[:2] == ["2024-01-01", "Toaster"], "the largest number that is shown is first"
-    assert "Kettle, stainless steel, 1.5 l" in lines[-1], "names are whole"
-    assert lines[-1].split()[-5:] == ["339", "319", "and", "360", "14"]
+    first = next(line for line in lines if line.startswith("2024-01-01"))
+    assert first.split()[:2] == ["2024-01-01", "Toaster"], "the largest number that is shown is first"
+    assert "Kettle, stainless steel, 1.5 l" in lines[-2], "names are whole"
+    assert lines[-2].split()[-5:] == ["339", "319", "and", "360", "14"]
     assert "412" not in text and "error" not in text and "±" not in text and "likely" not in text
     wide = printed(rows, KeyCount, width=120).splitlines()
     assert wide[-1].split()[-4:] == ["14", "-16", "and", "45"], "the rise has its interval where there is room"
@@ -182,9 +211,10 @@ def alert(estimate, threshold, stddev):
 def test_means_are_rounded_by_their_noise():
     line = printed([alert(100.8571428, 100.0, 27.3)], Alert).splitlines()[-1]
     assert line.split()[2:] == ["100", "101", "1", "±", "27", "-54", "2024-01-01", "started"]
-    line = printed([alert(335_300.123, 1000.0, 0.31)], Alert).splitlines()[-1]
+    *_, line, note = printed([alert(335_300.123, 1000.0, 0.31)], Alert).splitlines()
+    assert note == "Only in files: since."
     assert "335,300" in line and "334,300 ± 0.31" in line and "e+" not in line
-    assert "since" not in printed([alert(1e6, 1e6, 1e5)], Alert, width=70)
+    assert "Only in files: since, gap lower bound." in printed([alert(1e6, 1e6, 1e5)], Alert, width=70)
 
 
 def test_numbers_whose_noise_is_not_known_have_four_digits():

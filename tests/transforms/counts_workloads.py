@@ -121,7 +121,8 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
         if inside and code(item) is not None and stream in (made.streams or ("",)):
             found[step][user].add((stream, item))
     times, known, kept = Counter(), defaultdict(set), []
-    told, totals, left_out = Counter(), defaultdict(lambda: [0, 0, 0]), made.mechanism.left_out
+    told, totals, law = Counter(), defaultdict(lambda: [0, 0, 0]), made.mechanism.left_out
+    clips = None if law is None else law.clips
     for step in sorted(found):
         for user, pairs in found[step].items():
             person = hashed(made.noise.derive("user hash"), user)
@@ -136,10 +137,10 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
                 possible = [pair for pair in possible if pair not in known[user]]
             possible.sort(key=lambda pair: lot(made.noise.derive("contribution", pair[0]), person, pair[1]))
             counted = possible[: limit - times[user]][:at_once]
-            if left_out is not None:
-                rest = min(len(possible) - len(counted), left_out.per_window, left_out.in_all - told[user])
+            if clips is not None:
+                rest = min(len(possible) - len(counted), clips.left_out, clips.in_all - told[user])
                 told[user] += rest
-                totals[step][0] += min(len(counted), left_out.per_window)
+                totals[step][0] += min(len(counted), clips.kept)
                 totals[step][1] += rest
                 totals[step][2] += bool(counted) and times[user] + len(counted) == limit
             for pair in counted:

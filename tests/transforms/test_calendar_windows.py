@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import run_bounded
 from every_runner import of_elements, one_job
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms import (
     Domain,
     KeyedCounts,
@@ -24,7 +26,7 @@ from privstream.transforms import (
 )
 from privstream.transforms.alerts.threshold_tests import NEVER, Runs
 from privstream.transforms.timing.calendar import Calendar, iso
-from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps, windows_in
 
 SECOND = 1_000_000
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -140,13 +142,155 @@ def test_labels_tell_calendars_apart_and_survive_a_worker():
         ("1month", {"start": 0, "end": 0}, "end must leave room"),
         ("1month", {"start": 0, "end": 31 * 86_400, "windows": 1}, "windows must not be given with end"),
         ("1month", {"start": 0, "windows": 0}, "windows must be"),
-        ("1month", {"start": 0, "renew_every": 86_400}, "renew_every must not be given with windows of a calendar"),
-        ("1month", {"start": 0, "period": 86_400}, "period must not be given with windows of a calendar"),
+        ("1month", {"start": 0, "renew_every": 86_400}, "renew_every must be days, weeks, months or years, such as"),
+        ("1month", {"start": 0, "period": 86_400}, "period must be days, weeks, months or years, such as"),
+        ("1month", {"start": 0, "renew_every": "1year Asia/Tokyo"}, "renew_every must be in the time zone of"),
+        ("1month", {"start": 0, "renew_every": "soon"}, "renew_every must be a number of seconds, or a text of whole"),
+        ("1week", {"start": 0, "renew_every": "1month"}, "renew_every must be a time after which one of"),
+        ("1month", {"start": 0, "renew_every": "1week"}, "renew_every must be .*, and at least one of them"),
+        ("1month", {"start": 0, "period": "1week"}, "period must divide the window, 1 month in UTC, got 1 week in UTC"),
+        ("2months", {"start": 0, "period": "1month", "end": 31 * 86_400}, "end must leave room for one window"),
+        (86_400, {"start": 0, "renew_every": "1month"}, "renew_every must be a number of seconds where window is one"),
+        (86_400, {"start": 0, "period": "1day"}, "period must be a number of seconds where window is one"),
     ],
 )  # fmt: skip
 def test_what_is_no_window_of_a_calendar_is_refused(window, given, rule):
     with pytest.raises(ValueError, match=rule):
         Steps.of(window=window, **given)
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("window", "more"),
+    [
+        ("1day", {}),
+        ("3days", {"period": "1day"}),
+        ("1day", {"renew_every": "4days"}),
+        ("2days", {"renew_every": "1week", "period": "1day"}),
+        ("1week", {"renew_every": "2weeks", "allowed_lateness": 60}),
+    ],
+)
+@given(
+    end=st.one_of(st.none(), st.integers(2, 6)),
+    moments=st.lists(st.integers(0, 90 * DAY * SECOND), min_size=1, max_size=20),
+)
+def test_days_in_utc_are_windows_of_one_length(window, more, end, moments):
+    """What `Steps` reckons with one length is what `CalendarSteps` finds in its list."""
+
+    def length(text):
+        return Calendar.parse(text).length / SECOND if isinstance(text, str) else text
+
+    start = 1000 * DAY  # a moment at which all of these lengths would begin anew does not matter
+    until = {} if end is None else {"end": start + 14 * end * DAY}
+    found = Steps.of(window=window, start=start, **more, **until)
+    fixed = Steps.of(
+        window=length(window), start=start, **{name: length(value) for name, value in more.items()}, **until
+    )
+    first = fixed.first
+    times = np.array(moments, np.int64) + (start - 3 * DAY) * SECOND
+    rows, steps = found.assign(times)
+    others, numbers = fixed.assign(times)
+    assert sorted(zip(rows.tolist(), (steps + first).tolist(), strict=True)) == sorted(
+        zip(others.tolist(), numbers.tolist(), strict=True)
+    )
+    assert (found.count, found.overlap, found.renewal) == (fixed.count, fixed.overlap, fixed.renewal)
+    assert (found.begun_before(times[rows]) + first).tolist() == fixed.begun_before(times[rows]).tolist()
+    for step in set(steps.tolist()):
+        alike = step + first
+        assert found.bounds(step) == fixed.bounds(alike)
+        assert found.ending(found.bounds(step)[1]) == step
+        starts = np.array([found.bounds(step)[0].micros])
+        assert found.starting(starts).tolist() == [step] and fixed.starting(starts).tolist() == [alike]
+        assert found.renewals(step) == fixed.renewals(alike)
+        assert found.first_of_period(step) + first == fixed.first_of_period(alike)
+        assert found.number(step) == fixed.number(alike)
+        assert found.in_first_period(step) + first == fixed.in_first_period(alike)
+        assert found.starts_afresh(step - 1, step) == fixed.starts_afresh(alike - 1, alike)
+        if found.last_of_period(step) != END_OF_TIME:  # as for the last period, and without one
+            assert found.last_of_period(step) + first == fixed.last_of_period(alike)
+        due = found.decision_time(step, 2).micros
+        assert (found.latest(due, 2), found.latest(due - 1, 2)) == (step, step - 1)
+    for micros in times.tolist():
+        assert found.latest(micros) + first == fixed.latest(micros)
+
+
+def test_everything_starts_afresh_with_months_of_the_calendar():
+    made = steps("1day Europe/Berlin", seconds(2024, 1, 1), end=seconds(2025, 1, 1), renew_every="1month")
+    firsts = [made.first_of_period(step) for step in range(366)]
+    begins = [datetime.fromtimestamp(made.bounds(step)[0].seconds(), BERLIN) for step in sorted({*firsts})]
+    assert [(day.month, day.day, day.hour) for day in begins] == [(month, 1, 0) for month in range(1, 13)]
+    assert made.count == made.renewal == 31
+    assert (made.number(59), made.number(60), made.last_of_period(31)) == (29, 1, 59)
+    assert not made.starts_afresh(-1, 0) and made.starts_afresh(30, 31) and not made.starts_afresh(31, 32)
+    assert steps("1day Europe/Berlin", seconds(2024, 2, 1), end=seconds(2024, 3, 1), renew_every="1month").count == 29
+    assert steps("1month", 0, renew_every="1year").count == 12
+    assert made.label.endswith(" renewed every 1 month in Europe/Berlin")
+
+
+def test_a_window_that_began_in_another_period_has_events_of_its_own_alone():
+    made = steps("3months", 0, period="1month", renew_every="1year")
+    times = np.array([seconds(1970, 12, 31, zone=UTC), seconds(1971, 1, 1, zone=UTC)]).astype(np.int64) * SECOND
+    rows, found = made.assign(times)
+    assert sorted(found[rows == 0].tolist()) == [9]
+    assert sorted(found[rows == 1].tolist()) == [10, 11, 12]
+    assert made.count == 12 and made.first_of_period(10) == 10
+
+
+def test_the_unit_of_a_period_is_the_same_for_whichever_of_them_a_run_begins_with():
+    units = [
+        steps("1day Europe/Berlin", seconds(*start), renew_every=every).person_in_period
+        for every, start in [
+            ("1month", (2024, 1, 1)),
+            ("1month", (2025, 6, 1)),
+            ("1month", (2024, 1, 15)),
+            ("1week", (2024, 1, 1)),
+            ("1week", (2024, 7, 22)),
+        ]
+    ]
+    assert units[0] == units[1] and units[3] == units[4]
+    assert len({*units}) == 3
+    assert str(units[0]) == "one person in one window of 1 month in Europe/Berlin, counted from 1970-01-01"
+    assert str(units[3]).endswith("counted from 1970-01-05"), "a Monday"
+    assert PrivacyUnit.from_dict(units[0].to_dict()) == units[0]
+    hour = PrivacyUnit(what="person", window=3600 * SECOND)
+    assert units[0].changes("add_remove", hour, "add_remove") == 2, "each month has whole hours"
+    assert PERSON.changes("add_remove", units[0], "add_remove") == 2
+    for other in (units[2], PERSON, PrivacyUnit(what="person", window=DAY * SECOND)):
+        assert units[0].changes("add_remove", other, "add_remove") is None
+    assert hour.changes("add_remove", units[0], "add_remove") is None
+
+
+@pytest.mark.parametrize(
+    ("over", "window", "windows"),
+    [
+        ("3months", "1month Europe/Berlin", 3),
+        ("1year", "3months Europe/Berlin", 4),
+        ("2weeks Europe/Berlin", "1day Europe/Berlin", 14),
+        (7 * DAY, "1day Europe/Berlin", 7),
+        ("1month", "1month Europe/Berlin", "window"),
+        ("start", "1month Europe/Berlin", "start"),
+    ],
+)
+def test_sums_are_over_so_many_windows_of_a_calendar(over, window, windows):
+    assert windows_in(over, steps(window, seconds(2024, 1, 1))) == windows
+
+
+@pytest.mark.parametrize(
+    ("over", "window", "rule"),
+    [
+        ("1month", "1week", "over must be a multiple of window, got 1month with windows of 1 week in UTC"),
+        ("3months", "2months", "over must be a multiple of window"),
+        ("2months Asia/Tokyo", "1month", "over must be in the time zone of the window, UTC, got Asia/Tokyo"),
+        ("2moons", "1month", "over must be a number of seconds, or a text of whole days"),
+        (DAY / 2, "1day", "over must be a multiple of window, got 12 hours"),
+        ("2days", DAY, "over must be 'window', 'start' or so many seconds with windows of 1 day"),
+    ],
+)
+def test_sums_over_a_part_of_a_window_are_refused(over, window, rule):
+    with pytest.raises(ValueError, match=rule):
+        windows_in(over, Steps.of(window=window, start=0))
 
 
 def test_calendar_texts():
@@ -165,6 +309,18 @@ OF_DAYS = {
     "counts": lambda: KeyedCounts(epsilon=400, delta=1e-4, max_contributions=DAYS, end=END, **COMMON),
     "hitters": lambda: ShiftingHeavyHitters(epsilon=400, delta=1e-4, horizon=DAYS, method="counts", **COMMON),
     "top-k": lambda: TopKWithGap(epsilon=400, delta=1e-4, end=END, top=2, **COMMON),
+    "top-k of persons in a window": lambda: TopKWithGap(
+        epsilon=400,
+        end=END,
+        top=2,
+        domain=Domain(["always", "item 0", "item 1"]),
+        items_per_step=3,
+        unit="person_in_window",
+        **COMMON,
+    ),
+    "renewed": lambda: KeyedCounts(
+        epsilon=400, delta=1e-4, max_contributions=6, end=END, renew_every="2days", **COMMON
+    ),
 }
 
 
@@ -195,7 +351,7 @@ def test_rows_are_about_days_of_the_calendar(name):
     assert {(begin.day, begin.hour) for begin in begins} == {(29, 0), (30, 0), (31, 0), (1, 0)}
     lengths = {row.window_start: (row.window_end - row.window_start).micros // (3600 * SECOND) for row in rows}
     assert sorted(lengths.values()) == [23, 24, 24, 24]
-    number = "estimate" if name == "top-k" else "count"
+    number = "estimate" if name.startswith("top-k") else "count"
     told = {
         (datetime.fromtimestamp(row.window_start.seconds(), BERLIN).day, row.item): round(getattr(row, number))
         for row in rows
@@ -204,16 +360,66 @@ def test_rows_are_about_days_of_the_calendar(name):
     assert told == people()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TopKWithGap(epsilon=1, end=END, top=1, domain=Domain(["a", "b"]), unit="person_in_window", **COMMON),
-        lambda: SetCardinality(epsilon=1, end=END, timeout=60, max_updates=1, **COMMON),
-    ],
-)
-def test_what_needs_windows_of_one_length_is_refused(make):
-    with pytest.raises(ValueError, match="with windows of a calendar"):
-        make()
+TRAILING = {
+    "two days": {"over": "2days", "max_contributions": 60},
+    "sliding": {"period": "1day"},
+}
+
+
+@one_job("calendar windows", TRAILING, "two days", "sliding")
+def test_trailing_answers_follow_the_calendar(name):
+    """The second one ends with the day of 23 hours, and begins with the one before."""
+    if name == "sliding":
+        made = ShiftingHeavyHitters(
+            epsilon=400,
+            delta=1e-4,
+            items_per_step=3,
+            horizon=3,
+            method="counts",
+            **COMMON | {"window": "2days Europe/Berlin"},
+            **TRAILING[name],
+        )
+    else:
+        made = KeyedCounts(epsilon=400, delta=1e-4, forget=True, end=END, **COMMON, **TRAILING[name])
+    results = yield of_elements([hourly()], made)
+    rows = results.elements("rows")
+    days = {row.window_end: datetime.fromtimestamp(row.window_end.seconds(), BERLIN) for row in rows}
+    assert {(end.day, end.hour) for end in days.values()} >= {(31, 0), (1, 0), (2, 0)}
+    daily = people()
+    if name == "two days":
+        found = {(days[row.window_end].day, row.item): round(row.count) for row in rows}
+        assert found[1, "always"] == daily[30, "always"] + daily[31, "always"]
+        assert found[2, "item 1"] == daily[31, "item 1"] + daily[1, "item 1"]
+    else:
+        hours = {
+            days[row.window_end].day: (row.window_end - row.window_start).micros // (3600 * SECOND) for row in rows
+        }
+        assert hours == {31: 48, 1: 47, 2: 47}
+        assert {round(row.count) for row in rows if row.item == "always"} == {20}
+
+
+def test_people_stay_as_long_as_a_timeout_says_on_days_of_23_hours():
+    """Who comes at 00:30 of the short day is there at its end with 23 hours, and at that of the next with 47."""
+    coming = seconds(2024, 3, 31, 0, 30)
+    for hours, present in ((22, [0, 0]), (23, [1, 0]), (46, [1, 0]), (47, [1, 1])):
+        made = SetCardinality(epsilon=1000, end=END, timeout=3600 * hours, max_updates=240, **COMMON)
+        events = pa.RecordBatch.from_pydict(
+            {
+                "user": [f"user {number}" for number in range(60)],
+                "item": ["in"] * 60,
+                "time": pa.array([int(coming * SECOND)] * 60, pa.timestamp("us")),
+            }
+        )
+        rows = sorted(run_bounded("fn_api", [events], made).elements("rows"), key=lambda row: row.window_start)
+        assert [round(row.estimate / 60) for row in rows] == [0, 0, *present]
+
+
+def test_a_person_in_one_day_of_the_calendar_is_a_unit():
+    found = OF_DAYS["top-k of persons in a window"]().guarantee
+    assert str(found.unit) == "one person in one window of 1 day in Europe/Berlin, counted from 1970-01-01"
+    renewed = OF_DAYS["renewed"]().guarantee
+    assert "every 2 days in Europe/Berlin, counted from 2024-03-28T23:00:00Z" in renewed.paragraph()
+    assert renewed.unit.calendar == "2 days in Europe/Berlin, counted from 1970-01-02"
 
 
 def test_an_alert_in_the_first_window_of_a_calendar_starts_there() -> None:

@@ -277,11 +277,14 @@ def test_an_item_with_half_of_everything_does_not_say_how_much_comes():
     assert np.all(np.abs(factors - 1) < 0.2) and np.all(unsure < 0.2)
 
 
-def test_small_items_do_not_make_a_window_look_as_if_it_were_cut_short():
+@pytest.mark.parametrize(("many", "alike"), [(60, None), (4, 0.6), (4, 1.0), (4, 2.1), (4, 3.0)])
+def test_small_items_do_not_make_a_window_look_as_if_it_were_cut_short(many, alike):
+    """Items that become smaller and smaller, or a thousand that are all of a size that noise may hide."""
     chance = np.random.default_rng(6)
-    true = np.tile(12 * NOISE / np.arange(1, 201), (WEEKS, 1))
+    sizes = 12 * NOISE / np.arange(1, 201) if alike is None else np.full(1000, alike * NOISE)
+    true = np.tile(sizes, (WEEKS, 1))
     item, window = np.divmod(np.arange(true.size), WEEKS)
-    for _ in range(60):
+    for _ in range(many):
         counts = np.rint(true + chance.normal(0, NOISE, true.shape)).T.ravel()
         factors, unsure = SmoothFinished(7 * DAY * SECOND, NOISE)._cut_short(window, item, counts)
         assert np.all(factors == 1) and np.all(unsure == 0)

@@ -24,11 +24,12 @@ from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import SeededNoise
+from privstream.mechanisms import KeyedNoise, SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.contributions import TOTALS
 from privstream.transforms.counts.publishing import on_clock
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.timing import keyed_state
 from tiny_runner import END
 from workloads import SECOND, START
@@ -189,9 +190,10 @@ def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     assert without.keys() <= both.keys()
     told = {place: moved.pop(place)[0] for place in [*moved] if place[1] == TOTALS}
     if (law := made.mechanism.left_out) is not None:
-        for which, most in (("kept", made.mechanism.contributions), ("left out", law.in_all)):
+        kept, left_out, in_all = law.clips
+        for which, each, most in (("kept", kept, made.mechanism.contributions), ("left out", left_out, in_all)):
             by_step = [count for place, count in told.items() if place[2] == which]
-            assert all(0 <= count <= law.per_window for count in by_step) and sum(by_step) <= most
+            assert all(0 <= count <= each for count in by_step) and sum(by_step) <= most
     assert all(0 <= people <= count <= 1 for count, people in moved.values())
     assert sum(count for count, _ in moved.values()) <= made.mechanism.contributions
     if made.mechanism.contributions_per_key == 1:
@@ -335,7 +337,12 @@ def test_late_counts_are_set_aside_by_item():
         ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
         ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),
         ("start", {"end": None}, ValueError, "end or renew_every must be given where counts are"),
-        ("start", {"over": "day"}, ValueError, "over must be 'window', 'start' or a number of seconds, got 'day'"),
+        (
+            "start",
+            {"over": "day"},
+            ValueError,
+            "over must be 'window', 'start' or so many seconds with windows of 10 seconds, got 'day'",
+        ),
         ("start", {"over": 15}, ValueError, "over must be a multiple of window, got 15"),
         ("start", {"over": -10}, ValueError, "over must be > 0"),
         ("start", {"streams": "s"}, ValueError, "streams must be distinct names, at least one, got 's'"),
@@ -384,6 +391,21 @@ def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     assert len(set(words)) == 3
     assert words[0] == plain.noise.derive("counts per key", plain.steps.label, "", "").words(label).tobytes()
     assert plain.mechanism == listed.mechanism, "thresholds and the size of noise stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("own", "limit"),
+    [
+        ({}, USUAL_CONTRIBUTIONS),
+        ({"domain": ["a", "b"], "start": 0, "windows": 7}, 14),
+        ({"domain": ["a", "b"], "start": 0, "windows": 7, "streams": ("s", "t", "u")}, 42),
+        ({"domain": ["a", "b"], "start": 0}, USUAL_CONTRIBUTIONS),
+        ({"unit": "event"}, 1),
+    ],
+)
+def test_a_person_counts_a_hundred_times_where_nobody_says_how_often(own, limit):
+    made = KeyedCounts(epsilon=1, delta=1e-6, window=10, noise=KeyedNoise(b"a key for tests, known to all"), **own)
+    assert made.mechanism.contributions == limit
 
 
 def test_items_of_a_public_list_go_through_renewals_though_nobody_has_them():

@@ -187,9 +187,34 @@ def test_a_list_is_part_of_what_is_needed_where_others_come():
             lambda windows: answer.counts.people_needed(windows, 0.5, others=True),
         )
     )
-    assert answer.counts.listed and np.all(by_list <= others) and np.all(others[1:] < 0.8 * same[1:])
-    assert others[2] == pytest.approx(SURELY * answer.counts.stddev(1) / 16)
+    assert answer.counts.listed and np.all(by_list <= others) and np.all(others[1:] < 0.9 * same[1:])
+    assert others[2] == pytest.approx(SURELY * answer.counts.stddev(1) / 16, rel=0.05), "there all are found"
     assert {"needed_by_others_in_256", "likely_by_others_in_1"} <= {*needed(answer, 365)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", [4, 16, 64])
+def test_items_of_others_are_found_and_surely_there_with_as_many_people_as_it_says(windows):
+    """300 items that begin anywhere in a year of days: the share is off by 0.18 with a probability below 1e-9."""
+    items, run = 300, 365
+    answer = ShiftingHeavyHitters(**RUN, start=0, horizon=run, method="counts").answer
+    counts = replace(answer.counts, smooths=False)
+    people = round(answer.people_needed(windows, 0.5, others=True))
+    begins = np.random.default_rng(windows).integers(0, run - windows + 1, items)
+    state, published = counts.initial_state(), np.full((run, items), np.nan)
+    for step in range(1, run + 1):
+        keys = np.flatnonzero((begins < step) & (step <= begins + windows)).astype(np.uint64)
+        held = np.full(len(keys), people)
+        given = KeyedStep(step=step, keys=keys, counts=held, listed=held if counts.lists(step) else None)
+        state, rows = counts.step(state, given, SeededNoise(windows))
+        for one in (*rows.earlier, rows):
+            published[one.step - 1, one.keys.astype(int)] = one.counts
+    surely = np.zeros((run, items), bool)
+    surely[:, state.found] = LocalLevel(counts.stddev(1)).smooth(published[:, state.found]).lower > 0
+    there = (np.arange(run)[:, None] >= begins) & (np.arange(run)[:, None] < begins + windows)
+    share = np.mean((surely & there).sum(axis=0) >= windows / 2)
+    print(f"\n{windows} windows, {people} people, other ones in each: {share:.2f}")
+    assert 0.5 - 0.18 <= share <= 0.65 + 0.18  # cautious: several blocks find more than the best one
 
 
 def test_a_person_with_one_charge_carries_a_status_for_one_window():

@@ -13,6 +13,7 @@ from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, unseal
 from privstream.transforms.histograms.categories import Categories
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.quantiles.numeric_quantiles import BoundValues, bin_names
 
 KEY = b"a key for tests of quantiles"
@@ -170,6 +171,18 @@ def test_the_first_of_a_persons_streams_is_chosen_evenly():
     assert abs(first[0] - 1500) < 250
 
 
+def test_nobody_pays_for_more_values_than_windows_have():
+    for streams in (None, ("north", "south")):
+        possible = WINDOWS * len(streams or ("",))
+        exact, more, usual = (
+            transform("person", streams=streams, max_contributions=limit) for limit in (possible, possible + 20, None)
+        )
+        assert exact.mechanism == more.mechanism == usual.mechanism
+        assert "max_contributions" not in exact.accuracy.sentence
+    assert transform("person", end=None, max_contributions=None).mechanism.contributions == USUAL_CONTRIBUTIONS
+    assert transform("person", end=None, max_contributions=20).mechanism.contributions == 20
+
+
 def test_bins_have_names_in_their_order():
     names = bin_names(transform("person").mechanism.bins)
     assert len(names) == 40
@@ -180,7 +193,6 @@ def test_bins_have_names_in_their_order():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_contributions": None}, "max_contributions must be given when the unit is a person"),
         ({"max_contributions": 0}, "max_contributions must be >= 1, got 0"),
         ({"unit": "event"}, "max_contributions must not be given when the unit is an event"),
         ({"over": "start", "end": None}, "end must be given where quantiles are about more than one window"),

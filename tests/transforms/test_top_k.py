@@ -53,6 +53,13 @@ def transform(name="plain", **changes) -> TopKWithGap:
     return TopKWithGap(**{**COMMON, **CONFIGURATIONS[name], **changes})
 
 
+@pytest.mark.parametrize(("items", "top"), [(30, 10), (11, 10), (4, 3)])
+def test_ten_items_are_published_where_nobody_says_how_many(items, top):
+    made = transform(top=None, domain=Domain(map(str, range(items))))
+    assert made.answer.mechanism.top == top
+    assert transform(top=None, domain=None, delta=1e-6, method="counts").answer.top == 10
+
+
 def random_events(made, chance: random.Random) -> list[tuple[str, str, int, str]]:
     """Events around the run, many of them twice, some items outside of the domain; the third window is empty."""
     events = []

@@ -43,7 +43,7 @@ from privstream.transforms.methods import FEW_HITS
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions
+from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
 BETTER = 0.75
@@ -136,7 +136,8 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
             `end` must be given unless the input has no end.
-        period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
+        period: seconds between the starts of two windows, for sliding windows; with windows of a calendar so many days,
+            weeks, months or years, of which a window is a whole number. Without it windows do not overlap.
         min_alerts: number of alerts that the budget pays for in any case. An alert that passes its threshold clearly
             costs less, so that there may be more.
         branches: number of prices of an alert, 1 to 32: the full price or, if the threshold is passed clearly enough, a
@@ -192,7 +193,7 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
-        period: Seconds | None = None,
+        period: Length | None = None,
         min_alerts: int = 10,
         branches: int = 2,
         budget: Literal["shared", "per_rule"] = "shared",

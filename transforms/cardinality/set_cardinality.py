@@ -209,8 +209,6 @@ class SetCardinality(SharedTransform):
         self.rules = PresenceRules.of(
             enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
         )
-        if self.rules.timeout is not None and isinstance(options["window"], str):
-            raise ValueError("timeout must not be given with windows of a calendar, which have no common length")
         if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
         protected = privacy_unit(unit, UNITS)
@@ -480,7 +478,7 @@ class PresenceRules:
         if self.timeout is None:
             present = np.full(len(kinds), FOR_EVER)
         else:
-            present = -(-(times - steps.origin + self.timeout) // steps.size) - 1 - step
+            present = steps.begun_before(times + self.timeout) - step
         return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
 
 

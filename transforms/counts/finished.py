@@ -31,6 +31,7 @@ LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
 OF_MEDIANS = OF_MEDIAN * 1.23  # the same, to medians of three
+HIDDEN = 1.0  # the same of items whose ratio of two windows says little
 PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
 
 
@@ -140,7 +141,7 @@ class SmoothFinished:
         factors = factors * shares
         told = None
         if self.left_out is not None and self.steps is not None:
-            periods = self.steps.renewals((starts - self.steps.origin) // self.steps.period)
+            periods = self.steps.renewals(self.steps.starting(starts))
             alone, told = _shares(self.left_out, rows, periods, self.windows)
             factors = factors * np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
             activity, error = self._activity(window[order], series, counts, factors)
@@ -156,7 +157,7 @@ class SmoothFinished:
             noisy[place], times[place] = counts[some], factors[some]
             ends[:, some] = [part[place] for part in self._ends(noisy, times)]
         if self.rising and self.steps is not None:
-            period = self.steps.renewals((starts[order] - self.steps.origin) // self.steps.period)
+            period = self.steps.renewals(self.steps.starting(starts[order]))
             ends[3:5, period != np.roll(period, self.rising)] = np.nan
         columns: dict[str, Any] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
@@ -204,9 +205,10 @@ class SmoothFinished:
         """Return a factor for each count, and how unsure it is: below 1 in a first or last window that is cut short.
 
         The data of a month may end on its fifth day: then all items have so much less than in the three windows beside
-        it. The factor is a median over items, each weighted by what it usually has. It is 1 where it would not be
-        clearly less, and where one item has half of everything: that item would decide by itself. Items that noise
-        hides say nothing.
+        it. The factor is a median over items, each weighted by its median in all other windows. It is 1 where it would
+        not be clearly less, and where one item has half of everything: that item would decide by itself. Items that
+        noise hides say nothing. Which do is decided by these other windows, too: of small items, those with high noise
+        in the three beside it would have less in any window.
         """
         factors, unsure = np.ones(len(counts)), np.zeros(len(counts))
         first, last = int(windows.min()), int(windows.max())
@@ -215,15 +217,20 @@ class SmoothFinished:
             near = here + beside * np.arange(1, 4)[:, None]
             whole = series[near[-1].clip(0, len(series) - 1)] == series[here]
             whole &= windows[near[-1].clip(0, len(series) - 1)] == end + 3 * beside
+            rest = np.ones(len(counts), bool)
+            rest[here[whole]] = rest[near[:, whole]] = False
+            middles, known = _middles(series[rest], counts[rest], int(series[-1]) + 1)
+            ends, weights, others = counts[here[whole]], middles[series[here[whole]]], known[series[here[whole]]]
             usual = np.median(counts[near[:, whole]], axis=0)
-            some = usual > PLAIN * self.stddev  # of small ones only those with high noise before would be seen
-            usual, ratios = usual[some], counts[here[whole]][some] / usual[some]
-            if not len(usual) or 2 * usual.max() >= usual.sum():
+            some = weights > np.maximum(HIDDEN, PLAIN * OF_MEDIAN / np.sqrt(np.maximum(others, 1))) * self.stddev
+            some &= usual > 0
+            weights, ratios = weights[some], ends[some] / usual[some]
+            if not len(weights) or 2 * weights.max() >= weights.sum():
                 continue
             order = np.argsort(ratios, kind="stable")
-            below = np.cumsum(usual[order])
-            share = float(ratios[order][np.searchsorted(below, below[-1] / 2)])
-            spread = OF_MEDIANS * self.stddev / math.sqrt(float(usual @ usual))
+            below = np.cumsum(weights[order])
+            share = max(0.0, float(ratios[order][np.searchsorted(below, below[-1] / 2)]))
+            spread = OF_MEDIANS * self.stddev / math.sqrt(float(weights @ weights))
             if share < CUT_SHORT and 1 - share > CLEARLY * spread:
                 factors[here] = max(share, LEAST_FACTOR)
                 unsure[here] = spread / factors[here]
@@ -312,6 +319,15 @@ class SmoothFinished:
         factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
         place = (windows - first) % length
         return factors[place], (spread / factors)[place]
+
+
+def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the median of the counts of each of so many series, 0 of none, and how many counts it has."""
+    ranked = counts[np.lexsort((counts, series))]
+    known = np.bincount(series, minlength=number)
+    middles = np.zeros(number)
+    middles[known > 0] = ranked[(np.cumsum(known) - known + known // 2)[known > 0]]
+    return middles, known
 
 
 def _added_squares(errors: np.ndarray, windows: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
 from typing_extensions import Unpack
 
@@ -62,8 +63,8 @@ class CountsParameters(Parameters):
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
             more noise.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
-            person. Noise is never for more than the items of `domain` in all windows.
+        max_contributions: number of times that one person counts in the whole run; without it 100, and `privstream
+            suggest` finds a better number privately. Noise is never for more than the items of `domain` in all windows.
         max_contributions_per_window: number of times that one person counts in one window, in all streams together, at
             most: random ones. Without it a person may use up `max_contributions` in one window. Limits then leave out
             more of early windows and less of late ones, and what `full_share` pays for is more exact. Noise of counts
@@ -86,8 +87,8 @@ class CountsParameters(Parameters):
             are about more than one window.
         horizon: deprecated name of `windows`.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
-            that is remembered but items that stay found. The guarantee is then for what one person does in one such
-            period.
+            that is remembered but items that stay found; with windows of a calendar so many days, weeks, months or
+            years of it, such as "1month". The guarantee is then for what one person does in one such period.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
         public_items: a public list of items beside those that are found: they have a row in every window, whether
             anybody has them or not, and need no threshold. Other items are found as without it. It needs items that
@@ -200,6 +201,8 @@ class CountsParameters(Parameters):
             )
         summed = self.remembers and self.steps.renewal is None
         lasts = (span == "window" or summed) and unit == "person" and delta > 0 and self.steps.count is not None
+        if max_contributions is None and unit == "person":
+            max_contributions = USUAL_CONTRIBUTIONS
         most, in_window = _contributions(max_contributions, max_contributions_per_window, unit, self.steps.count)
         if unit == "person":  # nobody has more of a list, and noise is for no more
             most = int(min(most, self._most_in_window * (1 if span == "start" else self.steps.count or math.inf)))
@@ -459,10 +462,7 @@ def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
             "public_items must not be given with a domain, top or forget, or where counts are since the start: give "
             "start, and end or renew_every, that other items stay found"
         )
-    try:
-        return Domain.of(items)
-    except (ValueError, TypeError) as error:
-        raise type(error)(str(error).replace("domain", "public_items", 1)) from None
+    return Domain.of(items, "public_items")
 
 
 def forgets(missing: str) -> str:
@@ -496,9 +496,7 @@ def _contributions(limit: int | None, per_window: int | None, unit: str, windows
             if value is not None:
                 raise ValueError(f"{name} must not be given when the unit is an event")
         return 1, None
-    if limit is None:
-        raise ValueError("max_contributions must be given when the unit is a person")
-    checks.integer("max_contributions", limit, minimum=1)
+    limit = checks.integer("max_contributions", limit, minimum=1)
     if per_window is None:
         return limit, None
     if checks.integer("max_contributions_per_window", per_window, minimum=1) >= limit:

@@ -23,27 +23,28 @@ class Domain:
 
     Args:
         items: texts; at least one, distinct, not empty.
+        name: of the argument, for errors.
 
     Attributes:
         digest: the same for the same items, whatever their order and where they come from.
     """
 
-    def __init__(self, items: Iterable[str]) -> None:
+    def __init__(self, items: Iterable[str], name: str = "domain") -> None:
         texts = list(items)
         for text in texts:
             if not isinstance(text, str):
-                raise TypeError(f"domain must hold texts, got {type(text).__name__}")
+                raise TypeError(f"{name} must hold texts, got {type(text).__name__}")
         texts.sort()
         if not texts:
-            raise ValueError("domain must name at least one item")
+            raise ValueError(f"{name} must name at least one item")
         if not texts[0] or any(one == other for one, other in itertools.pairwise(texts)):
-            raise ValueError("domain must hold distinct items, none of them empty")
+            raise ValueError(f"{name} must hold distinct items, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self._path: str | None = None
         self._items = pa.array(texts, pa.string())
 
     @classmethod
-    def of(cls, items: Items) -> Domain:
+    def of(cls, items: Items, name: str = "domain") -> Domain:
         """Return a list of items as a domain: a list, a tuple, or a column of numpy, Arrow, pandas or Polars.
 
         Raises:
@@ -54,11 +55,11 @@ class Domain:
             return items
         other = isinstance(items, str | bytes | Mapping) or hasattr(items, "columns")
         if other or not hasattr(items, "__len__"):
-            raise TypeError(f"domain must be a Domain or a list of texts, got {type(items).__name__}")
-        return cls(items.to_pylist() if isinstance(items, pa.Array | pa.ChunkedArray) else items)
+            raise TypeError(f"{name} must be a Domain or a list of texts, got {type(items).__name__}")
+        return cls(items.to_pylist() if isinstance(items, pa.Array | pa.ChunkedArray) else items, name)
 
     @classmethod
-    def from_file(cls, path: str, digest: str | None = None) -> Domain:
+    def from_file(cls, path: str, digest: str | None = None, name: str = "domain") -> Domain:
         """Read one item per line (UTF-8) from any file system that Beam knows.
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
@@ -66,20 +67,20 @@ class Domain:
         from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans have lists without a file
 
         if os.path.exists(path) and not os.path.isfile(path):
-            raise ValueError(f"domain must be a readable file, got {path!r}: it is no regular file")
+            raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
             with FileSystems.open(path) as file:
                 content = file.read()
             lines = [] if not content else content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
         except UnicodeDecodeError:
-            raise ValueError("domain must be a file of UTF-8 text") from None
+            raise ValueError(f"{name} must be a file of UTF-8 text") from None
         except OSError as error:
             raise ValueError(
-                f"domain must be a readable file, got {path!r}: {error.strerror or type(error).__name__}"
+                f"{name} must be a readable file, got {path!r}: {error.strerror or type(error).__name__}"
             ) from None
-        domain = cls(lines)
+        domain = cls(lines, name)
         if digest is not None and digest != domain.digest:
-            raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")
+            raise ValueError(f"{name} must be the same file on every worker as at launch, {path!r} differs")
         domain._path = path
         return READ.setdefault((path, domain.digest), domain)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -146,14 +147,25 @@ class ByCounts:
         """Return how many people an item needs in each of so many windows to be reported in at least half of them.
 
         Where items stay found it must be found, and its smoothed count must surely be above 0, as over files: a list of
-        different people finds items that are too small for that. Where windows forget, each count must reach the
-        threshold.
+        different people, whose noise is its own, finds items that are too small for that, so that the chances of both
+        are multiplied. Where windows forget, each count must reach the threshold.
         """
         stddev = self.counts.stddev(1)
         if isinstance(self.counts, FoundKeys):
-            found = self.counts.people_needed(windows, probability, others=others)
-            surely = (SURELY + SURELY_SPREAD * float(special.ndtri(probability))) * stddev / math.sqrt(windows)
-            return max(found, surely) if windows > 1 else found
+            if windows == 1:
+                return self.counts.people_needed(1, probability, others=others)
+            deviation = stddev / math.sqrt(windows)
+            surely = (SURELY + SURELY_SPREAD * float(special.ndtri(probability))) * deviation
+            by_blocks = max(self.counts.people_needed(windows, probability), surely)
+            if not others or not self.lists:
+                return by_blocks
+            found, fewer = self.counts.chance_by_others(windows), range(1, math.ceil(by_blocks))
+
+            def chance(people: int) -> float:
+                return found(people) * float(special.ndtr((people / deviation - SURELY) / SURELY_SPREAD))
+
+            place = bisect_left(fewer, probability, key=chance)
+            return fewer[place] if place < len(fewer) else by_blocks
         margin = float(special.ndtri(chance_of_half(windows, probability)))  # of normal noise: bounds are for tails
         return self.threshold + margin * stddev
 

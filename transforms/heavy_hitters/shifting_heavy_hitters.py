@@ -50,7 +50,7 @@ from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, renamed
+from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions, renamed
 from typing_extensions import Unpack, override
 
 MOST_STEPS = 2**53
@@ -98,7 +98,8 @@ class ShiftingHeavyHitters(SharedTransform):
         windows: number of windows of the run since `start`. With `start` and `end` it is known. Without, thresholds
             rise slowly with time.
         horizon: deprecated name of `windows` or, without `start`, of `participation_cap`.
-        period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
+        period: seconds between the starts of two windows, for sliding windows; with windows of a calendar so many days,
+            weeks, months or years, of which a window is a whole number. Without it windows do not overlap.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         end: no window ends after this moment, in seconds since 1970 UTC.
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
@@ -158,7 +159,7 @@ class ShiftingHeavyHitters(SharedTransform):
         max_hits: int | None = None,
         windows: int | None = None,
         horizon: int | None = None,
-        period: Seconds | None = None,
+        period: Length | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
         participation_cap: int | None = None,

@@ -39,6 +39,7 @@ from privstream.transforms.histograms.categories import (
     SplitRows,
 )
 from privstream.transforms.limits.measuring import pair_hashes
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
@@ -159,8 +160,8 @@ class NumericQuantiles(SharedTransform):
         scale: bins of equal width ("linear"), or with edges of equal ratios ("log"), for values that span several
             orders of magnitude. With "log", `low` must be > 0.
         resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
-        max_contributions: number of values with which one person counts in the whole run. It must be given where the
-            unit is a person. Noise is never for more than one value in each window of each stream.
+        max_contributions: number of values with which one person counts in the whole run; without it 100. Noise is
+            never for more than one value in each window of each stream.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people).
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -221,10 +222,8 @@ class NumericQuantiles(SharedTransform):
             raise ValueError("end must be given where quantiles are about more than one window")
         if unit == "event" and max_contributions is not None:
             raise ValueError("max_contributions must not be given when the unit is an event")
-        if unit == "person" and max_contributions is None:
-            raise ValueError("max_contributions must be given when the unit is a person")
-        limit = 1 if max_contributions is None else checks.integer("max_contributions", max_contributions, minimum=1)
-        if limit > LAST_PLACE:
+        limit = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
+        if checks.integer("max_contributions", limit, minimum=1) > LAST_PLACE:
             raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
         if unit == "person" and self.steps.count is not None:  # nobody has more than one value in a window of a stream
             limit = min(limit, self.steps.count * len(self.streams))
@@ -238,7 +237,7 @@ class NumericQuantiles(SharedTransform):
             quantiles=quantiles,
             over=span,
             horizon=self.steps.count,
-            contributions=limit,
+            contributions=1 if unit == "event" else limit,
             unit=unit,
             neighbouring=neighbouring,
             beta=beta,

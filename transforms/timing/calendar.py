@@ -16,6 +16,7 @@ UNITS = {"day": DAY, "week": 7 * DAY, "month": 2_629_746 * SECOND, "year": 31_55
 """How long each is on average, in microseconds."""
 
 MONTHS = {"month": 1, "year": 12}
+EPOCH = date(1970, 1, 1)
 LAST_YEAR = 2200
 SURE_DAY = 28
 """Every month has it."""
@@ -41,8 +42,13 @@ class Calendar(NamedTuple):
     zone: str
 
     @classmethod
-    def parse(cls, text: str) -> Calendar:
+    def parse(cls, text: str, name: str = "window", zone: str = "UTC") -> Calendar:
         """Return what a text means.
+
+        Args:
+            text: such as `1month` or `1month Europe/Berlin`.
+            name: of the argument, for the error.
+            zone: where the text names none.
 
         Raises:
             ValueError: it is none.
@@ -52,8 +58,8 @@ class Calendar(NamedTuple):
         """
         found = FORM.fullmatch(text)
         if found is None or not int(found[1]):
-            raise ValueError(f"window {RULE}, got {text!r}")
-        made = cls(int(found[1]), found[2], found[3] or "UTC")
+            raise ValueError(f"{name} {RULE}, got {text!r}")
+        made = cls(int(found[1]), found[2], found[3] or zone)
         read_zone(made.zone)
         return made
 
@@ -64,6 +70,36 @@ class Calendar(NamedTuple):
     def length(self) -> int:
         """How long it is on average, in microseconds."""
         return self.number * UNITS[self.unit]
+
+    def times(self, other: Calendar) -> int | None:
+        """Return how many of the other's windows, one after the other, are one of these; None if no number is.
+
+        >>> [Calendar.parse("1year").times(Calendar.parse(other)) for other in ("3months", "5months", "1day")]
+        [4, None, None]
+        """
+        number, rest = divmod(self.length, other.length)
+        alike = (self.unit in MONTHS, self.zone) == (other.unit in MONTHS, other.zone)
+        return number if alike and not rest else None
+
+    def since(self, start: int) -> str:
+        """Return, in words, all windows that follow each other so that one of them begins at `start`.
+
+        The words are the same for whichever of these windows it is.
+
+        >>> Calendar.parse("1month").since(1_768_435_200_000_000)  # 15 January 2026
+        '1 month in UTC, counted from 1970-01-15'
+        """
+        day = self._day(start)
+        if self.unit in MONTHS:
+            months = (12 * (day.year - EPOCH.year) + day.month - 1) % (self.number * MONTHS[self.unit])
+            first = date(EPOCH.year + months // 12, months % 12 + 1, day.day)
+        else:
+            first = EPOCH + (day - EPOCH) % timedelta(microseconds=self.length)
+        return f"{self}, counted from {first}"
+
+    def _day(self, moment: int) -> date:
+        """Return the day of a moment in the zone."""
+        return datetime.fromtimestamp(moment / SECOND, UTC).astimezone(read_zone(self.zone)).date()
 
     def starts(self, start: int, until: int | None) -> np.ndarray:
         """Return the starts of all windows from one on, in microseconds, and the end of the last one.
@@ -89,7 +125,7 @@ class Calendar(NamedTuple):
 def _starts(calendar: Calendar, start: int) -> np.ndarray:
     """Return the starts of all windows from one on until the year 2200, read-only."""
     zone = read_zone(calendar.zone)
-    first = datetime.fromtimestamp(start / SECOND, UTC).astimezone(zone).date()
+    first = calendar._day(start)
 
     def moment(day: date) -> int:
         """Return when a day begins; where clocks leave out midnight, that is the moment at which they do."""

@@ -28,7 +28,7 @@ Moment = float
 """A point in time: seconds since 1970 UTC."""
 
 Span = str | float
-"""What a count is about: a "window", all since the "start", or so many seconds."""
+"""What a count is about: a "window", all since the "start", or so many seconds, or units of a calendar."""
 
 MICROS = 1_000_000
 MILLISECOND = 1_000  # the finest step of event time on every runner
@@ -62,12 +62,13 @@ class WindowOptions(TypedDict, total=False):
         window: length of a window in seconds, or so many days, weeks, months or years of a calendar from `start` on,
             such as "1month Europe/Berlin"; without a zone in UTC.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
+            remembered; with windows of a calendar so many days, weeks, months or years of it, such as "1month". The
+            guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
     """
 
     window: Required[Length]
-    renew_every: Seconds | None
+    renew_every: Length | None
     allowed_lateness: Seconds
 
 
@@ -98,23 +99,25 @@ class Steps:
         cls,
         *,
         window: Length,
-        period: Seconds | None = None,
+        period: Length | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
         windows: int | None = None,
-        renew_every: Seconds | None = None,
+        renew_every: Length | None = None,
         allowed_lateness: Seconds = 0,
     ) -> Steps:
-        """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC.
+        """Make the steps; windows are counted from `start`, or else from 1970 UTC.
 
         `windows` is their number from `start` on, in place of `end`.
         """
         if isinstance(window, str):
-            if period is not None or renew_every is not None:
-                name = "renew_every" if period is None else "period"
-                raise ValueError(f"{name} must not be given with windows of a calendar, got {window!r}")
-            lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
-            return CalendarSteps.counted(Calendar.parse(window), start, end, windows, lateness)
+            calendar, lateness = Calendar.parse(window), to_micros("allowed_lateness", allowed_lateness, minimum=0)
+            given = (("period", period), ("renew_every", renew_every))
+            follow, renews = (_in_calendar(name, length, calendar) for name, length in given)
+            return CalendarSteps.counted(calendar, follow or calendar, start, end, windows, renews, lateness)
+        if isinstance(period, str) or isinstance(renew_every, str):
+            name, text = ("period", period) if isinstance(period, str) else ("renew_every", renew_every)
+            raise ValueError(f"{name} must be a number of seconds where window is one, got {text!r}")
         for name, moment in (("start", start), ("end", end)):
             if isinstance(moment, str):
                 raise TypeError(
@@ -214,6 +217,21 @@ class Steps:
         return in_words(self.size)
 
     @property
+    def renewal_length(self) -> str:
+        """After how long everything starts afresh, in words."""
+        return in_words((self.renewal or 0) * self.period)
+
+    @property
+    def person_in_window(self) -> PrivacyUnit:
+        """What one person sends in one window, as a unit; windows must not overlap."""
+        return _person_in(self.size, self.origin)
+
+    @property
+    def person_in_period(self) -> PrivacyUnit:
+        """What one person sends until everything starts afresh, as a unit."""
+        return _person_in((self.renewal or 0) * self.period, self.bounds_micros(self.first or 0)[0])
+
+    @property
     def grid(self) -> int:
         """Microseconds of which the distance between the ends of any two windows is a multiple."""
         return self.period
@@ -243,10 +261,23 @@ class Steps:
             inside &= steps < self.end
         return rows[inside], steps[inside]
 
+    def bounds_micros(self, step: int) -> tuple[int, int]:
+        """Return start and end of a step's window, in microseconds since 1970 UTC."""
+        start = self.origin + step * self.period
+        return start, start + self.size
+
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
-        start = self.origin + step * self.period
-        return timestamp(start), timestamp(start + self.size)
+        start, end = self.bounds_micros(step)
+        return timestamp(start), timestamp(end)
+
+    def starting(self, starts: np.ndarray) -> np.ndarray:
+        """Return the steps whose windows start at these moments, int64 microseconds."""
+        return (starts - self.origin) // self.period
+
+    def begun_before(self, moments: np.ndarray) -> np.ndarray:
+        """Return the last step that starts before each moment, int64 microseconds."""
+        return -(-(moments - self.origin) // self.period) - 1
 
     def ending(self, end: Timestamp) -> int:
         """Return the step whose window ends then."""
@@ -271,54 +302,70 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class CalendarSteps(Steps):
-    """Windows of a calendar from `start` on, the first of which is step 0; `size` and `period` are their mean length.
+    """Windows of a calendar from `start` on, the first of which is step 0; `size` and `period` are mean lengths.
 
     Attributes:
         calendar: how long each is.
+        follow: how long after the one before each starts: a whole number of these is as long as a window.
         start: of the first one, in microseconds since 1970 UTC.
         until: end of the last one, or None.
+        renews: how long the periods are after which everything starts afresh, or None; `renewal` is the number of steps
+            that end in the longest one.
     """
 
     calendar: Calendar
+    follow: Calendar
     start: int
     until: int | None
+    renews: Calendar | None = None
 
     @classmethod
     def counted(
         cls,
         calendar: Calendar,
+        follow: Calendar,
         start: Moment | None,
         end: Moment | None,
         windows: int | None,
+        renews: Calendar | None,
         allowed_lateness: int,
     ) -> CalendarSteps:
         """Make the windows from `start` on, until `end` or so many.
 
         Raises:
-            ValueError: there is no start, or both ends are given, or no window starts or ends there.
+            ValueError: there is no start, or both ends are given, or no window starts or ends there, or one of the
+                calendars does not fit to the others.
         """
         if start is None:
             raise ValueError("start must be given with windows of a calendar, which are counted from it")
-        first, until = to_micros("start", start, minimum=0), None
+        first, until, overlap = to_micros("start", start, minimum=0), None, calendar.times(follow)
+        if not overlap:
+            raise ValueError(f"period must divide the window, {calendar}, got {follow}")
         if windows is not None:
             if end is not None:
                 raise ValueError("windows must not be given with end: both name the last window")
-            starts = calendar.starts(first, None)
-            until = int(starts[checks.integer("windows", windows, minimum=1, maximum=len(starts) - 1)])
+            starts = follow.starts(first, None)
+            most = len(starts) - overlap
+            until = int(starts[checks.integer("windows", windows, minimum=1, maximum=most) + overlap - 1])
         elif end is not None:
             until = to_micros("end", end, minimum=0)
-        last, size = len(calendar.starts(first, until)) - 1, calendar.length
-        return cls(
-            size=size,
-            period=size,
+        count = len(follow.starts(first, until)) - overlap
+        if count < 1:
+            raise ValueError("end must leave room for one window after start")
+        made = cls(
+            size=calendar.length,
+            period=follow.length,
             origin=first,
             first=0,
-            end=None if until is None else last,
+            end=None if until is None else count,
             allowed_lateness=allowed_lateness,
             calendar=calendar,
+            follow=follow,
             start=first,
             until=until,
+            renews=renews,
         )
+        return made if renews is None else replace(made, renewal=made.most_in_period(renews))
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is pickled: workers work the starts out themselves."""
@@ -326,18 +373,83 @@ class CalendarSteps(Steps):
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The starts of all windows, and the end of the last one."""
-        return self.calendar.starts(self.start, self.until)
+        """The starts of all windows, and then the ends of those that have not ended by the start of the last one."""
+        return self.follow.starts(self.start, self.until)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The ends of all windows."""
+        return self.starts[self.overlap :]
+
+    @cached_property
+    def periods(self) -> np.ndarray:
+        """The starts of the periods after which everything starts afresh."""
+        assert self.renews is not None
+        starts: np.ndarray = self.renews.starts(self.start, None)
+        return starts[: np.searchsorted(starts, self.starts[-1])]
+
+    def most_in_period(self, renews: Calendar) -> int:
+        """Return how many windows end in the longest period.
+
+        Raises:
+            ValueError: a period is shorter than a window, or begins within one.
+        """
+        made = replace(self, renews=renews, renewal=1)
+        if renews.length < self.size or not np.isin(made.periods, self.starts).all():
+            rule = f"must be a time after which one of the windows, {self.length}, always begins"
+            raise ValueError(f"renew_every {rule}, and at least one of them, got {renews}")
+        return int(np.bincount(made.renewals(np.arange(len(made.ends)))).max())
+
+    @override
+    def renewals(self, step: Any) -> Any:
+        if self.renewal is None:
+            return step * 0
+        ends = self.ends[np.clip(step, 0, len(self.ends) - 1)]
+        found = np.searchsorted(self.periods, ends) - 1  # one that ends with a period is in it
+        return found if isinstance(step, np.ndarray) else int(found)
+
+    @override
+    def first_of_period(self, step: int) -> int:
+        if self.renewal is None:
+            return 0
+        return int(np.searchsorted(self.ends, self.periods[self.renewals(step)], side="right"))
+
+    @override
+    def last_of_period(self, step: int) -> int:
+        if self.renewal is None or (following := self.renewals(step) + 1) == len(self.periods):
+            return END_OF_TIME
+        return int(np.searchsorted(self.ends, self.periods[following], side="right")) - 1
 
     @override
     def first_ones(self, number: int) -> CalendarSteps:
-        last = min(number, len(self.starts) - 1)
-        return replace(self, end=last, until=int(self.starts[last]))
+        last = min(number, len(self.ends))
+        return replace(self, end=last, until=int(self.ends[last - 1]))
 
     @property
     @override
     def length(self) -> str:
         return str(self.calendar)
+
+    @property
+    @override
+    def renewal_length(self) -> str:
+        return str(self.renews)
+
+    @property
+    @override
+    def person_in_window(self) -> PrivacyUnit:
+        return self._person_in(self.calendar)
+
+    @property
+    @override
+    def person_in_period(self) -> PrivacyUnit:
+        assert self.renews is not None
+        return self._person_in(self.renews)
+
+    def _person_in(self, calendar: Calendar) -> PrivacyUnit:
+        """Return what one person sends in one window of a calendar, as a unit."""
+        grid = int(np.gcd.reduce(np.diff(calendar.starts(self.start, None))))
+        return replace(_person_in(grid, self.start), calendar=calendar.since(self.start))
 
     @cached_property
     @override
@@ -348,37 +460,51 @@ class CalendarSteps(Steps):
     @override
     def further_label(self) -> str:
         digest = hashlib.blake2b(self.starts.astype("<i8").tobytes(), digest_size=16).hexdigest()
-        return f" of {self.calendar} from {self.start}: {digest}"
+        every = "" if self.follow == self.calendar else f" every {self.follow}"
+        renewed = "" if self.renewal is None else f" renewed every {self.renews}"
+        return f" of {self.calendar}{every} from {self.start}: {digest}{renewed}"
 
     @override
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        steps = np.searchsorted(self.starts, times, side="right") - 1
-        rows = np.flatnonzero(
-            (steps >= 0) & (steps < len(self.starts) - 1) & (steps <= self.latest(END_OF_TIME, STAGES))
-        )
-        return rows, steps[rows]
+        newest = np.searchsorted(self.starts, times, side="right") - 1
+        rows = np.tile(np.arange(len(times)), self.overlap)
+        steps = np.concatenate([newest - back for back in range(self.overlap)])
+        inside = (steps >= 0) & (steps < len(self.ends)) & (steps <= self.latest(END_OF_TIME, STAGES))
+        if self.renewal is not None:  # a window has events of the time that it ends in
+            inside &= np.searchsorted(self.periods, times, side="right")[rows] - 1 == self.renewals(steps)
+        return rows[inside], steps[inside]
 
     @override
-    def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
-        return timestamp(self._begin(step)), timestamp(self._begin(step + 1))
+    def bounds_micros(self, step: int) -> tuple[int, int]:
+        return self._begin(step), self._begin(step + self.overlap)
 
     def _begin(self, step: int) -> int:
         """Return the start of a step; beyond those of a calendar they follow each other as they do on average."""
         inside = min(max(step, 0), len(self.starts) - 1)
-        return int(self.starts[inside]) + (step - inside) * self.size
+        return int(self.starts[inside]) + (step - inside) * self.period
+
+    @override
+    def starting(self, starts: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.searchsorted(self.starts, starts)
+        return found
+
+    @override
+    def begun_before(self, moments: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.searchsorted(self.starts, moments) - 1
+        return found
 
     @override
     def ending(self, end: Timestamp) -> int:
-        return int(np.searchsorted(self.starts, end.micros, side="right")) - 2
+        return int(np.searchsorted(self.ends, end.micros, side="right")) - 1
 
     @override
     def latest(self, micros: int, timer_offset: int = 0) -> int:
-        decided = micros - self.allowed_lateness - timer_offset * MILLISECOND
-        if decided >= self.starts[-1]:
-            return len(self.starts) - 2 + (decided - int(self.starts[-1])) // self.size
-        if decided < self.starts[0]:
-            return -2 - (int(self.starts[0]) - decided - 1) // self.size
-        return int(np.searchsorted(self.starts, decided, side="right")) - 2
+        decided, ends = micros - self.allowed_lateness - timer_offset * MILLISECOND, self.ends
+        if decided >= ends[-1]:
+            return len(ends) - 1 + (decided - int(ends[-1])) // self.period
+        if decided < self._begin(self.overlap - 1):
+            return -2 - (self._begin(self.overlap - 1) - decided - 1) // self.period
+        return int(np.searchsorted(ends, decided, side="right")) - 1
 
 
 def renamed(name: str, value: int | None, former: str, given: int | None) -> int | None:
@@ -407,15 +533,47 @@ def end_of(windows: int, length: Length) -> float:
 
 
 def windows_in(over: Span, steps: Steps) -> str | int:
-    """Return "window", "start", or the number of windows that so many seconds have; one alone is a "window"."""
+    """Return "window", "start", or the number of windows that a duration has; one alone is a "window".
+
+    It is in seconds or, with windows of a calendar, also so many units of it.
+    """
     if isinstance(over, str):
-        if over not in ("window", "start"):
-            raise ValueError(f"over must be 'window', 'start' or a number of seconds, got {over!r}")
-        return over
-    micros = to_micros("over", over)
-    if micros % steps.size:
-        raise ValueError(f"over must be a multiple of window, got {in_words(micros)} with windows of {steps.length}")
-    return micros // steps.size if micros > steps.size else "window"
+        if over in ("window", "start"):
+            return over
+        if not isinstance(steps, CalendarSteps):
+            rule = f"'window', 'start' or so many seconds with windows of {steps.length}"
+            raise ValueError(f"over must be {rule}, got {over!r}")
+        wanted = _in_calendar("over", over, steps.calendar)
+        number = None if wanted is None else wanted.times(steps.calendar)
+    else:
+        micros = to_micros("over", over)
+        number = None if micros % steps.size else micros // steps.size
+    if number is None:
+        given = over if isinstance(over, str) else in_words(to_micros("over", over))
+        raise ValueError(f"over must be a multiple of window, got {given} with windows of {steps.length}")
+    return number if number > 1 else "window"
+
+
+def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar | None:
+    """Return a duration in the calendar of a window; None for none.
+
+    Raises:
+        ValueError: it is in seconds, or by the clocks of another zone.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        example = "such as 3months or 1year, with windows of a calendar"
+        raise ValueError(f"{name} must be days, weeks, months or years, {example}, got {given} seconds")
+    found = Calendar.parse(given, name, window.zone)
+    if found.zone != window.zone:
+        raise ValueError(f"{name} must be in the time zone of the window, {window.zone}, got {found.zone}")
+    return found
+
+
+def _person_in(length: int, start: int) -> PrivacyUnit:
+    """Return what one person sends in one window of a length, as a unit; one of them begins at `start`."""
+    return PrivacyUnit(what="person", window=length, origin=start % length)
 
 
 def _iso(seconds: Any) -> str:
@@ -442,12 +600,11 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
     """
     if steps.renewal is None:
         return guarantee
-    length = steps.renewal * steps.period
-    start = steps.origin + (steps.first or 0) * steps.period  # windows of a calendar are not renewed
+    start = steps.bounds_micros(steps.first or 0)[0]
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
-    limits.append(f"All limits and budgets start afresh every {in_words(length)}, counted from {iso(start)}.")
+    limits.append(f"All limits and budgets start afresh every {steps.renewal_length}, counted from {iso(start)}.")
     unit = guarantee.unit
     if unit == PERSON:
-        unit = PrivacyUnit(what="person", window=length, origin=start % length)
+        unit = steps.person_in_period
         limits.append("A person who takes part in m periods is promised m times this epsilon and this delta.")
     return replace(guarantee, unit=unit, limits=tuple(limits))

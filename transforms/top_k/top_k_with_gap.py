@@ -24,7 +24,7 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
-from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import FULL, short_period
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
@@ -45,11 +45,12 @@ from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full
 from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import CalendarSteps, Moment, Steps, WindowOptions
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.answers import MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
+USUAL_TOP = 10
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
 
 LIKELY_DELTA, WORTH_A_DELTA = 1e-6, 0.8
@@ -94,7 +95,8 @@ class TopKWithGap(SharedTransform):
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        top: number of items to publish in each window, fewer than there are in `domain`.
+        top: number of items to publish in each window, fewer than there are in `domain`. Without it 10, or one fewer
+            than there are.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         domain: public list of items. All of them are ranked in every window, whether anybody has them or not. Without
             it those are ranked that are found; that needs a delta above 0, and `end` or `renew_every`.
@@ -107,7 +109,8 @@ class TopKWithGap(SharedTransform):
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. Without it a person may take part in all windows of the run.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered but items that are found. The guarantee is then for what one person does in one such period.
+            remembered but items that are found; with windows of a calendar so many days, weeks, months or years of it,
+            such as "1month". The guarantee is then for what one person does in one such period.
         items_per_step: number of items of one person that count in a window of a stream.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
@@ -146,8 +149,8 @@ class TopKWithGap(SharedTransform):
         *,
         epsilon: float,
         start: Moment,
-        top: int,
         noise: NoiseSource,
+        top: int | None = None,
         domain: Items | None = None,
         end: Moment | None = None,
         delta: float = 0.0,
@@ -171,6 +174,8 @@ class TopKWithGap(SharedTransform):
         domain = None if domain is None else Domain.of(domain)
         if start is None:
             raise ValueError("start must be given: every window from start on is published")
+        if top is None:
+            top = USUAL_TOP if domain is None else min(USUAL_TOP, len(domain) - 1)
         checks.integer("top", top, minimum=1)
         if domain is not None and top >= len(domain):
             raise ValueError(f"top must be < {len(domain)}, the number of items in domain, got {top}")
@@ -274,8 +279,6 @@ class TopKWithGap(SharedTransform):
             checks.integer("streams_per_person", streams_per_person, minimum=1)
         streams = len(self.streams or ("",))
         if self.unit == "person_in_window":
-            if isinstance(self.steps, CalendarSteps):
-                raise ValueError("unit must not be person_in_window with windows of a calendar: they differ in length")
             limits = {"participation_cap": cap, "streams_per_person": streams_per_person}
             for name, value in (limits | {"renew_every": self.steps.renewal}).items():
                 if value is not None:
@@ -337,7 +340,7 @@ class TopKWithGap(SharedTransform):
             caveats.append(streams_hashed(self.neighbouring))
         return replace(
             made,
-            unit=PrivacyUnit(what="person", window=self.steps.size, origin=self.steps.origin) if in_window else PERSON,
+            unit=self.steps.person_in_window if in_window else PERSON,
             limits=tuple(limits),
             public=("all parameters", *(("the list of items",) if listed else ()), windows),
             adaptivity="The events of each window may depend on everything published before it.",
