@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.transforms import AlertRule, MeasurementAlerts, SparseVectorAlerts
 from privstream.transforms.alerts.count_tests import CompareCounts
 from privstream.transforms.alerts.threshold_tests import encode_counts
+from scipy import stats
 
 KEY = bytes(range(32))
 NOBODY = Holdings(step=0, users=np.empty(0, np.uint64), items=np.empty(0, np.uint64))
@@ -38,7 +40,9 @@ def near(number, expected, runs_of=1):
 
 def test_counts_meet_rules_as_often_as_is_foretold():
     rules = [AlertRule(name="kettle", at_least=400), AlertRule(name="days", at_least=160, windows=4)]
-    alerts = made("counts", [*rules, AlertRule(name="far", at_least=10**5), AlertRule(name="few", at_most=3)])
+    alerts = made(
+        "counts", [*rules, AlertRule(name="far", at_least=10**5), AlertRule(name="few", at_most=3)], renew_every=WINDOWS
+    )
     foretold = {each.rule.name: each for each in alerts.false_alerts}
     assert list(foretold) == ["kettle", "days"], "of at_most nothing is said, and nothing where there are hardly any"
     assert foretold["days"].tests == WINDOWS - 3
@@ -47,6 +51,16 @@ def test_counts_meet_rules_as_often_as_is_foretold():
         assert each.expected > 30
         assert near(found[name], each.expected, each.rule.windows), (name, found[name], each.expected)
         assert not near(found[name], 2 * each.expected, each.rule.windows)
+
+
+def test_noise_in_common_makes_alerts_as_probable_as_is_foretold():
+    """In one run they are more or fewer, all of them together: their number says little of the probability."""
+    alerts = made("counts", [AlertRule(name="kettle", at_least=100), AlertRule(name="days", at_least=40, windows=4)])
+    assert isinstance(alerts.counted.counts, SharedCounts)
+    for each, windows in zip(alerts.false_alerts, (1, 4), strict=True):
+        exact = stats.norm.sf((each.rule.at_least - 0.5 / windows) / alerts.counted.stddev(windows))
+        assert each.probability == pytest.approx(exact, rel=0.1)
+        assert each.probability != pytest.approx(2 * exact, rel=0.1)
 
 
 def test_quiet_windows_are_not_tested():
