@@ -22,6 +22,8 @@ START_SECONDS = 240
 STOP_SECONDS = 10
 INSIDE = "[local]"
 """In the place of a cluster's address: each job gets a cluster of its own, inside the job server."""
+BUFFERS = "taskmanager.memory.network.min: 256mb\ntaskmanager.memory.network.max: 256mb\n"
+"""Of a cluster inside the job server: with its usual 64 MB the jobs with most tests do not always run."""
 RUNNING = {beam_job_api_pb2.JobState.STARTING, beam_job_api_pb2.JobState.RUNNING}
 OVER = {beam_job_api_pb2.JobState.DONE, beam_job_api_pb2.JobState.FAILED}
 SENDS_NOTHING = """package org.apache.beam.sdk.util.construction.resources;
@@ -88,8 +90,10 @@ def end_jobs() -> list[str]:
 def _start(flink_master: str) -> Server:
     folder = Path(tempfile.mkdtemp(prefix="flink-job-server-"))
     output = folder / "output"
+    (folder / "flink-conf.yaml").write_text(BUFFERS)
     java = ["java", "-jar", str(jar())] if flink_master == INSIDE else _without_libraries(folder / "classes")
-    command = [*java, f"--flink-master={flink_master}", f"--artifacts-dir={folder / 'artifacts'}"]
+    folders = [f"--artifacts-dir={folder / 'artifacts'}", f"--flink-conf-dir={folder}"]
+    command = [*java, f"--flink-master={flink_master}", *folders]
     ports = [f"--{service}-port=0" for service in ("job", "artifact", "expansion")]
     with output.open("wb") as stream:
         process = subprocess.Popen(
