@@ -93,7 +93,7 @@ EXAMPLES = {
             "renew_every": "1h --start 2024-01-01",
             "forget": "--method counts",
             "windows": "9 --start 2024-01-01",
-            "full_share": "0.1 --method counts --start 2024-01-01 --windows 5",
+            "full_share": "0 --method counts --start 2024-01-01 --windows 5",
         },
     ),
     "counts": QuestionExample(
@@ -101,7 +101,7 @@ EXAMPLES = {
         plan="--epsilon 1 --delta 1e-6 --max_contributions 2",
         refused={
             "--max_contributions 0": "max_contributions must be >= 1, got 0",
-            "--over days": "--over: must be a number of seconds, or a number with its unit, such as 500ms",
+            "--over days": "over must be 'window', 'start' or a number of seconds, with windows of 1 hour, got 'days'",
             "--over start": "start must be given with a domain, and where counts are about more than one window",
             "--over 90m": "over must be a multiple of window, got 90 minutes with windows of 1 hour",
             "--over 2h --start 0": "--end or --renew_every must be given where counts are about more",
@@ -181,7 +181,7 @@ EXAMPLES = {
             "--measure_share 1": "measure_share must be in (0, 1), got 1.0",
         },
         without_end="--end or --participation_cap must be given: what one person takes part in needs a bound",
-        values={"unit": "person_in_window", "full_share": "0"},
+        values={"top": "2", "unit": "person_in_window", "full_share": "0"},
     ),
     "alerts": QuestionExample(
         options=f"{ON_A_CLOCK} --rules rules",

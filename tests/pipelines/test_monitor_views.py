@@ -160,7 +160,7 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
         (
             PAGES,
             "{of: pages, over: 2days}",
-            "v.over: must be 'window', 'start' or so many seconds with windows of 1 hour",
+            "v.over: must be 'window', 'start' or a number of seconds, with windows of 1 hour",
         ),
         (PAGES, "{of: pages, against: 6h}", "v.against: rising must be < 6, the number of windows of the run"),
         (PAGES, "{of: pages, above: 2}", "v.item: must be given for pages"),

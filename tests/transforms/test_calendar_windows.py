@@ -285,7 +285,7 @@ def test_sums_are_over_so_many_windows_of_a_calendar(over, window, windows):
         ("2months Asia/Tokyo", "1month", "over must be in the time zone of the window, UTC, got Asia/Tokyo"),
         ("2moons", "1month", "over must be a number of seconds, or a text of whole days"),
         (DAY / 2, "1day", "over must be a multiple of window, got 12 hours"),
-        ("2days", DAY, "over must be 'window', 'start' or so many seconds with windows of 1 day"),
+        ("2days", DAY, "over must be 'window', 'start' or a number of seconds, with windows of 1 day"),
     ],
 )
 def test_sums_over_a_part_of_a_window_are_refused(over, window, rule):

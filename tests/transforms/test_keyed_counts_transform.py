@@ -341,7 +341,7 @@ def test_late_counts_are_set_aside_by_item():
             "start",
             {"over": "day"},
             ValueError,
-            "over must be 'window', 'start' or so many seconds with windows of 10 seconds, got 'day'",
+            "over must be 'window', 'start' or a number of seconds, with windows of 10 seconds, got 'day'",
         ),
         ("start", {"over": 15}, ValueError, "over must be a multiple of window, got 15"),
         ("start", {"over": -10}, ValueError, "over must be > 0"),

@@ -541,7 +541,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
         if over in ("window", "start"):
             return over
         if not isinstance(steps, CalendarSteps):
-            rule = f"'window', 'start' or so many seconds with windows of {steps.length}"
+            rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
             raise ValueError(f"over must be {rule}, got {over!r}")
         wanted = _in_calendar("over", over, steps.calendar)
         number = None if wanted is None else wanted.times(steps.calendar)
