@@ -210,11 +210,14 @@ def units(guarantees: Iterable[PrivacyGuarantee]) -> list[tuple[PrivacyUnit, str
     """Return all units and neighbouring relations that guarantees name, each once, in order; and what they share.
 
     Persons in different windows have in common what a person sends in the longest window that divides all of them and
-    the distances of their starts: to that every one of these guarantees promises something.
+    the distances of their starts: to that every one of these guarantees promises something. Two calendars are different
+    windows also where both are made of the same ones, such as days: a month has no promise for a year, nor a year for
+    a month.
     """
     named = list(dict.fromkeys((guarantee.unit, guarantee.neighbouring) for guarantee in guarantees))
-    windows = {(unit.window, unit.origin) for unit, _ in named if unit.window is not None}
-    if len(windows) > 1:
+    in_windows = {unit for unit, _ in named if unit.window is not None}
+    windows = {(unit.window, unit.origin) for unit in in_windows if unit.window is not None}
+    if len(in_windows) > 1:
         one = min(windows)[1]
         length = math.gcd(*(part for window, origin in windows for part in (window, origin - one)))
         shared = PrivacyUnit(what="person", window=length, origin=one % length)

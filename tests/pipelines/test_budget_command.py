@@ -309,6 +309,19 @@ def test_windows_of_different_calendars_have_hours_in_common() -> None:
     check_limit(Limit(4.0), other, [one])
 
 
+@pytest.mark.parametrize(("start", "length"), [(1_704_067_200, "1year"), (1_705_276_800, "1month")])
+def test_calendars_made_of_the_same_days_have_days_in_common(start, length) -> None:
+    """In UTC a month, a year, and a month from the 15th on have one grid and origin, and are no parts of each other."""
+    months = Steps.of(window="1day", start=1_704_067_200, renew_every="1month").person_in_period
+    others = Steps.of(window="1day", start=start, renew_every=length).person_in_period
+    assert (months.window, months.origin) == (others.window, others.origin)
+    one, other = (entry(number, pure(1.0, unit)) for number, unit in enumerate((months, others)))
+    with pytest.raises(ValueError, match="for one person in one window of 1 day, this run costs epsilon 2, all"):
+        check_limit(Limit(3.9), other, [one])
+    check_limit(Limit(4.0), other, [one])
+    assert [each.plain_epsilon for each in totals([one, other])] == [1.0, 1.0, 4.0]
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_take_seconds(tmp_path, capsys) -> None:
     runs = [entry(number, gaussian(0.2 + number / 10_000)) for number in range(1000)]
