@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -144,6 +145,16 @@ class TestRuns:
         other = kind(epsilon=2.0, delta=delta, horizon=3, columns=2)
         with pytest.raises(SnapshotError, match="equal parameters"):
             other.restore(counter.snapshot(state))
+
+    def test_a_state_of_binary_trees_is_not_continued(self):
+        """Without an end the trees of earlier commits had more levels, and nodes that would overlap with those here."""
+        counter, noise = repeatable(epsilon=1.0), SeededNoise(1)
+        state, _ = counter.run(counter.initial_state(), np.ones((5, 1), np.int64), noise)
+        counter.run(state, [[1]], noise)
+        levels = (16).bit_length()
+        for memory in (np.zeros((1 + levels, 1), np.int64), state.memory[:-1]):
+            with pytest.raises(SnapshotError, match="state must be of a run with the same counters"):
+                counter.run(replace(state, memory=memory), [[1]], noise)
 
     def test_what_a_kind_cannot_do(self):
         with pytest.raises(ValueError, match="delta must be 0"):

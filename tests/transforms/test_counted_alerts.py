@@ -264,6 +264,22 @@ def test_a_state_of_other_rules_is_refused():
             stage.restore(wrong)
 
 
+def test_a_state_of_other_noise_is_refused(monkeypatch):
+    """Windows with independent noise, and then the noise in common of a whole run, would show more than either."""
+    made = SparseVectorAlerts(**ONE, end=24, method="counts", delta=1e-6)
+    stage = CompareCounts(method=made.counted, steps=made.steps, timer_offset=3, noise=made.noise)
+    assert stage.shares
+    shared = stage.snapshot(stage.initial(b""))
+    assert stage.restore(shared).fired.shape == (1, 1)
+    monkeypatch.setattr(CompareCounts, "shares", False)  # as at earlier commits
+    apart = stage.snapshot(stage.initial(b""))
+    assert stage.restore(apart).fired.shape == (1, 1)
+    for shares, wrong in ((False, shared), (True, apart)):
+        monkeypatch.setattr(CompareCounts, "shares", shares)
+        with pytest.raises(SnapshotError, match="state must be of a run with the same noise"):
+            stage.restore(wrong)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -21,6 +21,9 @@ from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
+SHARED = "shared"
+"""What a state has that is of a run whose counts have noise in common."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CountedAlerts:
@@ -154,6 +157,11 @@ class CompareCounts(TestCounts, state="compare_counts"):
         self.signs = np.array([rule.sign for rule in method.plan.rules])
         self.thresholds = np.array([rule.threshold for rule in method.plan.rules])
 
+    @property
+    def shares(self) -> bool:
+        """Whether counts have noise in common: windows with noise of another kind must not come before."""
+        return isinstance(self.method.counts, SharedCounts)
+
     @override
     def initial(self, key: bytes) -> CountedRuns:
         start = super().initial(key)
@@ -163,12 +171,14 @@ class CompareCounts(TestCounts, state="compare_counts"):
     @override
     def snapshot(self, state: Runs) -> bytes:
         assert isinstance(state, CountedRuns)
-        fields = {"fired": state.fired, "since": state.since}
+        fields = {"fired": state.fired, "since": state.since} | ({SHARED: 1} if self.shares else {})
         return pack("alert runs", 1, fields | ({"recent": state.recent} if len(state.recent) else {}))
 
     @override
     def restore(self, data: bytes) -> CountedRuns:
         fields: dict[str, Any] = unpack("alert runs", 1, data)
+        if (SHARED in fields) != self.shares:
+            raise SnapshotError("state must be of a run with the same noise, got that of another commit")
         recent = fields.get("recent", np.zeros((0, fields["fired"].size), np.int64))
         if len(recent) != self.lengths.max() - 1:
             raise SnapshotError("state must be of a run with the same rules")
