@@ -21,6 +21,7 @@ from privstream.mechanisms.cardinality.algorithms import (
 )
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
+from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
@@ -267,7 +268,12 @@ class SetCardinality(Mechanism[CardinalityState]):
 
     @property
     def _state_kind(self) -> str:
-        return "set cardinality state"
+        """What snapshots are of. Where a tree of many children is the counter, earlier commits had another one.
+
+        With what that one remembers, noise would be seen at another scale, and so what it hid.
+        """
+        wide = isinstance(self.algorithm, CountedChanges) and isinstance(self.algorithm.counter, WideTreeCounter)
+        return f"set cardinality state{' of a wide tree' * wide}"
 
     def _described(self) -> Any:
         _, values = super()._described()

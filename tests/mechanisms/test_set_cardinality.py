@@ -19,13 +19,15 @@ from privstream.mechanisms.cardinality.algorithms import (
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import node_law
-from privstream.mechanisms.counters.trees import KaryTreeCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.noise.tails import series_share
 from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.mechanisms.privacy.units import EVENT
+from privstream.mechanisms.snapshots import pack_state
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -555,6 +557,19 @@ class TestRefusals:
         one, other = make("sparse"), make("sparse", epsilon=3.0)
         with pytest.raises(SnapshotError, match="snapshot must be made by a mechanism with equal parameters"):
             other.restore(one.snapshot(one.initial_state()))
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    def test_snapshots_of_other_counters(self, delta):
+        """As earlier commits wrote them: with the sums of their noise, which is on a finer grid, it would be seen."""
+        made = SetCardinality(epsilon=1.0, delta=delta, horizon=24, unit="event")
+        assert isinstance(made.algorithm.counter, WideTreeCounter)
+        assert made.restore(made.snapshot(made.initial_state())).step == 0
+        budget = {"epsilon": 1.0, "horizon": 24, "neighbouring": "replace_one", "rows_per_unit": 1}
+        former = BufferedToeplitzCounter(delta=delta, **budget) if delta else KaryTreeCounter(**budget)
+        state = dataclasses.replace(made.initial_state(), memory=former.initial_state().memory)
+        data = pack_state("set cardinality state", made.parameters, made._fields(state))
+        with pytest.raises(SnapshotError, match="snapshot kind must be 'set cardinality state of a wide tree'"):
+            made.restore(data)
 
 
 class TestGuarantee:

@@ -7,14 +7,26 @@ from stored_states import EXAMPLES, FOLDER, MORE, Stored, all_stages, longer, na
 
 FILES = {path.name.removesuffix(".json.gz"): read(path) for path in sorted(FOLDER.glob("*.json.gz"))}
 NEWEST = FILES["0.1.0"]
-CASES = [pytest.param(found, id=f"{version}-{found.stage}") for version, some in FILES.items() for found in some]
+CASES = [
+    pytest.param(version, found, id=f"{version}-{found.stage}") for version, some in FILES.items() for found in some
+]
+OTHER_NOISE = {("0.1.0a1", "PublishHistogram"), ("0.1.0a1", "RaiseFlags")}
+"""Stages whose short runs have noise from another tree since: rows of both must not be mixed in one run."""
+
+NEW_COLUMNS = {("0.1.0a1", stage): 5 for stage in ("DecideStatuses", "PublishAtEnds", "PublishCounts", "RankItems")}
+"""Columns that rows have since then, at their end."""
 
 
-@pytest.mark.parametrize("found", CASES)
-def test_what_a_version_has_stored_is_restored(found: Stored) -> None:
+@pytest.mark.parametrize(("version", "found"), CASES)
+def test_what_a_version_has_stored_is_restored(version: str, found: Stored) -> None:
     """If rows are others for a reason, noise has another label, and jobs that run must begin anew: say so."""
     assert names_of(all_stages()[found.stage]) == found.names, "a runner finds states by their names"
-    assert rest_of(stage_of(found.example, found.stage), found) == found.emitted
+    stage, then = stage_of(found.example, found.stage), (version, found.stage)
+    if then in OTHER_NOISE:
+        with pytest.raises(SnapshotError, match=r"^snapshot kind must be"):
+            rest_of(stage, found)
+    else:
+        assert rest_of(stage, found, NEW_COLUMNS.get(then, 0)) == found.emitted
 
 
 def test_every_stage_has_a_stored_state() -> None:
