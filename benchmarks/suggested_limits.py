@@ -33,6 +33,7 @@ from _purchases import START as FIRST_WEEK
 from _purchases import WEEK, Purchases
 from _report import parser, print_table, results_folder, write_csv
 from found_keys import DAY, HOUR, HOURS, START, YEAR, flights, like_flights, simulated
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from privstream.mechanisms import FoundKeys
@@ -234,20 +235,29 @@ def draw_windows(case: Contributions, suggested: int, path: Any) -> None:
     figure.savefig(path, dpi=150)
 
 
-def draw(data: Sequence[Contributions], rows: Sequence[dict[str, Any]], path: Any) -> None:
-    """Draw the error of every limit, and the limits that are suggested."""
+def errors_by_limit(data: Sequence[Contributions]) -> tuple[Figure, Axes]:
+    """Draw the error of every limit, as a multiple of the least one."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for case, row, colour in zip(data, rows, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00"), strict=False):
+    for case, colour in zip(data, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00"), strict=False):
         ratio = case.errors / case.errors.min()
         axes.plot(np.arange(1, len(ratio) + 1), ratio, color=colour, label=case.name)
-        for limit in {row["suggested_least"], row["suggested"], row["suggested_most"]} - {0}:
-            axes.plot(limit, ratio[min(limit, len(ratio)) - 1], "o", color=colour)
     axes.set_xscale("log")
     axes.set_ylim(0.9, 3)
+    axes.set_xlabel("max_contributions")
+    axes.set_ylabel("error / best error")
+    return figure, axes
+
+
+def draw(data: Sequence[Contributions], rows: Sequence[dict[str, Any]], path: Any) -> None:
+    """Draw the error of every limit, and the limits that are suggested."""
+    figure, axes = errors_by_limit(data)
+    for case, row, line in zip(data, rows, list(axes.lines), strict=True):
+        ratio = case.errors / case.errors.min()
+        for limit in {row["suggested_least"], row["suggested"], row["suggested_most"]} - {0}:
+            axes.plot(limit, ratio[min(limit, len(ratio)) - 1], "o", color=line.get_color())
     axes.axhline(NEAR, color="#999999", linewidth=1, linestyle=":")
     axes.set_xlabel("max_contributions; points: suggested with least, median and most")
-    axes.set_ylabel("error / best error")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
 

@@ -7,7 +7,7 @@ their contributions that the limit leaves out, and the mean absolute noise of a 
 it. For limits of 10, 30, 100 and 300 that error as a multiple of the least one of all limits; and the share of all
 contributions that the limit keeps.
 
-Writes usual_limit.csv to benchmarks/results.
+Writes usual_limit.csv, and a picture of the errors of all limits, to benchmarks/results.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from _report import parser, print_table, results_folder, write_csv
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
-from suggested_limits import Contributions, cases
+from suggested_limits import Contributions, cases, errors_by_limit
 
 LIMITS = (10, 30, USUAL_CONTRIBUTIONS, 300)
 
@@ -40,8 +40,13 @@ def compared(data: Contributions) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     arguments = parser(__doc__).parse_args()
-    rows = [row for data in cases(arguments.quick) for row in compared(data)]
-    write_csv(results_folder(arguments) / "usual_limit.csv", rows)
+    results, data = results_folder(arguments), list(cases(arguments.quick))
+    rows = [row for case in data for row in compared(case)]
+    write_csv(results / "usual_limit.csv", rows)
+    figure, axes = errors_by_limit(data)
+    axes.axvline(USUAL_CONTRIBUTIONS, color="#999999", linewidth=1, linestyle=":", label="the usual limit")
+    axes.legend(frameon=False)
+    figure.savefig(results / "usual_limit.png", dpi=150)
     print_table("one limit for all data", rows)
 
 

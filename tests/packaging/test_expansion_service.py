@@ -127,11 +127,17 @@ def test_a_page_can_be_followed(service, key_file, tmp_path, language, programs)
     build, _, key = build.rpartition("openssl")
     assert key == " rand -out key 32 && chmod 600 key\n" and "python deploy/expansion_service.py --port" in servers
     subprocess.run(["bash", "-ec", build], cwd=tmp_path, check=True)
-    prism = str(runner_harness.prism_location())
-    with serving(prism, "--serve_http=false", "--log_level=warn", "--job_port") as (pid, port):
-        run = run.replace("localhost:8097", f"localhost:{service[1]}").replace("localhost:8073", f"localhost:{port}")
-        done, found = run_and_look(["bash", "-ec", run], tmp_path, pid, service[0])
-    assert done.returncode == 0, done.stdout
     ((_, shown),) = blocks(page, "text")
-    assert sorted(line for line in done.stdout.splitlines() if " rain " in line) == shown.splitlines()
+    prism, expected = str(runner_harness.prism_location()), shown.splitlines()
+    for _ in range(2):  # on a busy machine Prism has ended windows before their events came, once in some twenty runs
+        with serving(prism, "--serve_http=false", "--log_level=warn", "--job_port") as (pid, port):
+            own = run.replace("localhost:8097", f"localhost:{service[1]}").replace(
+                "localhost:8073", f"localhost:{port}"
+            )
+            done, found = run_and_look(["bash", "-ec", own], tmp_path, pid, service[0])
+        assert done.returncode == 0, done.stdout
+        rows = sorted(line for line in done.stdout.splitlines() if " rain " in line)
+        if rows == expected:
+            break
+    assert rows == expected
     assert found and not elsewhere(found)

@@ -485,7 +485,7 @@ class TestMonitors:
     def test_most_of_the_claim_of_each_question_and_of_all_is_measured(self, tmp_path, capsys, text):
         path = tmp_path / "monitor.yaml"
         path.write_text(text)
-        assert cli.main(["audit", str(path), "--json", "--trials", "2400"]) == 0
+        assert cli.main(["audit", str(path), "--json", "--trials", "4000"]) == 0
         said = json.loads(capsys.readouterr().out)
         for attack in said["attacks"]:
             assert 0.8 < attack["found"]["measured_epsilon"] / attack["claimed"]["epsilon"] < 1.05

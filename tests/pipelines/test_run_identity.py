@@ -77,7 +77,7 @@ def test_differences_of_two_runs_with_one_key_are_not_exact() -> None:
     assert exact(first, second, one, other) < 24
     named = ["--run_id", "same", "--ledger", "none"]
     first, second = histogram("one.jsonl", "3.jsonl", *named), histogram("other.jsonl", "4.jsonl", *named)
-    assert exact(first, second, one, other) == 48, "this is what the run id is for"
+    assert exact(first, second, one, other) < 24, "the noise of trees is bound to the data as well"
 
 
 def test_one_person_deleted_gives_other_noise() -> None:
