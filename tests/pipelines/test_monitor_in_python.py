@@ -88,7 +88,7 @@ def test_a_pipeline_gets_a_table_for_each_question() -> None:
     def sizes(rows: list[Any]) -> None:
         assert len(rows) == 2 and all(10 < row.estimate < 200 for row in rows)
 
-    with beam.Pipeline() as pipeline:
+    with beam.Pipeline("FnApiRunner") as pipeline:
         tables = pipeline | beam.Create(clicks()) | monitor
         assert_that(tables["pages"], whole, label="pages")
         assert_that(tables["present"], sizes, label="present")
@@ -101,7 +101,7 @@ def test_a_pipeline_gets_a_table_for_each_question() -> None:
 
 def test_a_pipeline_is_refused_that_nobody_counts() -> None:
     """Unless it is asked for by name; and a run has a name."""
-    pipeline = beam.Pipeline()
+    pipeline = beam.Pipeline("FnApiRunner")
     events = pipeline | beam.Create(clicks())
     with pytest.raises(ValueError, match=r"^record must be called before"):
         _ = events | "one" >> Monitor.from_file("day.yaml", run_id="mine")

@@ -70,7 +70,7 @@ def test_rows_of_a_pipeline_have_items_of_several_fields():
     options = {"epsilon": 100.0, "window": 60, "start": 0, "end": 60, "unit": "event", "domain": Domain(items)}
     counts = KeyedCounts(**options, shards=1, noise=KeyedNoise(b"an example, not a secret", "run"))
     made = counts.with_fields(item_field=["country", "page"], time_unit="s").with_dead_letters()
-    with beam.Pipeline() as pipeline:
+    with beam.Pipeline("FnApiRunner") as pipeline:
         found = pipeline | beam.Create(rows) | made
         assert_that(found.rows | beam.Map(lambda row: (row.item, row.count)), equal_to([(items[0], 40), (items[1], 0)]))
         reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
