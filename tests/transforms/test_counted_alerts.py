@@ -183,6 +183,7 @@ def test_labels_of_rules_without_windows_are_as_they_were():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_the_noise_of_a_mean_is_smaller(delta):
     rules = (AlertRule(name="days", at_least=300, windows=9), AlertRule(name="day", at_least=500))
