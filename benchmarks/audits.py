@@ -53,11 +53,13 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the share of each claim that was measured."""
     figure = Figure(figsize=(8, 0.3 * len(rows) + 1), layout="constrained")
     axes = figure.subplots()
-    names = [f"{row['question']}: {row['attack']}" for row in rows]
+    models = ["" if row["model"] == "none" else f", {row['model']}, delta {row['delta']:g}" for row in rows]
+    names = [f"{row['question']}: {row['attack']}{model}" for row, model in zip(rows, models, strict=True)]
     shares = [row["measured"] / row["claimed"] for row in rows]
     axes.barh(names, shares, color=["#0072B2" if row["model"] != "none" else "#999999" for row in rows])
     axes.axvline(1, color="#D55E00", linewidth=1)
-    axes.set(xlim=(0, 1.05), xlabel="measured epsilon as a part of the claim; blue: with a model of the noise")
+    axes.set(xlim=(0, 1.05), xlabel="measured epsilon as a part of the claim;\nblue: with a model of the noise")
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     figure.savefig(path, dpi=120)
 
