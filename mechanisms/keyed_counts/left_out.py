@@ -24,9 +24,7 @@ LEAST_SHARE = 0.2
 _OF_USED_UP = 0.1  # of what all cost: one person moves the number of people by one, and totals by far more
 _OF_KEPT = 0.3  # of the rest: an error of what is left out matters more where little is left out
 _TIMES = 3  # what is told of what is left out of a person, as a multiple of the limit; and of a window, of its part
-_LEAST_TOLD = (
-    10  # of one window, where it alone has a limit: of a limit of one item 3 would be too few to see baskets by
-)
+_LEAST_TOLD = 10  # of one window, where it alone has a limit: three times a limit of one item shows no baskets
 _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 """Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
 

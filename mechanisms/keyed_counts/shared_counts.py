@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, whole_counts
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -17,8 +17,6 @@ from privstream.mechanisms.privacy.accounting import SMOOTHING, GaussianCurve, P
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from scipy import special
-
-Integers = NDArray[np.int64]
 
 FRACTION = 8
 """Fractional bits of the grid on which noise is drawn: far finer than the shared noise, as the proof needs."""
@@ -41,7 +39,8 @@ class SharedCounts:
         Unit: one person, added or removed, who moves each count by at most 1, all in one direction, and at most
         `contributions` of them. (epsilon, delta)-DP for all `cells` counts together, and for any part of them; what is
         counted may depend on all counts published before. Public: the parameters. The noise of a count is bound to it;
-        that in common is drawn once, so that a repetition with other data is a second release, and costs no more.
+        that in common is drawn once. A repetition with other data is a second release, which costs no more than the
+        first one.
 
     Accuracy:
         `stddev(n)` of the mean of n counts is exact, up to what rounding to integers adds to means;
@@ -106,7 +105,7 @@ class SharedCounts:
         shift = largest_shift(self.epsilon, self.delta)
         return own * worst / shift**2, common * worst / shift**2
 
-    def _left(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _left(self, part: Floats) -> Floats:
         """Return the square of what is left of a person in the counts, if so much of each is seen in common."""
         return self.contributions * (1 - 2 * part) + self.cells * part**2
 

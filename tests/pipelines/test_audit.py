@@ -342,16 +342,11 @@ output: {folder: out}
 """
 
 
-TOGETHER = """\
-data: {input: clicks.csv, user: customer, time: ts}
-window: 1h
-start: 2026-01-01
-windows: 4
-privacy: {epsilon: 2, delta: 1e-6}
-questions:
-  pages:   {question: counts, item: page, max_contributions: 12, share: 3}
-  lands:   {question: counts, item: country, max_contributions: 10}
-output: {folder: out}
+TOGETHER = f"""\
+{MONITOR.partition("  pages:")[0]}\
+  pages:   {{question: counts, item: page, max_contributions: 12, share: 3}}
+  lands:   {{question: counts, item: country, max_contributions: 10}}
+output: {{folder: out}}
 """
 
 
