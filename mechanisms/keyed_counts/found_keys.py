@@ -136,8 +136,11 @@ class FoundKeys(KeyedCounts):
             sums of windows. What is published stays the same otherwise.
         listed: number of keys for which a person counts on a list of different people; 0 for no list. With one, a key
             is also found when enough different people have had it by some public steps: after a 32nd, an eighth and
-            half of the run. Each of these keys costs a fortieth of the budget. `with_list` decides whether it is worth
-            that.
+            half of the run, or with `at_end` after its last step. Each of these keys costs a fortieth of the budget.
+            `with_list` decides whether it is worth that.
+        at_end: whether nobody needs what is found before the end of the run, so that more is: blocks may be as long as
+            the run, and a list of different people is read once, after the last step, which all of its delta pays for.
+            There are at most MOST_KEPT steps then.
         smooths: whether rows have smoothed counts, rises, and since when they are above 0. Who smooths all rows at the
             end of a run needs none of them before. What is published stays the same otherwise.
 
@@ -165,9 +168,14 @@ class FoundKeys(KeyedCounts):
 
     rising: int = 0
     listed: int = 0
+    at_end: bool = False
     smooths: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.at_end, bool):
+            raise TypeError(f"at_end must be true or false, got {type(self.at_end).__name__}")
+        if self.at_end and (self.horizon is None or self.horizon > MOST_KEPT):
+            raise ValueError(f"horizon must be at most {MOST_KEPT:,} with at_end, got {self.horizon}")
         if checks.integer("listed", self.listed, minimum=0) > MOST_LISTED:
             raise ValueError(f"listed must be <= {MOST_LISTED}, got {self.listed}")
         if self.listed and (self.horizon is None or self.unit != "person"):
@@ -194,7 +202,16 @@ class FoundKeys(KeyedCounts):
     @cached_property
     def bounds(self) -> Bounds:
         """All that noise depends on beside epsilon and delta: sums of published counts have none of their own."""
-        return replace(super().bounds, span=1, listed=self.listed)
+        return replace(super().bounds, span=1, listed=self.listed, at_end=self.at_end)
+
+    def for_end(self) -> FoundKeys:
+        """Return this mechanism for a run of which nothing is seen before its end, if it is short enough for that.
+
+        Privacy: a function of public parameters.
+        """
+        if self.at_end or self.horizon is None or self.horizon > MOST_KEPT:
+            return self
+        return replace(self, at_end=True, listed=0).with_list()
 
     def with_list(self) -> FoundKeys:
         """Return this mechanism with a list of different people, if that is worth its budget.
@@ -217,7 +234,8 @@ class FoundKeys(KeyedCounts):
     @cached_property
     def law(self) -> DiscoveryLaw:
         """Noise, and the thresholds of all scales."""
-        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds, scales_of(self.horizon))
+        lengths = scales_of(self.horizon, at_end=self.at_end)
+        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds, lengths)
 
     def _described(self) -> Any:
         """Return the parameters, and what they come to: tests of other scales must not meet the same noise."""
@@ -226,7 +244,8 @@ class FoundKeys(KeyedCounts):
         kind, values = super()._described()
         values["over"] = "window"  # sums are post-processing, as these are
         views = ("rising", "smooths")
-        noisy = {name: value for name, value in values.items() if name not in views and (name != "listed" or value)}
+        later = ("listed", "at_end")  # fields of later versions: without them labels are as they were
+        noisy = {name: value for name, value in values.items() if name not in views and (name not in later or value)}
         described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
@@ -335,6 +354,8 @@ class FoundKeys(KeyedCounts):
             if name.startswith("needed_in_") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
+        if self.at_end:
+            claim += " Some are found at the end of the run alone."
         return claim + (f" They are found with an even chance by {told}." if told else "") + self.list_claim
 
     @property

@@ -6,7 +6,7 @@ import argparse
 import json
 import tempfile
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -56,13 +56,15 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         _print(answer, arguments.improve)
 
 
-def shared_out(monitor: MonitorFile, improve: str | None = None) -> Calibrated:
-    """Share out the budget, with one share raised if that is asked for."""
+def shared_out(monitor: MonitorFile, improve: str | None = None, *, ends: bool = True) -> Calibrated:
+    """Share out the budget, with one share raised if that is asked for; `ends`: see `Question.transform`."""
     questions = [
         replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
     ]
     found = calibrate(
-        [Asked(each.name, each.share, each.transform) for each in questions], monitor.epsilon, monitor.delta
+        [Asked(each.name, each.share, partial(each.transform, ends=ends)) for each in questions],
+        monitor.epsilon,
+        monitor.delta,
     )
     _check_same_people(monitor, found.guarantee.unit)
     return found

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -35,6 +35,7 @@ MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
 FULL = "By how much is estimated in the columns of full numbers, if what limits leave out is like what counts"
+Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -326,11 +327,15 @@ class CountsParameters(Parameters):
         return self._finished(windows, rising, None, live=live)
 
     def to_finish(self) -> Self:
-        """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""
+        """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums.
+
+        Nobody sees a window before the run is over, so that items may be found at its end.
+        """
         if self.finish is None:
             return self
         made = copy.copy(self)
         made._to_finish = True
+        made.mechanism = for_end(self.mechanism, self.steps)
         return made
 
     @property
@@ -463,6 +468,11 @@ def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
             "start, and end or renew_every, that other items stay found"
         )
     return Domain.of(items, "public_items")
+
+
+def for_end(mechanism: Counted, steps: Steps) -> Counted:
+    """Return a mechanism for a run of which nothing is seen before its end; as it is where everything starts afresh."""
+    return mechanism.for_end() if isinstance(mechanism, FoundKeys) and steps.renewal is None else mechanism
 
 
 def forgets(missing: str) -> str:
