@@ -188,7 +188,8 @@ class LocalLevel:
     counts scatter around it, is not known: for each key 18 Kalman filters try 6 drifts with 3 scatters each, weighed by
     their likelihoods, where another one may take over at any time. Where a count is five standard deviations from what
     a filter expected, this filter starts anew, so that a jump is neither smoothed away nor spread over other windows.
-    A count that no filter explains, as in a burst of one window, stands as it is.
+    A filter that has lost, being 200 times less likely than the best one, goes on from the level of that one. A count
+    that no filter explains may be a burst of one window, and is then taken as it is, the more so the farther it is.
     The estimate is one of the count, not of the level. A key has the same estimates, bit for bit, alone and among other
     keys.
 
