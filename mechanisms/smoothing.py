@@ -627,7 +627,10 @@ def _normed(weights: Floats) -> Floats:
 
 
 def _decayed(x: Floats) -> Floats:
-    """Return e^-x for x in [0, _MOST_DECAYED], with a relative error below 1e-4: np.exp gives other bits on other processors."""
+    """Return e^-x for x in [0, _MOST_DECAYED], with a relative error below 1e-4.
+
+    np.exp gives other bits on other processors.
+    """
     y = x / (1 << _SQUARINGS)
     power = 1 - y * (1 - y / 2 * (1 - y / 3))
     for _ in range(_SQUARINGS):
