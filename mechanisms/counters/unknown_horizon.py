@@ -196,7 +196,7 @@ def best_counter(
             refused.append(error)
     if not made:
         raise refused[-1]
-    return made[0] if len(made) == 1 else _better(*made, beta)
+    return made[0] if len(made) == 1 else _better(made[0], made[1], beta)
 
 
 def _better(wide: WideTreeCounter, other: Epoch, beta: float) -> ContinualCounter:
