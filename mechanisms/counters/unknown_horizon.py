@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,9 +15,11 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, rows_source, rows_state
 from privstream.mechanisms.counters.trees import KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import sum_quantile
+from scipy import special
 from typing_extensions import override
 
 # (k, h) of the k-ary trees, and lengths of the other counters; the last one is repeated.
@@ -77,7 +80,15 @@ class UnknownHorizonCounter(ContinualCounter):
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of its own; what was drawn in binary trees under one label has another now."""
         source = super()._source(noise)
-        return source.derive("wide trees") if self.repeatable and self.delta == 0 else source
+        if self.delta > 0:
+            return rows_source(source, self.rows_per_unit)
+        return source.derive("wide trees") if self.repeatable else source
+
+    @property
+    @override
+    def _state_kind(self) -> str:
+        kind = super()._state_kind
+        return rows_state(kind, self.rows_per_unit) if self.delta > 0 else kind
 
     def epoch(self, number: int) -> Epoch:
         """Return the counter of epoch 0, 1, .."""
@@ -120,6 +131,15 @@ class UnknownHorizonCounter(ContinualCounter):
             max(self._epoch_error(number, done, share) for (number, _, done), share in zip(epochs, shares, strict=True))
             for shares in options
         )
+
+    def error_once(self, step: int, beta: float) -> int:
+        """Return z such that all columns at step `step` alone are within z with probability 1 - beta."""
+        step, share = self._step_number(step), checks.probability("beta", beta) / self.columns
+        if self.delta > 0:
+            return math.ceil(-float(special.ndtri(share / 2)) * math.sqrt(self.variance(step)) + 0.5)
+        epochs = [(counter, done) for _, counter, done in self.epochs(step)]
+        trees = [(tree, done) for tree, done in epochs if not isinstance(tree, BufferedToeplitzCounter)]
+        return sum_quantile([(tree.law, tree.nodes(done)) for tree, done in trees], math.log(share))
 
     def _epoch_error(self, number: int, done: int, beta: float) -> int:
         """Return the error of one epoch's steps, with the noise of all epochs before it."""
@@ -177,15 +197,18 @@ def best_counter(
     """
     if horizon is None or (budget["delta"] > 0 and horizon > BUFFERED_HORIZON):
         return UnknownHorizonCounter(**budget, repeatable=repeatable)
-    try:
-        wide = WideTreeCounter(horizon=horizon, **budget | {"delta": 0.0})
-    except ValueError:  # more noise than can be drawn
-        if budget["delta"] == 0:
-            raise
-        return BufferedToeplitzCounter(horizon=horizon, **budget)
-    if budget["delta"] == 0:
-        return wide if repeatable else _better(wide, KaryTreeCounter(horizon=horizon, **budget), beta)
-    return _better(wide, BufferedToeplitzCounter(horizon=horizon, **budget), beta)
+    pure = budget["delta"] == 0
+    others = () if pure and repeatable else (KaryTreeCounter if pure else BufferedToeplitzCounter,)
+    made: list[Any] = []
+    refused: list[ValueError] = []  # more noise than can be drawn
+    for kind, delta in ((WideTreeCounter, 0.0), *((other, budget["delta"]) for other in others)):
+        try:
+            made.append(kind(horizon=horizon, **budget | {"delta": delta}))
+        except ValueError as error:
+            refused.append(error)
+    if not made:
+        raise refused[-1]
+    return made[0] if len(made) == 1 else _better(made[0], made[1], beta)
 
 
 def _better(wide: WideTreeCounter, other: Epoch, beta: float) -> ContinualCounter:
