@@ -612,12 +612,14 @@ def _likelihood(squares: Floats, spread: Floats) -> Floats:
 
 def _switched(weights: Floats) -> Floats:
     """Return the weights after a window in which another model may take over."""
-    return (1 - _SWITCH) * weights + _SWITCH * _PRIOR / _PRIOR.sum() * _sum(weights)
+    found: Floats = (1 - _SWITCH) * weights + _SWITCH * _PRIOR / _PRIOR.sum() * _sum(weights)
+    return found
 
 
 def _before_switching(likely: Floats) -> Floats:
     """Return the likelihood of what comes later, given the model before another one may take over."""
-    return (1 - _SWITCH) * likely + _SWITCH / _PRIOR.sum() * _sum(_PRIOR * likely)
+    found: Floats = (1 - _SWITCH) * likely + _SWITCH / _PRIOR.sum() * _sum(_PRIOR * likely)
+    return found
 
 
 def _normed(weights: Floats) -> Floats:

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -472,7 +472,9 @@ def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
 
 def for_end(mechanism: Counted, steps: Steps) -> Counted:
     """Return a mechanism for a run of which nothing is seen before its end; as it is where everything starts afresh."""
-    return mechanism.for_end() if isinstance(mechanism, FoundKeys) and steps.renewal is None else mechanism
+    if not isinstance(mechanism, FoundKeys) or steps.renewal is not None:
+        return mechanism
+    return cast(Counted, mechanism.for_end())
 
 
 def forgets(missing: str) -> str:
