@@ -17,7 +17,8 @@ class Chain:
         fns = dofns_of(made) | (instead or {})
         (last,) = {"PublishWindows", "PublishCounts", "PublishFound"} & {*fns}
         self.made, self.chance, self.split, self.markers = made, chance, fns["SplitEvents"], {}
-        names = ("BoundPerWindow", "CountContributions", last)
+        (count,) = {"CountContributions", "CountRandomContributions"} & {*fns}
+        names = ("BoundPerWindow", count, last)
         self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
         self.rows, self.counted, self.watermark = [], [], -(2**62)
         if last != "PublishWindows":
