@@ -44,7 +44,8 @@ class Chain:
         self.counted += counted
         clocked = type(publish.fn).__name__ != "PublishWindows"
         publish.feed([on_clock(element) for element in counted] if clocked else counted)
-        publish.advance(watermark)
+        if self.made.selection != "random" or not count.cells.timers:  # they hold the watermark
+            publish.advance(watermark)
         self.rows += publish.take()
 
     def dead_letters(self):

@@ -65,8 +65,8 @@ CONFIGURATIONS = {
     "found, random, window limit, full, streams, list": {
         "selection": "random",
         "streams": STREAMS,
-        "max_contributions": 6,
-        "max_contributions_per_window": 2,
+        "max_contributions": 12,
+        "max_contributions_per_window": 4,
         "epsilon": 8.0,
         "full_share": 0.3,
     },

@@ -128,6 +128,8 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed, monkeypatch):
     assert left <= {
         "count_contributions_log",
         "count_contributions_progress",
+        "count_random_log",
+        "count_random_progress",
         "publish_windows_progress",
         "publish_counts_progress",
         "publish_found_progress",
