@@ -238,7 +238,7 @@ def test_a_table_on_the_terminal_says_what_it_holds(limits, shop, capsys, monkey
     shown = capsys.readouterr()
     _, found, last = " ".join(shown.out.split()).rpartition("Between, by this model: ")
     assert found and last.startswith("where the numbers of people who count are, with probability 95%, each by itself")
-    assert "each person counts with at most 10 contributions in the whole run (max_contributions), chosen at random;" in last
+    assert "at most 10 contributions in the whole run (max_contributions), chosen at random;" in last
     assert "\nWARNING: limits have left out" in shown.err
 
 

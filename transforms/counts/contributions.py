@@ -307,7 +307,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
     def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
         while (until := self._last_of_period(decoded.first)) <= last:
             held = {
-                step: InStreams.join(HolderBatch, [batch for _, batch in self.unpacked(records)])
+                step: InStreams.join(HolderBatch, [self.unpack(record) for record in records])
                 for step, records in decoded.take_until(until)
             }
             for (step, each), rows in zip(held.items(), self._choose(held), strict=True):

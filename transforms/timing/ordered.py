@@ -125,11 +125,7 @@ class OrderedSteps(beam.DoFn):
     def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
         """Take out the batches of the steps up to `last` that are to be handled, each after the one before has been."""
         while (step := min(decoded.first, self._following(decoded))) <= last:
-            yield step, self.unpacked(decoded.take(step))
-
-    def unpacked(self, records: Iterable[bytes]) -> list[tuple[StepKey, Any]]:
-        """Return the keys and the batches in sealed records."""
-        return [(sealed_key(record), self.unpack(record)) for record in records]
+            yield step, [(sealed_key(record), self.unpack(record)) for record in decoded.take(step)]
 
     def _following(self, decoded: Decoded) -> int:
         """Return the step that is handled next even if no batch comes for it; NEVER if there is none."""
