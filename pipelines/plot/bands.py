@@ -76,6 +76,7 @@ class Band:
             int64, shape (n,). None for values of the moment when a window ends, as of all that was counted until then.
         ends: lower and upper ends of intervals, where these are not `error_bounds` to either side; float64, shape
             (2, n), or None.
+        signed: whether what is estimated may be below 0, as a rise; else intervals are cut off there.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Band:
     counted: np.ndarray | None = None
     starts: np.ndarray | None = None
     ends: np.ndarray | None = None
+    signed: bool = False
 
     @cached_property
     def begins(self) -> np.ndarray:
@@ -105,11 +107,11 @@ class Band:
 
     @property
     def interval(self) -> np.ndarray:
-        """Lower and upper ends of intervals, at least 0 as all numbers that are drawn; float64, shape (2, n)."""
+        """Lower and upper ends of intervals, at least 0 as the numbers are, but for signed ones; float64, (2, n)."""
         ends = (
             [self.estimates - self.error_bounds, self.estimates + self.error_bounds] if self.ends is None else self.ends
         )
-        return np.array([np.maximum(ends[0], np.minimum(self.estimates, 0)), ends[1]])
+        return np.array([ends[0] if self.signed else np.maximum(ends[0], np.minimum(self.estimates, 0)), ends[1]])
 
     @property
     def outside(self) -> int:

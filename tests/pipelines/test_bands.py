@@ -58,3 +58,14 @@ def test_an_estimate_without_neighbours_has_a_bar_for_its_error(gaps: list[int],
     picture = drawn([given])
     bars = re.search('<g id="LineCollection_1">(.*?)</g>', picture, re.DOTALL)
     assert (bars[1].count("<path") if bars else 0) == alone
+
+
+def test_intervals_of_what_may_be_below_0_are_not_cut_off_there() -> None:
+    """A rise of 10 that may be a fall of 5 has a bar to -5; a count has none below 0."""
+    ends = np.array([[-5.0], [25.0]])
+    rise = Band("tea", np.array([1]), np.array([10.0]), np.array([15.0]), ends=ends, signed=True)
+    assert rise.interval.tolist() == [[-5.0], [25.0]]
+    assert Band("tea", np.array([1]), np.array([10.0]), np.array([15.0]), ends=ends).interval.tolist() == [
+        [0.0],
+        [25.0],
+    ]

@@ -109,6 +109,21 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
     assert "<script>document.title" not in page
 
 
+def test_a_view_says_what_rose_and_what_its_own_questions_leave_out(output: Path) -> None:
+    """Not the limits of other questions of the monitor, nor columns without a number."""
+    whole = json.loads((output / "_guarantee.json").read_text())
+    whole["guarantee"]["limits"] = ["pages: Each counts once.", "errors: Each counts twice.", "All of it ends."]
+    (output / "_guarantee.json").write_text(json.dumps(whole))
+    up, rate = (section(read_result(str(output / f"{name}.jsonl")), None) for name in ("up", "rate"))
+    assert up["left_out"][:2] == ["pages: Each counts once.", "All of it ends."]
+    assert rate["left_out"][:3] == whole["guarantee"]["limits"]
+    assert " rose by +12 (+3 to +21; a rise at all with probability 99.0%)" in up["highlights"][0]
+    assert up["highlights"][0].endswith("against 1h before.")
+    names = [name for name, _ in up["columns"]]
+    assert "rise" in names and not {"stream", "kept", "full", "used_up"} & {*names}
+    assert all(len(row) == len(names) for row in up["rows"])
+
+
 @pytest.mark.parametrize("name", rows_of_views())
 def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
     """With the guarantee of the whole; a file that has changed is refused."""
