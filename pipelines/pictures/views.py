@@ -53,7 +53,7 @@ def prepare(given: Given) -> Drawing:
     if isinstance(rows[0], AlertState):
         alarms = tuple((row.window_start.micros, row.window_end.micros) for row in rows if row.state == ALERT)
         levels = tuple({row.threshold for row in rows})
-        text += f" Dotted: the threshold. Shaded: {plural(len(alarms), 'window')} with an alert."
+        text += f" Dotted: the threshold. Shaded: {plural(len(alarms), 'window')} with an alert; days: when they begin."
     return partial(
         draw_bands,
         found,

@@ -49,6 +49,9 @@ PANEL_TICKS = 3
 LONGEST_HEADINGS, LONGEST_ROW_NAME = 84, 40
 """Letters of the names above pictures beside each other, and of a name beside a row."""
 
+MOST_DAYS = 24
+"""Beginnings of alerts that are told in words."""
+
 MOST_ROWS = 30
 """Items of a single window that are drawn."""
 
@@ -180,6 +183,7 @@ def draw_bands(
             labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole)
             for begin, end in alarms:
                 figure.axes[0].axvspan(begin / DAY, end / DAY, color=ALARM, alpha=0.12, linewidth=0, zorder=0)
+            labels += _beginnings(alarms, levels, clocks)
             figure.say(title, caption + AFRESH * bool(within))
             freeze_layout(figure)
             place(figure.axes[0], labels, _places(ranked[:top]))
@@ -216,6 +220,14 @@ def _draw_together(
     if not moments:
         axes.set_yticks([])
     return labels[::-1]
+
+
+def _beginnings(alarms: Sequence[tuple[int, int]], levels: Sequence[float], clocks: Clocks) -> list[Label]:
+    """Return when times to shade begin, in words, at a level that is marked."""
+    ends = {end for _, end in alarms}
+    begins = [begin for begin, _ in sorted(alarms) if begin not in ends][:MOST_DAYS]
+    year = bool(begins) and clocks.several_years(begins[0], max(ends))
+    return [Label(clocks.short(begin, year=year), [(begin / DAY, max(levels, default=0.0))], ALARM) for begin in begins]
 
 
 def _mark_renewals(axes: Axes, renewals: Sequence[int]) -> None:

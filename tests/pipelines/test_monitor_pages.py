@@ -100,7 +100,7 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
         "<td>alert</td>",
         "A view of errors and pages: made of what these have published, at no cost.",
         "It is as accurate as the rows that it is made of. pages: Accuracy &lt;of the run&gt;.",
-        "Shaded: 1 window with an alert.",
+        "Shaded: 1 window with an alert; days: when they begin.",
         "<li>Alert tea: from 2024-01-01 02:00 UTC to 2024-01-01 03:00 UTC.</li>",
         "What all results of one monitor promise together:</strong> All of it &lt;together&gt;.",
     ):
