@@ -69,6 +69,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             selection="random",
             item_shards=1,
             by_people=True,
+            ranked=False,
             domain=self.domain,
         )
         count = CountContributions(
