@@ -595,7 +595,7 @@ QUERIES = QuestionSpec(
         Option(WATCHED, "Path", "file or folder with the public queries, see below", REQUIRED),
         Option("planned", "int", "number of queries for which errors are bounded", 1000),
     ),
-    prepare="questions.queries_file.prepare",
+    prepare="questions.readings.planned_queries",
     inputs="questions.queries_file.inputs",
     files=("domain", WATCHED),
     watched=WATCHED,
