@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.keyed_counts.answered_queries import FRACTION, AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ROUNDED_FLOATS, PrivacyGuarantee, noise_caveats, people_hashed
@@ -19,12 +20,17 @@ from privstream.transforms.events.coverage import people_who_count
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards
-from privstream.transforms.methods import choose_method
+from privstream.transforms.methods import AUTO, choose_method
 from typing_extensions import override
 
 COUNTS = "counts"
+ANSWERS = "answers"
 SELECTIONS = ("last", "first")
 WEIGHTS = "multiplicative_weights"
+PROOF = "docs/proofs/private_queries.md"
+USUAL_QUERIES = 1000
+REFUSING = 3.0
+"""So many times better must "answers" be, which refuses queries, and has no smaller error for few items."""
 
 
 class QueriesParameters(Parameters):
@@ -36,10 +42,11 @@ class QueriesParameters(Parameters):
     `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     By the method "counts", noise is added to the number of people of each item, once, and an answer is a sum of these
-    numbers. By "multiplicative_weights", an answer comes from a public hypothesis, for free, unless a private test
-    finds it wrong by about alpha `records`: then it is measured, and the hypothesis learns from it. When all
-    `max_updates` measurements are spent, the row of each further query has the source `refused`; its estimate is that
-    of the hypothesis, which has not been tested.
+    numbers. By "answers", noise is added to each answer; its size depends on how many `queries` there are, and further
+    ones are refused, with an estimate of 0. By "multiplicative_weights", an answer comes from a public hypothesis, for
+    free, unless a private test finds it wrong by about alpha `records`: then it is measured, and the hypothesis learns
+    from it. When all `max_updates` measurements are spent, the row of each further query has the source `refused`; its
+    estimate is that of the hypothesis, which has not been tested.
 
     No query is answered before all data has been read. Late queries are dead letters: a query whose time is before its
     timestamp in the stream, and a query that comes after a later one has been answered. In an unbounded stream, let the
@@ -54,8 +61,8 @@ class QueriesParameters(Parameters):
 
     Accuracy:
         With probability 1 - beta, every one of the first `queries` answers that is not refused is within its
-        `error_bound`. By "counts" none is refused. By "multiplicative_weights" none of these is with at least
-        `records_needed` records, and exactly `records`.
+        `error_bound`. By "counts" none is refused, and by "answers" none of these. By "multiplicative_weights" none of
+        these is with at least `records_needed` records, and exactly `records`.
 
     Args:
         epsilon: limit on what all answers together show about one person, > 0. A smaller value protects better and
@@ -64,6 +71,9 @@ class QueriesParameters(Parameters):
         noise: `KeyedNoise`; the same key gives the same rows for the same input.
         method: method that answers; "auto" takes the one with the smallest error bound for a query of all items.
             "counts" adds up noisy counts of items: errors grow with the square root of the number of items of a query.
+            "answers" adds noise to each answer: errors grow with the square root of `queries` (with `queries` if delta
+            is 0), and not with the items. "auto" takes it only if `queries` is given, and its bound is a third of that
+            of "counts": queries of few items have a smaller error by "counts", which refuses none.
             "multiplicative_weights" learns a hypothesis: errors grow with `records`, and hardly with the items.
         records: public number of people, exact or estimated, which "multiplicative_weights" needs. A wrong number costs
             accuracy, not privacy.
@@ -72,11 +82,13 @@ class QueriesParameters(Parameters):
             part.
         delta: probability with which the answers may show more than `epsilon` allows, in [0, 1). Choose it far below 1
             / (number of people).
-        queries: number of queries for which the accuracy is stated.
+        queries: number of queries for which the accuracy is stated; 1,000 if it is not given. The method "answers"
+            answers no more.
         beta: probability with which the accuracy statement may be wrong.
         selection: which record of a person counts: the "last" or the "first"; at the same time, the item decides.
-        real_weights: allow weights between 0 and 1. The noise of "multiplicative_weights" is then floating-point noise,
-            whose low bits may reveal more than the guarantee says (Mironov 2012).
+        real_weights: allow weights between 0 and 1; by "answers" they count to a millionth. The noise of
+            "multiplicative_weights" is then floating-point noise, whose low bits may reveal more than the guarantee
+            says (Mironov 2012).
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         shards: number of parallel parts into which people are divided. It changes no answer.
@@ -98,11 +110,11 @@ class QueriesParameters(Parameters):
         epsilon: float,
         domain: Items,
         noise: NoiseSource,
-        method: Literal["auto", "counts", "multiplicative_weights"] = "auto",
+        method: Literal["auto", "counts", "answers", "multiplicative_weights"] = "auto",
         records: int | None = None,
         alpha: float | None = None,
         delta: float = 0.0,
-        queries: int = 1000,
+        queries: int | None = None,
         beta: float = 0.05,
         selection: Literal["last", "first"] = "last",
         real_weights: bool = False,
@@ -116,7 +128,7 @@ class QueriesParameters(Parameters):
         self.domain = domain
         self.real_weights = real_weights
         self.noise = noise
-        self.queries = checks.integer("queries", queries, minimum=1)
+        self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
         self.beta = checks.probability("beta", beta)
         self.selection = checks.one_of("selection", selection, SELECTIONS)
         self.shards = check_shards(shards)
@@ -131,11 +143,25 @@ class QueriesParameters(Parameters):
             "neighbouring": neighbouring,
         }
         learning = {**common, "records": records, "integer": not real_weights}
-        makers: dict[str, Callable[[], CountedQueries | OnlineMultiplicativeWeights]] = {
+        makers: dict[str, Callable[[], CountedQueries | AnsweredQueries | OnlineMultiplicativeWeights]] = {
             COUNTS: partial(CountedQueries, **common),
+            ANSWERS: partial(self._answered, epsilon, delta, neighbouring),
             WEIGHTS: partial(self._hypotheses, alpha, learning),
         }
-        self.method, self.mechanism = choose_method(method, makers, lambda made: made.accuracy(self.queries, self.beta))
+        if method == AUTO and queries is None:
+            makers.pop(ANSWERS)
+        self.method, self.mechanism = choose_method(method, makers, self._worth)
+
+    def _answered(self, epsilon: float, delta: float, neighbouring: str) -> AnsweredQueries:
+        """Return what adds noise to each answer."""
+        fraction = FRACTION if self.real_weights else 0
+        return AnsweredQueries(
+            epsilon=epsilon, delta=delta, queries=self.queries, fraction=fraction, neighbouring=neighbouring
+        )
+
+    def _worth(self, made: CountedQueries | AnsweredQueries | OnlineMultiplicativeWeights) -> float:
+        """Return the error bound by which "auto" compares, for a query of all items."""
+        return made.accuracy(self.queries, self.beta) * (REFUSING if isinstance(made, AnsweredQueries) else 1)
 
     def _hypotheses(self, alpha: float | None, parameters: Mapping[str, Any]) -> OnlineMultiplicativeWeights:
         """Return what answers by a hypothesis."""
@@ -149,7 +175,11 @@ class QueriesParameters(Parameters):
     @override
     def promise(self) -> PrivacyGuarantee:
         found, limits = self.mechanism.guarantee, [f"Each person counts with one record, the {self.selection} one."]
-        if isinstance(self.mechanism, OnlineMultiplicativeWeights):
+        if isinstance(self.mechanism, AnsweredQueries):
+            public, caveats = ["all parameters"], list(found.caveats)
+            limits.append(f"At most {self.mechanism.queries:,} queries are answered; then they are refused.")
+            hashed = found.neighbouring == "replace_one"  # as with multiplicative weights
+        elif isinstance(self.mechanism, OnlineMultiplicativeWeights):
             public = ["all parameters, among them the number of records"]
             limits.append(f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.")
             caveats = list(noise_caveats(self.mechanism.integer, ROUNDED_FLOATS))
@@ -162,7 +192,7 @@ class QueriesParameters(Parameters):
             unit=PERSON,
             limits=(*limits, "It covers one data set."),
             public=(*public, "the queries and their number"),
-            proof=f"docs/proofs/private_queries.md; {found.proof}",
+            proof=found.proof if found.proof.startswith(PROOF) else f"{PROOF}; {found.proof}",
             caveats=(*caveats, people_hashed(found.neighbouring)) if hashed else tuple(caveats),
         )
 
@@ -184,6 +214,9 @@ class QueriesParameters(Parameters):
                 f"{confidence} are all within their error bounds: {math.ceil(one):,} people for a query of one item, "
                 f"{math.ceil(bound):,} for one of all {made.domain_size:,}. None is refused."
             )
+        elif isinstance(made, AnsweredQueries):
+            numbers["item_error_bound"] = bound
+            sentence = f"{confidence} are all within {math.ceil(bound):,} people. None is refused; further ones are."
         else:
             records, needed = made.records, made.records_needed(self.queries, self.beta)
             numbers |= {"records_needed": needed, "max_measurements": made.max_updates, "alpha": made.alpha}

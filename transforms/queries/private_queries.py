@@ -12,6 +12,7 @@ import numpy as np
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries, ReleasedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sparse_vector.multiplicative_weights import (
@@ -37,7 +38,7 @@ from privstream.transforms.queries.answering import (
     encode_counts,
     without_digest,
 )
-from privstream.transforms.queries.parameters import COUNTS, QueriesParameters
+from privstream.transforms.queries.parameters import ANSWERS, COUNTS, QueriesParameters
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.on_time import KeyedBatch
 from typing_extensions import override
@@ -114,6 +115,74 @@ class ByCounts:
 
 ENTRIES = 2**22  # of queries that are answered at once
 NO_BOUND = -1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ByAnswers:
+    """The method "answers" of `PrivateQueries`: each answer has noise of its own, and there are so many and no more.
+
+    Attributes:
+        mechanism: its mechanism.
+        noise: of the run.
+        beta: probability with which not all bounds hold.
+    """
+
+    mechanism: AnsweredQueries
+    noise: NoiseSource
+    beta: float
+
+    def take(self, counts: np.ndarray) -> np.ndarray:
+        """Keep the counts as they are."""
+        return counts
+
+    def pack(self, data: np.ndarray) -> bytes:
+        """Encode the counts."""
+        return encode_counts(data)
+
+    def unpack(self, packed: bytes) -> np.ndarray:
+        """Decode the counts."""
+        return decode_counts(packed)
+
+    def initial(self) -> int:
+        """Return that nothing has been answered."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, learnt: int) -> bytes:
+        """Encode how many have been answered."""
+        return self.mechanism.snapshot(learnt)
+
+    def restore(self, snapshot: bytes) -> int:
+        """Decode how many have been answered."""
+        return self.mechanism.restore(snapshot)
+
+    def answer(
+        self, data: np.ndarray, learnt: int, queries: list[SparseQuery], before: int
+    ) -> tuple[int, list[QueryAnswer]]:
+        """Answer queries as long as there are answers left; refuse the others."""
+        some = queries[: self.mechanism.queries - learnt]
+        weights = (np.rint(np.ldexp(query.weights, self.mechanism.fraction)).astype(np.int64) for query in some)
+        sums = [int(each @ data[query.positions]) for each, query in zip(weights, some, strict=True)]
+        after, values = self.mechanism.step(learnt, sums, self.noise)
+        bound = self.mechanism.accuracy(self.mechanism.queries, self.beta)
+        rows = [
+            self._row(query, value, bound, self.mechanism.queries - number)
+            for number, (query, value) in enumerate(zip(some, values.tolist(), strict=True), learnt + 1)
+        ]
+        return after, rows + [self._row(query, None, NO_BOUND, 0) for query in queries[len(some) :]]
+
+    def _row(self, query: SparseQuery, value: float | None, bound: float, left: int) -> QueryAnswer:
+        """Return a row that is published; without a value it is refused, and says 0."""
+        digits = DIGITS if self.mechanism.fraction else None
+        if value is not None:
+            bound = float(math.ceil(bound if digits is None else bound + 10.0**-digits / 2))
+        return QueryAnswer(
+            query=query.name,
+            time=Timestamp(micros=query.time),
+            estimate=0.0 if value is None else value if digits is None else round(value, digits),
+            error_bound=bound,
+            source=REFUSED if value is None else ANSWERS,
+            measurements_left=left,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,6 +319,8 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
     def answers(self, noise: NoiseSource) -> Answers:
         """Return what answers queries, with the noise of the run."""
         common: dict[str, Any] = {"noise": noise, "queries": self.queries, "beta": self.beta}
+        if isinstance(self.mechanism, AnsweredQueries):
+            return ByAnswers(self.mechanism, noise, self.beta)
         if isinstance(self.mechanism, CountedQueries):
             return ByCounts(self.mechanism, **common)
         return ByHypothesis(self.mechanism, **common)
