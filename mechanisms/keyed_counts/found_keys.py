@@ -23,7 +23,7 @@ from privstream.mechanisms.keyed_counts.discovery import (
     scales_of,
 )
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
@@ -50,21 +50,6 @@ PUBLIC = -2
 _SIMULATED = 64  # items, and windows, of which smoothed errors are told
 _STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
 _TOGETHER = 1 << 20  # numbers that are drawn in one call
-
-
-@dataclass(frozen=True, eq=False)
-class WindowCounts:
-    """What one window brought to keys that were not found. Private.
-
-    Attributes:
-        step: its number.
-        keys: int64 (n,), distinct.
-        values: int64 (answers, n): contributions, and perhaps their sums.
-    """
-
-    step: int
-    keys: Integers
-    values: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -462,7 +447,7 @@ class FoundKeys(KeyedCounts):
         number = max(len(state.found_at), 1 + int(keys.max(initial=-1)))
         found_at, totals = _extended(state.found_at, number, NOT_FOUND), _extended(state.totals, number, 0)
         waiting = np.flatnonzero((found_at[keys] == NOT_FOUND) & (given.counts > 0))
-        windows = _since(state.windows, step - self.kept + 1)
+        windows = windows_since(state.windows, step - self.kept + 1)
         if len(waiting):
             windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
         newly = self._newly_found(windows, found_at, step, source)
@@ -621,7 +606,7 @@ class FoundKeys(KeyedCounts):
             return np.zeros(0, np.int64)
         sums, longest, rest = np.zeros(len(found_at), np.int64), np.zeros(len(found_at), np.int64), windows
         for scale in due:  # each block holds the shorter ones
-            block = _since(rest, step - scale.windows + 1)
+            block = windows_since(rest, step - scale.windows + 1)
             rest = rest[: len(rest) - len(block)]
             for window in block:
                 sums[window.keys] += window.values[0]
@@ -696,7 +681,7 @@ class FoundKeys(KeyedCounts):
         found = np.zeros((len(self.law.noises), last - first + 1, len(keys)), np.int64)
         place = np.full(number, -1)
         place[keys] = np.arange(len(keys))
-        for window in _since(windows, first):
+        for window in windows_since(windows, first):
             if window.step <= last:
                 at = place[window.keys]
                 some = np.flatnonzero(at >= 0)
@@ -800,11 +785,6 @@ def _layout(fields: dict[str, Any]) -> set[tuple[str, str]]:
 def _extended(column: Integers, number: int, value: int) -> Integers:
     """Return a copy of a column, with so many rows."""
     return np.concatenate([column, np.full(number - len(column), value, np.int64)])
-
-
-def _since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
-    """Return the windows from a step on."""
-    return windows[bisect_left(windows, first, key=lambda window: window.step) :]
 
 
 def _without(window: WindowCounts, found_at: Integers) -> WindowCounts:
