@@ -404,8 +404,8 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, star
         ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
         (
             {"window": 86_400, "start": 3_600, "end": 3_600 + 27 * 86_400 + 23 * 3_600},
-            "one ends 23 hours before it, the next one 1 hour after it; if clocks change in between, window must be 1day, "
-            "of the calendar$",
+            "one ends 23 hours before it, the next one 1 hour after it; if clocks change in between, window must be "
+            "1day, of the calendar$",
         ),
         (
             {"window": 14 * 86_400, "start": 0, "end": 28 * 86_400 + 3_600},
