@@ -46,6 +46,7 @@ PEOPLE = 300  # a second, each with one event
 ITEMS = 10
 LOOK_SECONDS, STEADY_SECONDS = 0.5, 15
 MOST_SECONDS = 300
+SPAN = 3600  # of the windows of the run: the benchmark is over by then
 DISK = "32m"
 SETTINGS = {"reconnect.backoff.max.ms": 200}
 """Of the producer: what comes after a broker is back must not be late."""
@@ -167,7 +168,8 @@ def command(scratch: Path, source: str, start: int, *more: str) -> list[str]:
     domain.write_text("".join(f"item {number}\n" for number in range(ITEMS)))
     own = [f"--input={source}", f"--domain={domain}", f"--noise_key_file={key}", "--ledger=none", "--run_id=faults"]
     own += [f"--window={WINDOW}", "--time_unit=s", f"--start={datetime.fromtimestamp(start, UTC).isoformat()}"]
-    own += ["--epsilon=1", "--delta=0", "--max_contributions=1", "--renew_every=1h"]
+    own += [f"--end={datetime.fromtimestamp(start + SPAN, UTC).isoformat()}", f"--allowed_lateness={LATENESS}"]
+    own += ["--epsilon=1", "--delta=0", "--max_contributions=1"]
     return [sys.executable, "-c", RUN, "counts", *own, *more]
 
 
@@ -237,14 +239,27 @@ def table(database: PostgresServer) -> list[tuple[Any, ...]]:
     return database.ask("SELECT extract(epoch FROM window_start)::float, item, count FROM counts ORDER BY 1, 2")
 
 
-def expected(scratch: Path, start: int, windows: int) -> list[tuple[Any, ...]]:
-    """Return the rows of a run over all events on one process."""
-    end = f"--end={datetime.fromtimestamp(start + windows * WINDOW, UTC).isoformat()}"
+def expected(scratch: Path, start: int) -> set[tuple[Any, ...]]:
+    """Return the rows of a run over all events on one process; windows that have not come have rows, too."""
     output = scratch / "expected.jsonl"
-    subprocess.run(command(scratch, str(scratch / "events.jsonl"), start, end, f"--output={output}"), check=True)
+    subprocess.run(command(scratch, str(scratch / "events.jsonl"), start, f"--output={output}"), check=True)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    found = [(datetime.fromisoformat(row["window_start"]).timestamp(), row["item"], row["count"]) for row in rows]
-    return sorted(found, key=lambda row: row[:2])
+    return {(datetime.fromisoformat(row["window_start"]).timestamp(), row["item"], row["count"]) for row in rows}
+
+
+@contextmanager
+def submitted(scratch: Path, running: RunningCluster, database: PostgresServer, run: list[str]) -> Iterator[None]:
+    """Submit the job, and wait until it has written to the table."""
+    with (scratch / "job.log").open("w") as log, subprocess.Popen(run, stdout=log, stderr=log) as job:
+        try:
+            while not _answers(database):
+                if job.poll() is not None:
+                    raise RuntimeError(f"the job has ended: {(scratch / 'job.log').read_text()[-2000:]}")
+                time.sleep(1)
+            yield
+            running.cancel(running.newest_job()["jid"])
+        finally:
+            job.kill()
 
 
 def measure(scratch: Path, quiet_seconds: float, away: int) -> Iterator[dict[str, Any]]:
@@ -266,16 +281,10 @@ def measure(scratch: Path, quiet_seconds: float, away: int) -> Iterator[dict[str
         url = database.url("counts").replace(f":{database.port}/", f":{proxy.port}/")
         (disk / "rows").mkdir()
         options = [one for one in running.options("--unbounded") if "checkpointing_interval" not in one]
-        more = [f"--output={url}", f"--copy={disk / 'rows'}", f"--allowed_lateness={LATENESS}", *options]
+        more = [f"--output={url}", f"--copy={disk / 'rows'}", *options]
         run = command(scratch, f"kafka://{broker}/events", start, *more, "--checkpointing_interval=2000")
-        with (scratch / "job.log").open("w") as log:
-            job = stack.enter_context(subprocess.Popen(run, stdout=log, stderr=log))
-        stack.callback(job.kill)
+        stack.enter_context(submitted(scratch, running, database, run))
         delay = Delay(database, start)
-        while not _answers(database):
-            if job.poll() is not None:
-                raise RuntimeError(f"the job has ended: {(scratch / 'job.log').read_text()[-2000:]}")
-            time.sleep(1)
         delay.start()
         delay.caught_up(time.time(), 2.0 * WINDOW)
         usual = delay.most(quiet_seconds)
@@ -293,13 +302,13 @@ def measure(scratch: Path, quiet_seconds: float, away: int) -> Iterator[dict[str
         events.ended.set()
         events.join()
         found = table(database)
-        windows = round((found[-1][0] - start) / WINDOW) + 1
-        running.cancel(running.newest_job()["jid"])
-        right = expected(scratch, start, windows)
+        right = expected(scratch, start)
         for row, (since, until) in zip(rows, spans, strict=True):
-            touched = [[one for one in of if since - WINDOW - LATENESS <= one[0] <= until] for of in (found, right)]
-            different = len(set(touched[0]) ^ set(touched[1]))
-            yield row | {"rows": len(touched[1]), "different_rows": different, "load_average": load_average()}
+            touched = {row for row in found if since - WINDOW - LATENESS <= row[0] <= until}
+            compared = {"rows": len(touched), "different_rows": len(touched - right)}
+            yield row | compared | {"load_average": load_average()}
+        if {row[0] for row in found} != set(range(start, int(found[-1][0]) + WINDOW, WINDOW)):
+            raise RuntimeError("a window is missing in the table")
 
 
 def _answers(database: PostgresServer) -> bool:
