@@ -169,7 +169,7 @@ def command(scratch: Path, source: str, start: int, *more: str) -> list[str]:
     own = [f"--input={source}", f"--domain={domain}", f"--noise_key_file={key}", "--ledger=none", "--run_id=faults"]
     own += [f"--window={WINDOW}", "--time_unit=s", f"--start={datetime.fromtimestamp(start, UTC).isoformat()}"]
     own += [f"--end={datetime.fromtimestamp(start + SPAN, UTC).isoformat()}", f"--allowed_lateness={LATENESS}"]
-    own += ["--epsilon=1", "--delta=0", "--max_contributions=1"]
+    own += ["--epsilon=1", "--delta=0", "--max_contributions=1", "--selection=first"]  # as streams have it
     return [sys.executable, "-c", RUN, "counts", *own, *more]
 
 

@@ -280,8 +280,6 @@ def test_what_holds_for_all_data_holds_for_each_question(shop: Path, capsys: pyt
 CHANGES = {
     "window: 1h": [("window: 60m", ""), ("window: 30m", "window")],
     "timeout: 30m}": [
-        ("timeout: 1800s}", ""),
-        ("timeout: 20m}", "timeout"),
         ("timeout: 30m, share: 2}", "share"),
         ("timeout: 30m}\n  more: {question: cardinality, timeout: 30m}", "questions.more.question"),
     ],

@@ -23,6 +23,7 @@ sys.path.insert(0, str(DEPLOY))
 flink_cluster, distribution = (importlib.import_module(name) for name in ("flink_cluster", "flink_distribution"))
 
 SECONDS = 240
+HOST = "jobmanager"
 RUN = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
 
 
@@ -79,7 +80,7 @@ def start_cluster(folder: Path, jar: Path) -> None:
     start(folder, "zookeeper", [distribution.java(), "-Xmx128m", *common, *quorum])
     jvm, derived = distribution.memory_options(distribution.install(), conf, "GET_JM_RESOURCE_PARAMS")
     master = [flink_cluster.JOB_MANAGER, "--configDir", str(conf), *derived, "--executionMode", "cluster"]
-    start(folder, "jobmanager", [distribution.java(), *jvm, *common, *master, "--host", "jobmanager"])
+    start(folder, "jobmanager", [distribution.java(), *jvm, *common, *master, "--host", HOST])
     jvm, derived = distribution.memory_options(distribution.install(), conf, "GET_TM_RESOURCE_PARAMS")
     worker = [flink_cluster.TASK_MANAGER, "--configDir", str(conf), *derived]
     start(
@@ -89,7 +90,7 @@ def start_cluster(folder: Path, jar: Path) -> None:
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         try:
-            if flink_cluster.Jobs("http://jobmanager:8081").rest("/overview")["slots-total"] == 1:
+            if flink_cluster.Jobs(f"http://{HOST}:8081").rest("/overview")["slots-total"] == 1:
                 return
         except OSError:
             pass
