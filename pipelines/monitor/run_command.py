@@ -22,6 +22,7 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import BOUNDS
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import (
@@ -576,7 +577,7 @@ def identity_of(
             found[f"questions.{each.name}.{key}"] = value
     first = next(iter(given.values()))
     data = data_of(first, files, watched)
-    return RunIdentity(command=COMMAND_NAME, version=version("privstream"), parameters=found, data=data)
+    return RunIdentity(command=COMMAND_NAME, version=build(), parameters=found, data=data)
 
 
 def _asked(
