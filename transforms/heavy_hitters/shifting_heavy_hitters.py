@@ -254,7 +254,9 @@ class ShiftingHeavyHitters(SharedTransform):
             "counts": partial(self._by_counts, monitor, of_all),
         }
         self._lasting = _least(steps.count, bound)
-        self.method, self.answer = choose_method(method, makers, lambda made: worth(made, self._lasting))
+        self.method, self.answer = choose_method(
+            method, makers, lambda made: worth(made, self._lasting), may_stop=lambda made: made.may_stop
+        )
 
     def _enforced(self, bound: int | None, participation_cap: int | None, streams: int) -> int | None:
         """Return in how many windows a person may take part, in all streams together.
