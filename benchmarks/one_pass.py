@@ -30,37 +30,14 @@ import pyarrow.parquet as pq
 from _measure import of_program
 from _report import load_average, parser, print_table, results_folder, write_csv
 
-START, WINDOW, WINDOWS, ITEMS, SHARDS = 1_704_067_200, 3600, 48, 5_000, 4  # 2024-01-01
+START, WINDOW, WINDOWS, ITEMS = 1_704_067_200, 3600, 48, 5_000  # 2024-01-01
+READING = Path(__file__).with_name("_reading.py")
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
 QUESTIONS: dict[str, dict[str, Any]] = {
     "counts": {"max_contributions": 20},
     "quantiles": {"value_field": "ms", "low": 1, "high": 60000, "quantiles": "0.5,0.99", "max_contributions": 20},
     "cardinality": {"timeout": "30m", "visits_per_person": 8},
 }
-
-
-def read(path: str) -> None:
-    """Read a file as a question about all of its fields does, and answer nothing."""
-    import apache_beam as beam
-    from privstream.mechanisms.noise.sources import KeyedNoise
-    from privstream.pipelines.runners import launch
-    from privstream.pipelines.sources.fields import FieldMapping
-    from privstream.pipelines.sources.readers import ReadEvents
-    from privstream.transforms.events.event_fields import NUMBER, TEXT, EventFields
-    from privstream.transforms.events.gathering import GatherRows
-    from privstream.transforms.events.split import SplitEvents
-    from privstream.transforms.timing.on_time import KeyedBatch
-    from privstream.transforms.timing.steps import Steps
-
-    steps = Steps.of(window=WINDOW, start=START, windows=WINDOWS)
-    split = SplitEvents(steps=steps, noise=KeyedNoise.random("reading"), shards=SHARDS, together=True)
-
-    def build(pipeline: beam.Pipeline) -> None:
-        events = (pipeline | ReadEvents(path, FieldMapping(value="ms"))).events
-        gathered = events | beam.ParDo(GatherRows(EventFields(user=TEXT, value=NUMBER)))
-        gathered | beam.ParDo(split).with_output_types(KeyedBatch)
-
-    launch.run(launch.parse_beam_options([]), build)
 
 
 def write_events(folder: Path, events: int, people: int) -> dict[str, Path]:
@@ -110,7 +87,7 @@ def programs(folder: Path, path: Path) -> dict[str, Sequence[str]]:
     paid = json.loads(printed.stdout)["questions"]
     account = ["--ledger", "none", "--workers", "1", "--overwrite"]
     found: dict[str, Sequence[str]] = {
-        "reading": [sys.executable, __file__, "--reading", str(path)],
+        "reading": [sys.executable, str(READING), str(path), str(WINDOW), str(START), str(WINDOWS)],
         "monitor": [*PRIVSTREAM, "run", str(file), *account],
     }
     for name, options in QUESTIONS.items():
@@ -127,10 +104,7 @@ def main() -> None:
     arguments.add_argument("--events", type=int, default=2_000_000)
     arguments.add_argument("--people", type=int, default=100_000)
     arguments.add_argument("--repeats", type=int, default=3)
-    arguments.add_argument("--reading", metavar="PATH", help="read this file, and do nothing else")
     options = arguments.parse_args()
-    if options.reading:
-        return read(options.reading)
     if options.quick:
         options.events, options.people, options.repeats = 20_000, 1_000, 1
     rows = []

@@ -61,8 +61,8 @@ class RunIdentity:
 
     Attributes:
         command: such as "histogram".
-        version: of privstream, with a digest of its code, since another one may read or limit events differently, or have
-            other noise.
+        version: of privstream, with a digest of its code, since another one may read or limit events
+            differently, or have other noise.
         parameters: by name, all options that shape something, but `NOT_SHAPING`; files by a digest of their contents.
         data: digest of the contents of all input files, whatever their names and order; or the source, if that has no
             end.
