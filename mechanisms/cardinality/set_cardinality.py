@@ -21,6 +21,7 @@ from privstream.mechanisms.cardinality.algorithms import (
 )
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
+from privstream.mechanisms.counters.toeplitz import rows_state
 from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -270,10 +271,15 @@ class SetCardinality(Mechanism[CardinalityState]):
     def _state_kind(self) -> str:
         """What snapshots are of. Where a tree of many children is the counter, earlier commits had another one.
 
-        With what that one remembers, noise would be seen at another scale, and so what it hid.
+        With what that one remembers, noise would be seen at another scale, and so what it hid. So it would with what
+        counters with correlated noise remembered on their former grid.
         """
-        wide = isinstance(self.algorithm, CountedChanges) and isinstance(self.algorithm.counter, WideTreeCounter)
-        return f"set cardinality state{' of a wide tree' * wide}"
+        kind, algorithm = "set cardinality state", self.algorithm
+        if not isinstance(algorithm, CountedChanges):
+            return kind
+        if isinstance(algorithm.counter, WideTreeCounter):
+            return f"{kind} of a wide tree"
+        return rows_state(kind, algorithm.moves) if self.delta > 0 else kind
 
     def _described(self) -> Any:
         _, values = super()._described()

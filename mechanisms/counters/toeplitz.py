@@ -48,8 +48,8 @@ class ToeplitzCounter(ContinualCounter):
 
     @property
     @abstractmethod
-    def column_norm(self) -> float:
-        """How far, in counts, one change in one column moves what z hides, in L2 norm."""
+    def sensitivity(self) -> float:
+        """How far, in counts, one unit moves what z hides, in L2 norm, with all that is rounded."""
 
     @property
     def _unit_norm(self) -> float:
@@ -63,7 +63,7 @@ class ToeplitzCounter(ContinualCounter):
     @cached_property
     def law(self) -> WideGaussian:
         """The noise z, in units of the grid."""
-        return grid_law(self.epsilon, self.delta, self.column_norm * self._unit_norm, self.fraction)
+        return grid_law(self.epsilon, self.delta, self.sensitivity, self.fraction)
 
     @override
     def variance(self, step: int) -> float:
@@ -100,6 +100,17 @@ LARGEST_HORIZON = 1 << 24
 _MOST_BUFFERS = 7
 _LONGEST_SPREAD = 1 << 20  # steps, of which coefficients are added up
 _SPARE_BITS = 8  # of the grid beyond sqrt(horizon)
+LARGEST_EXACT = 2.0**53  # whole numbers up to it are floats
+
+
+def rows_source(source: NoiseSource, rows_per_unit: int | None) -> NoiseSource:
+    """Return noise of its own for units of several rows: earlier commits had a finer grid, and more noise, for them."""
+    return source if (rows_per_unit or 1) == 1 else source.derive("grid for several rows")
+
+
+def rows_state(kind: str, rows_per_unit: int | None) -> str:
+    """Return what snapshots are of; those of earlier commits are on another grid where units have several rows."""
+    return kind if (rows_per_unit or 1) == 1 else f"{kind} for several rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +151,23 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         if self.horizon > LARGEST_HORIZON:
             raise ValueError(f"horizon must be <= {LARGEST_HORIZON} for this counter, got {self.horizon}")
         checks.integer("buffers", self.buffers, minimum=1, maximum=_MOST_BUFFERS)
-        self._check_noise(lambda: self.law)
+        self._check_noise(self._check_floats)
+
+    @override
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        return rows_source(super()._source(noise), self.rows_per_unit)
+
+    @property
+    @override
+    def _state_kind(self) -> str:
+        return rows_state(super()._state_kind, self.rows_per_unit)
 
     @property
     @override
     def fraction(self) -> int:
-        return _SPARE_BITS + math.ceil(math.log2(self.horizon) / 2)
+        # As fine as keeps what is rounded below half a percent of what a unit moves: coarser for many rows.
+        rows = (self.rows_per_unit or 1) * self._spread**2
+        return max(0, _SPARE_BITS + math.ceil(math.log2(self.horizon / rows) / 2))
 
     @property
     def factor(self) -> BufferedFactor:
@@ -154,10 +176,25 @@ class BufferedToeplitzCounter(ToeplitzCounter):
 
     @cached_property
     @override
-    def column_norm(self) -> float:
-        # With the most that rounding adds: docs/proofs/counters.md, Theorem 4.
-        exact = math.sqrt(_column_square(self.horizon, self.buffers)) * (1 + SUMS) * self._spread
-        return exact + 2 * math.sqrt(self.horizon) * math.ldexp(self._rounding, -self.fraction)
+    def sensitivity(self) -> float:
+        return self._exact_sensitivity * self._spread + self._rounded
+
+    @property
+    def _exact_sensitivity(self) -> float:
+        """What `sensitivity` would be without rounding, for a unit with all its rows at one step."""
+        return math.sqrt(_column_square(self.horizon, self.buffers)) * (1 + SUMS) * self._unit_norm
+
+    @property
+    def _rounded(self) -> float:
+        """Bound, in counts, on what rounding adds: docs/proofs/counters.md, Theorems 4 and 5."""
+        columns = (self.rows_per_unit or 1) * self.touched
+        return 2 * math.sqrt(self.horizon * columns) * math.ldexp(self._rounding, -self.fraction)
+
+    def _check_floats(self) -> None:
+        """Raise unless what the bounds on rounding assume is so: a small part is rounded, and sums are exact."""
+        largest = DEVIATIONS * 2 * self.law.sigma * math.sqrt(float(self._squares(np.array([float(self.horizon)]))[0]))
+        if self._rounded > self._exact_sensitivity or largest > LARGEST_EXACT:
+            raise ValueError("noise must be small enough for floats")
 
     @cached_property
     def _spread(self) -> float:

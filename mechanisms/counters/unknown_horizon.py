@@ -14,7 +14,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, rows_source, rows_state
 from privstream.mechanisms.counters.trees import KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 from typing_extensions import override
@@ -77,7 +77,15 @@ class UnknownHorizonCounter(ContinualCounter):
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of its own; what was drawn in binary trees under one label has another now."""
         source = super()._source(noise)
-        return source.derive("wide trees") if self.repeatable and self.delta == 0 else source
+        if self.delta > 0:
+            return rows_source(source, self.rows_per_unit)
+        return source.derive("wide trees") if self.repeatable else source
+
+    @property
+    @override
+    def _state_kind(self) -> str:
+        kind = super()._state_kind
+        return rows_state(kind, self.rows_per_unit) if self.delta > 0 else kind
 
     def epoch(self, number: int) -> Epoch:
         """Return the counter of epoch 0, 1, .."""
@@ -177,15 +185,18 @@ def best_counter(
     """
     if horizon is None or (budget["delta"] > 0 and horizon > BUFFERED_HORIZON):
         return UnknownHorizonCounter(**budget, repeatable=repeatable)
-    try:
-        wide = WideTreeCounter(horizon=horizon, **budget | {"delta": 0.0})
-    except ValueError:  # more noise than can be drawn
-        if budget["delta"] == 0:
-            raise
-        return BufferedToeplitzCounter(horizon=horizon, **budget)
-    if budget["delta"] == 0:
-        return wide if repeatable else _better(wide, KaryTreeCounter(horizon=horizon, **budget), beta)
-    return _better(wide, BufferedToeplitzCounter(horizon=horizon, **budget), beta)
+    pure = budget["delta"] == 0
+    others = () if pure and repeatable else (KaryTreeCounter if pure else BufferedToeplitzCounter,)
+    made: list[Any] = []
+    refused: list[ValueError] = []  # more noise than can be drawn
+    for kind, delta in ((WideTreeCounter, 0.0), *((other, budget["delta"]) for other in others)):
+        try:
+            made.append(kind(horizon=horizon, **budget | {"delta": delta}))
+        except ValueError as error:
+            refused.append(error)
+    if not made:
+        raise refused[-1]
+    return made[0] if len(made) == 1 else _better(made[0], made[1], beta)
 
 
 def _better(wide: WideTreeCounter, other: Epoch, beta: float) -> ContinualCounter:

@@ -78,8 +78,9 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
 
     @cached_property
     @override
-    def column_norm(self) -> float:
-        return math.ldexp(math.sqrt(math.fsum(np.square(self.coefficients).tolist())), -self.fraction)
+    def sensitivity(self) -> float:
+        column = math.sqrt(math.fsum(np.square(self.coefficients).tolist()))
+        return math.ldexp(column, -self.fraction) * self._unit_norm
 
     @cached_property
     def _cumulated(self) -> Floats:

@@ -43,7 +43,7 @@ class WithoutSensitivity(SquareRootToeplitzCounter):
 
     @cached_property
     def law(self):
-        return WideGaussian(super().law.sigma / self.column_norm)
+        return WideGaussian(super().law.sigma / self.sensitivity)
 
 
 def adaptive_noise(kind, epsilon, delta, horizon, row, seed, steps=None, **options):
@@ -111,9 +111,17 @@ def test_kary_trees_stand(kind):
     falls([outcomes(row, 7 + seed, 3.0) for seed, row in enumerate((0, 1))], 1.0)
 
 
-def toeplitz_outcomes(kind, epsilon, delta, row, seed, horizon=12):
-    """Code the statistic of the likelihood ratio test, from what is published."""
-    noise = adaptive_noise(kind, epsilon, delta, horizon, row, seed).astype(float)
+class ForManyAsForOne(BufferedToeplitzCounter):
+    """The grid for many rows, and noise for a single one."""
+
+    @cached_property
+    def law(self):
+        return WideGaussian(super().law.sigma / self.rows_per_unit)
+
+
+def toeplitz_outcomes(kind, epsilon, delta, row, seed, horizon=12, rows=None):
+    """Code the statistic of the likelihood ratio test, from what is published; a unit has one row, or so many."""
+    noise = adaptive_noise(kind, epsilon, delta, horizon, row * (rows or 1), seed, rows_per_unit=rows) / (rows or 1)
     increments = np.diff(noise, axis=0, prepend=0.0)
     root = square_root(horizon)
     z = np.array([root[t::-1] @ increments[: t + 1] for t in range(horizon)])
@@ -127,6 +135,22 @@ def test_gaussian_counters_stay_below_their_curve(kind):
     curve = kind(epsilon=claimed, delta=delta, horizon=12).curve
     stands(worlds, claimed, curve=curve, at=(0.25, 0.5))
     stands(worlds, 0.0, curve=curve, visible=0.0 if kind is BinaryTreeCounter else 0.4)
+
+
+def test_units_of_many_rows_stay_below_the_curve_and_fall_with_the_noise_of_one():
+    rows, delta = 1000, 0.01
+    worlds = [
+        toeplitz_outcomes(BufferedToeplitzCounter, 1.0, delta, row, seed, rows=rows) for seed, row in enumerate((0, 1))
+    ]
+    counter = BufferedToeplitzCounter(epsilon=1.0, delta=delta, horizon=12, rows_per_unit=rows)
+    assert counter.fraction == 5  # it is 10 for one row
+    stands(worlds, 1.0, curve=counter.curve, at=(0.25, 0.5))
+    stands(worlds, 0.0, curve=counter.curve, visible=0.4)
+    falls(
+        [toeplitz_outcomes(ForManyAsForOne, 1.0, delta, row, seed, rows=rows) for seed, row in enumerate((0, 1))],
+        1.0,
+        delta=delta,
+    )
 
 
 def test_a_toeplitz_counter_without_sensitivity_falls():

@@ -74,7 +74,7 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         (HEAD + PAGES.replace("share: 3", "share: x"), "must be a number, got str"),
         (
             HEAD.replace("max_contributions: 4", "max_contributions: auto") + PAGES,
-            "line 5: max_contributions: must be a whole number, or {from: FOLDER} of the output of an earlier period, got",
+            "line 5: max_contributions: must be a whole number, or {from: FOLDER} of the output of an earlier",
         ),
         (
             HEAD + PAGES.replace("share: 3", "max_contributions: many"),
