@@ -98,5 +98,5 @@ def _told(rows: Sequence[Any], steps: Steps, limit: int) -> PeriodTold:
 
 def _largest(rows: Sequence[Any]) -> float:
     """Return the mean number of people of the largest items of a window, by their full numbers."""
-    numbers = sorted((row.count if row.full is None else row.full for row in rows), reverse=True)[:LARGEST]
-    return sum(numbers) / len(numbers)
+    numbers = [float(row.count if row.full is None else row.full) for row in rows]
+    return float(np.mean(sorted(numbers, reverse=True)[:LARGEST]))
