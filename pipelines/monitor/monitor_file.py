@@ -313,7 +313,7 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     try:
         read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
-        raise _wrong_option(document, name, given, in_python(str(error))) from None
+        raise wrong_option(document, name, given, in_python(str(error))) from None
     if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
         read.end = _end(document, read)
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
@@ -343,7 +343,7 @@ def _limit_of_period(document: Document, name: str, spec: QuestionSpec, given: A
     return limit
 
 
-def _wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:
+def wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:
     """Return an error about an option of a question, at its key there or, if it has none, at that of the file."""
     keys = ("questions", name)
     option, _, rest = message.removeprefix("argument ").partition(": ")

@@ -188,10 +188,7 @@ class MonitorRun:
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
         _check_places(monitor, given, views, common, output, [file.path for file in read.files], account.path)
-        try:
-            planned = shared_out(monitor)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise monitor.document.error(("privacy",), str(error)) from None
+        planned = shared_out(monitor)
         tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {})
         answers = answer_views(views, tables)
         streamed = followed(views, tables, answers) if unbounded else []

@@ -89,6 +89,31 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            HEAD + LATENCY.replace("0.99", "1.99"),
+            "line 8: questions.latency.ranks: quantiles must be in (0, 1), got 1.99",
+        ),
+        (
+            HEAD + LATENCY.replace("low: 1", "low: 9e9"),
+            "line 8: questions.latency.high: high must be > low, got 60000.0",
+        ),
+        (
+            HEAD.replace("delta: 1e-6", "delta: 0") + PAGES,
+            "line 8: questions.pages: delta must be > 0 unless the list of items is public",
+        ),
+    ],
+)
+def test_what_a_question_refuses_at_its_share_is_named_with_its_line(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such rules are known to its transform alone."""
+    assert main(["plan", monitor(tmp_path, text)]) == 2
+    assert f"monitor.yaml, {message}" in capsys.readouterr().err
+
+
 def test_questions_take_what_holds_for_all(tmp_path: Path) -> None:
     """Fields and windows stand once, and a question may say otherwise."""
     found = read_monitor(
