@@ -7,9 +7,10 @@ import os
 import re
 import shutil
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,7 @@ def _on_flink(options: PipelineOptions) -> bool:
     return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] == "FlinkRunner"
 
 
-def ask_cluster(master: str, path: str) -> Any:
+def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
     """Return what a cluster's REST interface answers.
 
     Raises:
@@ -228,7 +229,8 @@ def ask_cluster(master: str, path: str) -> Any:
     """
     address = master if "://" in master else f"http://{master}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"{address}{path}", timeout=ANSWER_SECONDS) as answer:
+    request = urllib.request.Request(f"{address}{path}", method=method)
+    with direct.open(request, timeout=ANSWER_SECONDS) as answer:
         return json.loads(answer.read())
 
 
@@ -263,6 +265,9 @@ def _check_version(master: str, version: str) -> None:
 
 SECONDS = 5.0
 UNANSWERED = (OSError, HTTPException, ValueError, KeyError, TypeError)
+CANCEL_SECONDS, CANCEL_POLL_SECONDS = 60, 0.2
+ENDED = ("FINISHED", "CANCELED", "FAILED")
+"""States of jobs that have ended."""
 
 
 def name_job(options: PipelineOptions, name: str) -> None:
@@ -272,53 +277,98 @@ def name_job(options: PipelineOptions, name: str) -> None:
 
 
 @contextmanager
-def restarts_told(options: PipelineOptions, tell: Callable[[str], None], seconds: float = SECONDS) -> Iterator[None]:
-    """Tell of restarts of the job that is submitted meanwhile; nothing on runners other than a Flink cluster.
+def submitted_job(
+    options: PipelineOptions, tell: Callable[[str], None], seconds: float = SECONDS
+) -> Iterator[SubmittedJob | None]:
+    """Give the job that is submitted to a cluster meanwhile, tell of its restarts, and end it at Ctrl-C.
+
+    Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command.
 
     Args:
         options: those of the job, which has a name.
-        tell: is called with a line for people: at first, when the reason is another one, and when the number of
-            restarts has doubled. It comes from another thread.
+        tell: is called with a line for people: of restarts at first, when the reason is another one, and when their
+            number has doubled; at Ctrl-C of what became of the job. It comes from another thread, too.
         seconds: between two questions to the cluster, which may have no answer.
     """
     if not on_cluster(options):
-        yield
+        yield None
         return
     over = threading.Event()
     master, name = options.view_as(FlinkRunnerOptions).flink_master, options.view_as(GoogleCloudOptions).job_name
-    watch = _Restarts(master, name, tell)
-    thread = threading.Thread(target=watch.until, args=(over, seconds), daemon=True)
+    job = SubmittedJob(master, name, tell)
+    thread = threading.Thread(target=job.watch, args=(over, seconds), daemon=True)
     thread.start()
     try:
-        yield
+        yield job
+    except KeyboardInterrupt:
+        tell(job.cancel())
+        raise
     finally:
         over.set()
 
 
-class _Restarts:
-    """The restarts of one job: the first one of a name that appears from now on."""
+class SubmittedJob:
+    """The job of a name that appears on a cluster from now on.
+
+    Args:
+        master: address of the cluster's REST interface.
+        name: of the job; others may have it too.
+        tell: is called with a line for people.
+    """
 
     def __init__(self, master: str, name: str, tell: Callable[[str], None]) -> None:
         self._master, self._name, self._tell = master, name, tell
-        self._others = set(self._listed())
+        self._before = self._listed()
         self._count = self._newest = 0
         self._cause = ""
 
-    def until(self, over: threading.Event, seconds: float) -> None:
-        """Look until it is over."""
+    def watch(self, over: threading.Event, seconds: float) -> None:
+        """Tell of restarts until it is over."""
         job = None
         while not over.wait(seconds):
-            job = job or next((one for one in self._listed() if one not in self._others), None)
+            job = job or next(iter(self._own() or ()), None)
             if job is not None:
                 self._look(job)
 
-    def _listed(self) -> list[str]:
-        """Return the jobs of the name; none if there is no answer."""
+    def cancel(self) -> str:
+        """End the job, wait until it has ended, and say what became of it; its last checkpoint stays.
+
+        Where several jobs of the name have come, none is ended: it is not known which of them is this one.
+        """
+        own = self._own()
+        if own is None:
+            return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
+        if len(own) > 1:
+            return f"several jobs of this name have begun, so that none was cancelled: {', '.join(own)}"
+        for job in own:
+            if not self._ended(job):
+                return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"
+            return f"job {job} has ended on the cluster; its last checkpoint stays"
+        return "no job has begun on the cluster"
+
+    def _ended(self, job: str) -> bool:
+        """Cancel a job unless it has ended; tell whether it has ended soon after."""
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(*UNANSWERED):
+                if ask_cluster(self._master, f"/jobs/{job}")["state"] in ENDED:
+                    return True
+                ask_cluster(self._master, f"/jobs/{job}?mode=cancel", "PATCH")
+            time.sleep(CANCEL_POLL_SECONDS)
+        return False
+
+    def _own(self) -> list[str] | None:
+        """Return the jobs of the name that have come since; None if that cannot be told."""
+        listed = self._listed()
+        return None if self._before is None or listed is None else [job for job in listed if job not in self._before]
+
+    def _listed(self) -> list[str] | None:
+        """Return the jobs of the name; None if there is no answer."""
         try:
             jobs = ask_cluster(self._master, "/jobs/overview")["jobs"]
             return [job["jid"] for job in jobs if job["name"] == self._name]
         except UNANSWERED:
-            return []
+            return None
 
     def _look(self, job: str) -> None:
         """Tell of restarts since the last look, oldest first."""

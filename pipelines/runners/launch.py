@@ -30,7 +30,7 @@ from privstream.pipelines.runners.flink import (
     check_flink,
     choose_flink,
     prepare_for_checkpoints,
-    restarts_told,
+    submitted_job,
 )
 from privstream.pipelines.runners.local_runner import (
     LOCAL_RUNNER,
@@ -121,12 +121,14 @@ def run(
         options: Beam's options.
         build: adds the transforms.
         ends: files that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
-            Flink no job with checkpoints ends by itself, and one that is cancelled has no counters.
+            Flink no job with checkpoints ends by itself, and one that is cancelled has no counters. Beam no longer
+            looks at a job that it has cancelled, while a cluster goes on with it: so the cluster is asked to end it.
         accepted: called once the pipeline is built and the runner has taken it.
         first: what is done once the pipeline is built, before it runs; it returns counters of its own, which are added.
 
     Raises:
         RunError: the run failed; the message is that of the error, without the runner's own words.
+        KeyboardInterrupt: Ctrl-C; a job on a Flink cluster has been cancelled.
     """
     runner = options.view_as(StandardOptions).runner
     began = time.monotonic()
@@ -137,7 +139,7 @@ def run(
             clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
-            restarts_told(options, partial(_tell, shown)),
+            submitted_job(options, partial(_tell, shown)) as job,
         ):
             pipeline = _new_pipeline(options)
             build(pipeline)
@@ -147,6 +149,8 @@ def run(
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
+            if job is not None and state == PipelineState.DONE and ends:
+                _tell(shown, job.cancel())
     except CommandError:
         raise
     except Exception as error:

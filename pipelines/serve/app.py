@@ -178,6 +178,18 @@ BUSY = Answer("503 Service Unavailable", TEXT, "This is not ready yet; ask again
 FAILED = Answer("500 Internal Server Error", TEXT, "This cannot be shown; the server's terminal names the error.\n")
 
 
+def send(answer: Answer, environ: WSGIEnvironment, start_response: StartResponse, realm: str) -> Iterable[bytes]:
+    """Send an answer; where a token is missing, browsers ask for that of a realm."""
+    body = answer.body.encode()
+    headers = [("Content-Type", answer.type), ("Content-Length", str(len(body))), *HEADERS]
+    if answer is NO_TOKEN:
+        headers.append(("WWW-Authenticate", f'Basic realm="privstream {realm}", charset="UTF-8"'))
+    if answer is NOT_A_READ:
+        headers.append(("Allow", "GET, HEAD"))
+    start_response(answer.status, headers)
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
 class App:
     """Answers requests.
 
@@ -202,15 +214,7 @@ class App:
             if self._traceback:
                 say("".join(traceback.format_exception(error)).rstrip())
             answer = FAILED
-        body = answer.body.encode()
-        headers = [("Content-Type", answer.type), ("Content-Length", str(len(body))), *HEADERS]
-        if answer is NO_TOKEN:
-            realm = "operators" if _for_operators(path) else "results"
-            headers.append(("WWW-Authenticate", f'Basic realm="privstream {realm}", charset="UTF-8"'))
-        if answer is NOT_A_READ:
-            headers.append(("Allow", "GET, HEAD"))
-        start_response(answer.status, headers)
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+        return send(answer, environ, start_response, "operators" if _for_operators(path) else "results")
 
     def _answer(self, environ: WSGIEnvironment, path: str) -> Answer:
         """Check whether a request may be answered, and answer it."""

@@ -20,7 +20,8 @@ from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.page import templates
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import cell, picture, words_of
-from privstream.pipelines.serve.folder import Found, Health, WatchedFolder, stamp_of
+from privstream.pipelines.serve.folder import Found, WatchedFolder, stamp_of
+from privstream.pipelines.serve.health import Health
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 

@@ -16,7 +16,8 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import ledger_of, output_of
 from privstream.pipelines.serve.app import Access, is_loopback, read_token
-from privstream.pipelines.serve.folder import Health, WatchedFolder
+from privstream.pipelines.serve.folder import WatchedFolder
+from privstream.pipelines.serve.health import Health
 from privstream.pipelines.terminal import say
 
 PORT, LAST_PORT = 8080, 65_535

@@ -18,6 +18,7 @@ from privstream.pipelines.accounts import ledger as ledger_module
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit, most_runs
+from privstream.pipelines.serve.metrics_command import Budget
 
 LINE = "histogram --input a.jsonl --domain domain --window 1h --start 2024-01-01 --end 2024-01-01T03:00:00Z"
 DAY = 86_400 * 1_000_000
@@ -407,3 +408,25 @@ def test_a_pipeline_of_ones_own_has_an_account(ledger: Ledger) -> None:
         ledger.record(pure(0.5), **(given | {"run_id": "more"}), **days)
     with pytest.raises(ValueError, match="begin must have a time zone, got 2026-01-01T00:00:00"):
         ledger.record(pure(0.1), **(given | {"run_id": "more"}), begin=datetime(2026, 1, 1))
+
+
+def test_metrics_follow_what_is_left() -> None:
+    ledger = Ledger("ledger")
+    ledger.set_limit("shop", Limit(5.0))
+    budget = Budget("ledger")
+    seen = []
+    for run_id in ("one", "two"):
+        ledger.append(entry(run_id, 1.5), accept)
+        seen.append({metric.name: metric.numbers for metric in budget.metrics()})
+    named = {"dataset": "shop", "unit": str(pure(1.5).unit), "neighbouring": pure(1.5).neighbouring}
+    assert [found["privstream_budget_left_epsilon"] for found in seen] == [[(named, 3.5)], [(named, 2.0)]]
+    assert seen[1]["privstream_budget_limit_epsilon"] == [({"dataset": "shop"}, 5.0)]
+
+
+def test_metrics_have_the_period_with_the_least_left() -> None:
+    ledger = Ledger("ledger")
+    ledger.set_limit("shop", Limit(5.0, None, "year"))
+    for run_id, epsilon, year in (("one", 1.5, 2028), ("two", 3.0, 2029)):
+        ledger.append(entry(run_id, epsilon, days=((year, 2, 1), (year, 3, 1))), accept)
+    (left,) = [number for metric in Budget("ledger").metrics() if "left" in metric.name for _, number in metric.numbers]
+    assert left == 2.0

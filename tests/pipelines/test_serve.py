@@ -23,7 +23,8 @@ from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.serve import folder as watching
 from privstream.pipelines.serve.app import Access, is_loopback
-from privstream.pipelines.serve.folder import Health, WatchedFolder, about, samples
+from privstream.pipelines.serve.folder import WatchedFolder
+from privstream.pipelines.serve.health import Health, about, samples
 from privstream.pipelines.serve.page import reading
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import HeavyHitter
@@ -394,7 +395,7 @@ def test_health_is_for_operators_alone(tmp_path: Path) -> None:
 )
 def test_health_of_jobs(watermark: str, lag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"http://127.0.0.1:1/metrics": METRICS.replace("WATERMARK", watermark), "http://127.0.0.1:2/metrics": None}
-    monkeypatch.setattr("privstream.pipelines.serve.folder._ask", asked.get)
+    monkeypatch.setattr("privstream.pipelines.serve.health._ask", asked.get)
     site = Site(
         tmp_path, Access(local=True, token=None, operator_token=OPERATORS), health=Health(tuple(asked), folder=None)
     )

@@ -1,11 +1,15 @@
 """What is for clusters that cannot be run here is at least right in itself. None of it has been run by these tests."""
 
 import argparse
+import contextlib
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -13,9 +17,10 @@ import flink_job_server
 import pytest
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
-from flink_cluster_jobs import load
+from flink_cluster_jobs import load, wait_until
 from privstream.pipelines import cli
 from privstream.pipelines.runners import launch
+from privstream.pipelines.serve.metrics_command import OF_JOBS
 from runner_harness import CACHE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,18 +34,23 @@ KUBERNETES = {
 }
 FLINK = KUBERNETES["FlinkDeployment", "privstream"]["spec"]
 LAUNCHER = KUBERNETES["Job", "heavy-hitters"]["spec"]["template"]["spec"]
-METRICS = re.compile(r"\bflink_\w+")
-ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+METRICS = re.compile(r"\b(?:flink|privstream)_\w+")
+PROMETHEUS = DEPLOY / "prometheus"
+ALERTS = [
+    rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+PANELS = json.loads((DEPLOY / "grafana" / "jobs.json").read_text())["panels"]
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 
 
 def tool(name: str) -> str:
     """Return the path of a linter; without it the test is skipped, or fails where linters must be there."""
+    where = "Debian's package prometheus has it" if name.startswith("prom") else "pip install 'privstream[dev]'"
     found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None and os.environ.get("PRIVSTREAM_REQUIRE_LINTERS"):
-        pytest.fail(f"{name} is required here: pip install 'privstream[dev]'")
+        pytest.fail(f"{name} is required here: {where}")
     if found is None:
-        pytest.skip(f"{name} is not installed: pip install 'privstream[dev]'")
+        pytest.skip(f"{name} is not installed: {where}")
     return found
 
 
@@ -179,8 +189,84 @@ def test_flink_knows_every_setting(settings):
 def test_each_alert_and_its_metrics_are_explained():
     for rule in ALERTS:
         assert f"| {rule['alert']} |" in OPERATIONS
-        names = METRICS.findall(rule["expr"])
-        assert names and all(f"`{name}`" in OPERATIONS for name in names)
+    for query in [*(rule["expr"] for rule in ALERTS), *(panel["targets"][0]["expr"] for panel in PANELS)]:
+        names = METRICS.findall(query)
+        assert names or query.startswith("ALERTS")
+        assert all(
+            re.sub(r"_(usable|late|unreadable)_total|(?<=letter)_bytes", "", name) in OPERATIONS for name in names
+        )
+
+
+def test_metrics_of_rules_and_panels_are_those_of_the_command():
+    source = (REPOSITORY / "pipelines" / "serve" / "metrics_command.py").read_text()
+    known = {f"privstream_job_{name}{'_total' * (kind == 'counter')}" for name, (kind, _, _) in OF_JOBS.items()}
+    queries = [*(rule["expr"] for rule in ALERTS), *(panel["targets"][0]["expr"] for panel in PANELS)]
+    used = {name for query in queries for name in METRICS.findall(query) if name.startswith("privstream_")}
+    assert len(used) > 8
+    named = re.findall(r'"(privstream_\w+)"', source) + [f"privstream_dead_letter_{end}" for end in ("files", "bytes")]
+    assert used <= known | set(named)
+
+
+def test_rules_fire_when_they_should_and_only_then(tmp_path):
+    promtool = tool("promtool")
+    checked = lint(promtool, "test", "rules", str(PROMETHEUS / "alerts_test.yml"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    for name in ("alerts.yml", "alerts_test.yml"):
+        (tmp_path / name).write_text((PROMETHEUS / name).read_text().replace("> 60000", "> 100000"))
+    assert lint(promtool, "test", "rules", str(tmp_path / "alerts_test.yml")).returncode != 0
+    fired = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text())["tests"]
+    for test in fired:
+        assert {each["alertname"] for each in test["alert_rule_test"]} == {rule["alert"] for rule in ALERTS}
+
+
+@pytest.mark.parametrize("file", ["one_machine.yml", "prometheus.yml"])
+def test_prometheus_takes_its_configuration(file, tmp_path):
+    shutil.copytree(PROMETHEUS, tmp_path / "prometheus")
+    (tmp_path / "prometheus" / "token").write_text("0123456789abcdef")
+    checked = lint(tool("promtool"), "check", "config", str(tmp_path / "prometheus" / file))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_prometheus_takes_the_queries_of_the_dashboard(tmp_path):
+    rules = [{"record": f"panel:{panel['id']}", "expr": panel["targets"][0]["expr"]} for panel in PANELS]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    checked = lint(tool("promtool"), "check", "rules", str(tmp_path / "rules.yml"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS) == len(rules)
+
+
+@pytest.mark.slow
+def test_prometheus_scrapes_the_command(tmp_path):
+    """The real one: it reads the token file, the format, and every number."""
+    prometheus = tool("prometheus")
+    (tmp_path / "token").touch(mode=0o600)
+    (tmp_path / "token").write_text("0123456789abcdef")
+    run = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
+    options = [f"--token_file={tmp_path / 'token'}", "--port=0", f"--dead_letter={tmp_path}"]
+    with contextlib.ExitStack() as stack:
+
+        def started(*command, **streams):
+            process = stack.enter_context(subprocess.Popen(command, text=True, **streams))
+            stack.callback(process.terminate)
+            return process
+
+        metrics = started(sys.executable, "-c", run, "metrics", *options, stderr=subprocess.PIPE)
+        (target,) = re.findall(r"127\.0\.0\.1:\d+", metrics.stderr.readline())
+        text = (PROMETHEUS / "one_machine.yml").read_text().replace("127.0.0.1:9464", target).replace("15s", "1s")
+        (tmp_path / "prometheus.yml").write_text(text.replace("rule_files: [alerts.yml]\n", ""))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            listening = f"127.0.0.1:{free.getsockname()[1]}"
+        where = [f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+        output = stack.enter_context((tmp_path / "said").open("w"))
+        started(prometheus, *where, f"--web.listen-address={listening}", stdout=output, stderr=output)
+
+        def value(query: str) -> str:
+            with urllib.request.urlopen(f"http://{listening}/api/v1/query?query={query}", timeout=5) as answer:
+                found = json.loads(answer.read())["data"]["result"]
+            return found[0]["value"][1] if found else ""
+
+        wait_until(lambda: value("privstream_dead_letter_files") != "", "a scrape")
+        assert value("up%7Bjob=%22privstream%22%7D") == "1"
 
 
 def test_counters_that_are_explained_are_counted_somewhere():

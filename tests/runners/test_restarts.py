@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.runners.flink import name_job, restart_cause, restarts_told
+from privstream.pipelines.runners import flink
+from privstream.pipelines.runners.flink import name_job, restart_cause, submitted_job
 
 FLINK = "org.apache.flink"
 TRACES = {
@@ -109,6 +110,15 @@ class JobPage(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(self.server.answers.get(self.path, {})).encode())
 
+    def do_PATCH(self):
+        """Cancel a job."""
+        job = self.path.partition("?")[0]
+        self.server.cancelled.append(self.path)
+        self.server.answers[job] = {"state": "CANCELED"}
+        self.send_response(202)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
     def log_message(self, *arguments):
         pass
 
@@ -117,6 +127,7 @@ class JobPage(BaseHTTPRequestHandler):
 def cluster():
     with HTTPServer(("127.0.0.1", 0), JobPage) as server:
         server.answers = {"/jobs/overview": {"jobs": [{"jid": "old", "name": "counts to rows"}]}}
+        server.cancelled = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
@@ -140,7 +151,7 @@ def test_restarts_of_this_job_are_told(cluster):
     name_job(options, "counts to rows")
     heap, other = TRACES["heap memory"][0], "java.io.IOException: x"
     told: list[str] = []
-    with restarts_told(options, told.append, seconds=0.02):
+    with submitted_job(options, told.append, seconds=0.02):
         cluster.answers["/jobs/old/exceptions"] = exceptions(other)
         cluster.answers["/jobs/new/exceptions"] = exceptions(heap)
         jobs = [{"jid": "other", "name": "other"}, {"jid": "new", "name": "counts to rows"}]
@@ -160,9 +171,52 @@ def test_a_cluster_without_an_answer_and_other_runners_tell_nothing():
     for arguments in (["--runner=FlinkRunner", "--flink_master=127.0.0.1:1"], ["--runner=FnApiRunner"]):
         options = PipelineOptions(arguments)
         name_job(options, "counts to rows")
-        with restarts_told(options, told.append, seconds=0.01):
+        with submitted_job(options, told.append, seconds=0.01):
             time.sleep(0.1)
     assert told == []
+
+
+def interrupted(cluster, *begun: str) -> str:
+    """Return what is told at Ctrl-C when so many jobs of the name have begun."""
+    options = PipelineOptions(["--runner=FlinkRunner", f"--flink_master=127.0.0.1:{cluster.server_port}"])
+    name_job(options, "counts to rows")
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt), submitted_job(options, told.append):
+        for job in begun:
+            cluster.answers["/jobs/overview"]["jobs"].append({"jid": job, "name": "counts to rows"})
+            cluster.answers[f"/jobs/{job}"] = {"state": "RUNNING"}
+        raise KeyboardInterrupt
+    (line,) = told
+    return line
+
+
+def test_ctrl_c_ends_the_job_of_this_command_and_no_other(cluster):
+    assert interrupted(cluster) == "no job has begun on the cluster"
+    cluster.answers["/jobs/overview"]["jobs"].append({"jid": "another", "name": "counts to elsewhere"})
+    assert interrupted(cluster, "new") == "job new has ended on the cluster; its last checkpoint stays"
+    assert cluster.cancelled == ["/jobs/new?mode=cancel"]
+    assert cluster.answers["/jobs/new"]["state"] == "CANCELED"
+
+
+def test_ctrl_c_ends_none_of_several_jobs_of_the_name(cluster):
+    line = interrupted(cluster, "one", "two")
+    assert line == "several jobs of this name have begun, so that none was cancelled: one, two"
+    assert cluster.cancelled == []
+
+
+def test_ctrl_c_says_where_a_cluster_is_not_known_to_have_ended_the_job(cluster, monkeypatch):
+    monkeypatch.setattr(flink, "CANCEL_SECONDS", 0)
+    assert interrupted(cluster, "new").startswith("the cluster has not confirmed that job new has ended")
+    cluster.answers["/jobs/overview"] = {}
+    options = PipelineOptions(["--runner=FlinkRunner", f"--flink_master=127.0.0.1:{cluster.server_port}"])
+    name_job(options, "counts to rows")
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt), submitted_job(options, told.append):
+        jobs = [{"jid": "old", "name": "counts to rows"}]
+        cluster.answers["/jobs/overview"] = {"jobs": jobs}  # it answers too late to tell whose job this is
+        raise KeyboardInterrupt
+    assert told == ["the cluster does not answer, so that the job may go on there: cancel it on Flink's page"]
+    assert cluster.cancelled == []
 
 
 def test_a_job_keeps_the_name_that_it_was_given():
