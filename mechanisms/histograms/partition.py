@@ -17,7 +17,7 @@ from privstream.mechanisms.counters.continual_counter import ContinualCounter, C
 from privstream.mechanisms.noise.continuous import Gaussian, Laplace
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import SERIES
+from privstream.mechanisms.noise.tails import SERIES, series_share
 from typing_extensions import override
 
 _FIRST_WINDOW, _LARGEST_WINDOW = 16, 4096
@@ -172,21 +172,23 @@ class AnchoredPartition(Partition):
         most = 1 + growth // self.slack + early_bound(self.early, self.beta)
         return most if self.horizon is None else min(most, self.horizon + 1)
 
-    def counter_bound(self, interval: int) -> int:
+    def counter_bound(self, interval: int, part: float = 1.0) -> int:
         """Return what the anchors' errors keep within after `interval` = 0, 1, .. intervals: all of these bounds hold.
 
-        Half of the failure probability is for the expected number of intervals, the rest for other powers of two.
+        Half of the failure probability is for the expected number of intervals, the rest for other powers of two. Only
+        so large a `part` of it is used up.
         """
         if interval == 0:
             return 0
+        beta = _COUNTER * self.beta * part
         octave = (interval - 1) // self.intervals  # beyond the expected number
         if octave:
             octave = octave.bit_length()
-            return _bound(self.counter, self.intervals << octave, _COUNTER * self.beta / (4 * octave * (octave + 1)))
+            return _bound(self.counter, self.intervals << octave, beta / (4 * octave * (octave + 1)))
         below = (self.intervals // interval).bit_length() - 1
-        bounds = [_bound(self.counter, self.intervals, _COUNTER * self.beta / 2)]
+        bounds = [_bound(self.counter, self.intervals, beta / 2)]
         if below:
-            bounds.append(_bound(self.counter, self.intervals >> below, _COUNTER * self.beta / 4 / 2**below))
+            bounds.append(_bound(self.counter, self.intervals >> below, beta / 4 / 2**below))
         return min(bounds)
 
     def error(self, growth: int, step: int, counter_share: float = 1.0) -> float:
@@ -203,7 +205,20 @@ class AnchoredPartition(Partition):
     @override
     def error_at(self, step: int, interval: int) -> int:
         # That of the last sums that the counter gave, and half of what may have been added unseen.
-        return self.counter_bound(interval) + (int(self.unseen(np.array([step]), interval)[0]) + 1) // 2
+        return self.anchor_bound(interval) + (int(self.unseen(np.array([step]), interval)[0]) + 1) // 2
+
+    def anchor_bound(self, interval: int) -> int:
+        """Return what the error of the anchor of `interval` = 0, 1, .. keeps within: all of these bounds hold.
+
+        Half of the failure probability is for bounds that hold for all anchors up to one, the rest for each by itself.
+        """
+        if interval == 0:
+            return 0
+        even = 0.5 / self.intervals if interval <= self.intervals else 0.0
+        share = even + 0.5 * series_share(interval)
+        return min(
+            self.counter_bound(interval, 0.5), _bound_once(self.counter, interval, _COUNTER * self.beta / 2 * share)
+        )
 
     def thresholds(self, steps: Integers, interval: int) -> Integers:
         """Return K at each step: intervals then have some growth of at least `slack`, each but few."""
@@ -265,6 +280,11 @@ def early_bound(early: float, beta: float) -> int:
 @functools.lru_cache(maxsize=4096)
 def _bound(counter: Any, steps: int, beta: float) -> int:
     return int(counter.error(min(steps, counter.horizon), beta))
+
+
+@functools.lru_cache(maxsize=4096)
+def _bound_once(counter: Any, step: int, beta: float) -> int:
+    return int(counter.error_once(min(step, counter.horizon), beta))
 
 
 @dataclass(frozen=True, kw_only=True)

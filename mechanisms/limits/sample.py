@@ -12,7 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel
 
 Marks = NDArray[np.bool_]
@@ -86,9 +86,19 @@ class Sample:
         """How many contributions each person has."""
         return np.unique(self.users, return_counts=True)[1].astype(np.int64)
 
-    def counted(self, limit: int, *, spread: bool = False) -> Marks:
-        """Mark the contributions that count under a limit of the whole run: the first ones, or spread over it."""
-        if not spread:
+    def counted(self, limit: int, selection: str = "random") -> Marks:
+        """Mark the contributions that count under a limit of the whole run.
+
+        Args:
+            limit: of one person, >= 1.
+            selection: "random" ones, as over files; the "first" ones, as in streams; or "spread" over the run.
+        """
+        if selection == "random":
+            lots = np.argsort(SeededNoise(0).words(np.arange(len(self.users), dtype=np.uint64))[:, 0, 0])
+            counted = np.empty(len(lots), bool)
+            counted[lots] = _earlier(self.users[lots]) < limit
+            return counted
+        if selection == "first":
             return _earlier(self.users) < limit
         used, counted = np.zeros(int(self.users.max(initial=0)) + 1, np.int64), np.zeros(len(self.users), bool)
         ends = np.searchsorted(self.windows, np.arange(self.count + 1))

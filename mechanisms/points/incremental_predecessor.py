@@ -223,9 +223,13 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         """Return how many points [start, end), counted from 0, can contain, if no interval within it is finished."""
         step, active = max(1, state.step), state.finished
         first, after = bounds(active.numbers, self._height)
-        sums = np.concatenate([[0], np.cumsum(self.bounds.finished_thresholds(active.births, step))])
+        sizes = after - first
+        large = self.bounds.large(sizes, step)
+        most = np.where(large, self.bounds.finished_thresholds(active.births, step), sizes)
+        sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
-        return self.bounds.way_errors(step, active.activated, high - low, sums[high] - sums[low])
+        found = self.bounds.way_errors(step, active.activated, numbers[high] - numbers[low], sums[high] - sums[low])
+        return found if self.bounds.lasting else np.minimum(found, ends - starts)
 
     def _fields(self, state: IncrementalState) -> dict[str, Any]:
         fields: dict[str, Any] = {"step": state.step} | state.points.to_fields()

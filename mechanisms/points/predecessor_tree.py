@@ -355,18 +355,32 @@ class PredecessorBounds:
             raise ValueError("group must be > 1 for heavy intervals")
         return np.full(len(births), int(self.heavy.threshold(np.array([self._heavy_failure(step)]))[0]))
 
+    def large(self, sizes: Integers, step: int) -> NDArray[np.bool_]:
+        """Return of which intervals the thresholds bound the points; a set has at most `sizes` in each of the others.
+
+        It depends on the step alone, and not on what is seen.
+        """
+        if self.lasting:  # duplicates are counted
+            return np.ones(len(sizes), np.bool_)
+        first = self.finished_thresholds(np.zeros(1, np.int64), self._block_end(step))
+        return np.asarray(sizes > int(first[0]))
+
     def error(self, step: int, activated: int) -> int:
         """Return how many points are few at a step up to which so many intervals have been activated to be finished."""
         base, noises, log_failure = self._parts(self._block_end(step), activated)
-        return 1 + base + noises.quantile(log_failure)
+        found = 1 + base + noises.quantile(log_failure)
+        return found if self.lasting else min(found, self.universe)
 
-    def way_errors(self, step: int, activated: int, numbers: Integers, thresholds: Integers) -> Integers:
-        """Return the same for answers on whose ways so many unfinished intervals lie, with these sums of K."""
+    def way_errors(self, step: int, activated: int, numbers: Integers, most: Integers) -> Integers:
+        """Return the same for answers on whose ways so many large unfinished intervals lie.
+
+        `most` has the sums of their K, and of the sizes of the others.
+        """
         (raises, _), (lowers, _) = self.finished.margin_law
-        log_failure = self._log_share - self._log_answers(self._block_end(step)) - self._log_ways
+        log_failure = self._log_share - self._log_sets(self._block_end(step), self._deepest_large(step))
         sizes, place = np.unique(numbers, return_inverse=True)
         margins = [NoiseSum(((raises, n),), ((lowers, n),)).quantile(log_failure) if n else 0 for n in sizes.tolist()]
-        bounds = 1 + thresholds + np.array(margins, np.int64)[place]
+        bounds = 1 + most + np.array(margins, np.int64)[place]
         return np.asarray(bounds if self.heavy is None else np.minimum(bounds, self.error(step, activated)))
 
     def rough_error(self) -> float:
@@ -381,38 +395,57 @@ class PredecessorBounds:
         most = self._longest_way
         last = np.array([max(0, activated - 1)])
         high = int(self.finished_thresholds(last, step)[0])
-        answers = self._log_answers(step) + self._log_ways
         raising, lowering = self.finished.margin_law
         if self.heavy is None:
-            total = most * high
+            depth = self._deepest_large(step)
+            sets = self._log_sets(step, depth)
+            most, rest = self._longest_large_way(depth)
+            total = most * high + rest
             parts = [(raising, lowering, most)]
         else:
             low = int(self.heavy_thresholds(last, step)[0])
             rest = max(0, most - 2)
             total = (self.group + 1) * high + rest * low
-            answers += 2 * math.log(self.height + 2) + _log_subsets(most, self.group)
+            sets = self._log_sets(step, self.height)
+            sets += 2 * math.log(self.height + 2) + _log_subsets(most, self.group)
             parts = [(raising, lowering, self.group + 1), (*self.heavy.margin_law, rest)]
         noises = NoiseSum(
             tuple((up[0], number) for up, _, number in parts if number),
             tuple((down[0], number) for _, down, number in parts if number),
         )
-        return total, noises, self._log_share - answers
+        return total, noises, self._log_share - sets
 
     def _block_end(self, step: int) -> int:
         """Return the next power of two, or the horizon: so few quantiles are computed."""
         block = 1 << (step - 1).bit_length()
         return block if self.horizon is None else min(block, self.horizon)
 
-    @property
-    def _log_ways(self) -> float:
-        """Return ln of how many sets of unfinished intervals an answer may have on its way, on both sides."""
+    def _deepest_large(self, step: int) -> int:
+        """Return the depth below the root of the smallest intervals that are large."""
+        sizes = np.int64(1) << np.arange(self.height, -1, -1)
+        return max(0, int(self.large(sizes, step).sum()) - 1)
+
+    def _log_sets(self, step: int, depth: int) -> float:
+        """Return ln of how many sets of unfinished intervals down to `depth` all answers may have on their ways."""
         ends = 1 if self.group == 1 else 2  # a finished interval, or a heavy one
-        return math.log(2 * ends * (self.height + 2)) + (self.height + 1) * math.log(2)
+        answers, below = self._log_answers(step), 1
+        if depth < self.height:  # of a query, and of where its way ends, only the first bits are needed
+            answers, below = min(answers, math.log(2**depth + 1) - self._log_step_share(step)), 2
+        return answers + math.log(2 * ends * (depth + 2)) + (depth + below) * math.log(2)
 
     @property
     def _longest_way(self) -> int:
         """Unfinished intervals on the way of a query, the children of the finished one included, at most."""
         return max(2, 2 * self.height - 1) if self.height else 1
+
+    def _longest_large_way(self, depth: int) -> tuple[int, int]:
+        """Return how many of them reach down to `depth` at most, and how many points of a set the others can have.
+
+        Proof: docs/proofs/predecessor.md, section 4.
+        """
+        if depth == self.height:
+            return self._longest_way, 0
+        return min(self._longest_way, max(1, 2 * depth)), 6 << (self.height - depth - 1)
 
     @property
     def _log_share(self) -> float:

@@ -31,12 +31,24 @@ NO_NAME = re.compile(r"[-+.\d\s]*\d[-+.:TZe\d\s]*|.*@.*|.*\d{4,}.*|")
 """Texts that are no names of fields, but numbers, times, addresses or nothing: a file without a header begins so."""
 
 WORDS: Mapping[str, tuple[str, ...]] = {
-    "user": ("user", "customer", "person", "member", "visitor", "client", "account", "patient", "device", "uid"),
-    "time": ("time", "timestamp", "ts", "datetime", "date", "moment", "created", "at", "day"),
-    "item": ("item", "page", "url", "path", "product", "category", "query", "search", "event", "action", "country"),
-    "value": ("ms", "latency", "duration", "amount", "price", "value", "cents", "cost", "bytes", "size", "age"),
+    "user": (
+        *("user", "customer", "person", "member", "visitor", "client", "account", "patient", "device", "uid"),
+        *("kunde", "kunden", "kundennummer", "kundennr", "nutzer", "benutzer", "besucher", "mitglied", "konto"),
+    ),
+    "time": (
+        *("time", "timestamp", "ts", "datetime", "date", "moment", "created", "at", "day"),
+        *("zeit", "zeitpunkt", "zeitstempel", "datum", "kaufdatum", "kaufzeit", "bestelldatum", "gekauft", "tag"),
+    ),
+    "item": (
+        *("item", "page", "url", "path", "product", "category", "query", "search", "event", "action", "country"),
+        *("artikel", "produkt", "ware", "seite", "kategorie", "suche", "land"),
+    ),
+    "value": (
+        *("ms", "latency", "duration", "amount", "price", "value", "cents", "cost", "bytes", "size", "age"),
+        *("betrag", "preis", "umsatz", "wert", "kosten", "dauer", "menge"),
+    ),
 }
-"""Words in names of fields, the surest ones first."""
+"""Words in names of fields, in English and German, the surest ones first."""
 
 MEANS = {
     "user": "who is protected: what one of them does stays hidden",
@@ -141,7 +153,8 @@ def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[s
     for kind, means in MEANS.items():
         mark = GUESS if kind in guessed else "the field"
         yield f"  {kind}: {_yaml(guessed.get(kind, FILL_IN))}  # {mark}: {means}"
-    yield '  # where texts need them: time_zone: Europe/Berlin, time_format: "%d.%m.%Y %H:%M", decimal: ",", trim: true'
+    forms = 'time_zone: Europe/Berlin, time_format: "%d.%m.%Y %H:%M", decimal: ",", null: "NULL", trim: true'
+    yield f"  # where texts need them: {forms}"
     yield f"window: 1d  # {GUESS}: answers are about windows of this length"
     yield f"start: {FILL_IN}  # of the first window, such as 2026-01-01"
     yield f"end: {FILL_IN}  # of the last window, such as 2026-02-01"

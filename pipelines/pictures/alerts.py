@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.plot.bands import MOST_DAYS
 from privstream.pipelines.plot.chart import (
     ALARM,
     COLOURS,
@@ -41,8 +42,8 @@ from privstream.pipelines.simulate.worlds import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
 
-MOST_DAYS, MOST_POINTS = 24, 200
-"""Beginnings of alerts that are written into the picture, and points that they keep off."""
+MOST_POINTS = 200
+"""Points that beginnings of alerts keep off."""
 
 
 @dataclass(frozen=True)

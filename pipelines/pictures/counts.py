@@ -32,7 +32,7 @@ def prepare(given: Given) -> Drawing:
     names = None if risen is None else [row.item for row in risen]
     full = limits_bind(given.rows) and not given.options.get("rising")
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names, full=full)
-    means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
+    means = by_model(given) if is_smoothed(given.rows) else given.sure("Bands")
     means = BY_SHARES if full else means
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
     text += f" {told}" if (told := limits_in_words(given.rows)) else ""
@@ -107,12 +107,14 @@ def is_smoothed(rows: Sequence[Counted]) -> bool:
     return bool(rows) and all(row.smoothed is not None for row in rows)
 
 
-def by_model(promise: Promise | None) -> str:
-    """Say what bands of smoothed counts mean, and what dots are."""
+def by_model(given: Given) -> str:
+    """Say what bands of smoothed counts mean, and what dots are; of a single window there are no lines."""
+    lines = "Lines: counts smoothed over windows. In colour, dots: the counts with noise; bands"
+    points = "Points: counts, smoothed by what counts may be; bars"
     return (
-        "Lines: counts smoothed over windows. In colour, dots: the counts with noise; bands: where "
-        f"{held(promise)} are, with probability 95%, each by itself, if they stay near levels that move"
-        f"{without_limits(promise)}."
+        f"{lines if len({row.window_start for row in given.rows}) > 1 else points}: where {held(given.promise)} are, "
+        "with probability 95%, each by itself, if they stay near levels that move"
+        f"{without_limits(given.promise)}."
     )
 
 

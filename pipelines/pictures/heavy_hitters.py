@@ -306,7 +306,7 @@ def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Dra
     """Return what draws smoothed counts, as those of `counts`, and says what was missed."""
     full = limits_bind(given.rows)
     found = bands(given.rows, given.truth or [], each=True, full=full)
-    text = caption(given.rows, found, BY_SHARES if full else by_model(given.promise)) + given.when
+    text = caption(given.rows, found, BY_SHARES if full else by_model(given)) + given.when
     text += f" {told}" if (told := limits_in_words(given.rows)) else ""
     if any(np.isnan(band.estimates).any() for band in found):
         text += UNSURE

@@ -16,6 +16,7 @@ from privstream.transforms import QueryAnswer
 
 STYLES = {
     "counts": (COLOURS[0], "o"),
+    "answers": (COLOURS[0], "o"),
     "hypothesis": (COLOURS[0], "o"),
     "measured": (COLOURS[1], "D"),
     "refused": (ALARM, "x"),
@@ -82,12 +83,14 @@ def _caption(picture: QueryPicture) -> str:
     """Say what is seen."""
     rows = picture.rows
     count = {source: sum(row.source == source for row in rows) for source in STYLES}
-    sources = (
-        "sums of counts with noise"
-        if count["counts"]
-        else f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, "
-        f"{count['refused']:,} refused"
-    )
+    if count["counts"]:
+        sources = "sums of counts with noise"
+    elif count["answers"]:
+        sources = f"{count['answers']:,} with noise of their own, {count['refused']:,} refused"
+    else:
+        sources = (
+            f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, {count['refused']:,} refused"
+        )
     text = f"{plural(len(rows), 'answer')}: {sources}. {picture.meaning}"
     if picture.truth and rows:
         within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)

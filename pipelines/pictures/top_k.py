@@ -134,9 +134,10 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
             "may have had nobody. Longer windows, fewer items in the "
             "ranking or a larger epsilon help: privstream plan top-k says how much."
         )
+    gaps = " Where a line has a gap, its item was not among them." if windows > 1 else ""
     text = (
         f"{_leading(most).capitalize()} of {_each(windows)}; the largest ones are in colour. "
-        f"{meaning} What would be below 0 is cut off. Where a line has a gap, its item was not among them."
+        f"{meaning} What would be below 0 is cut off.{gaps}"
     )
     if truth is None:
         return text

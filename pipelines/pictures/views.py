@@ -53,7 +53,7 @@ def prepare(given: Given) -> Drawing:
     if isinstance(rows[0], AlertState):
         alarms = tuple((row.window_start.micros, row.window_end.micros) for row in rows if row.state == ALERT)
         levels = tuple({row.threshold for row in rows})
-        text += f" Dotted: the threshold. Shaded: {plural(len(alarms), 'window')} with an alert."
+        text += f" Dotted: the threshold. Shaded: {plural(len(alarms), 'window')} with an alert; days: when they begin."
     return partial(
         draw_bands,
         found,
@@ -83,7 +83,8 @@ def _bands(rows: Sequence[Any], number: str) -> list[Band]:
             np.array([np.nan if point is None else getattr(point, field) for point in points], np.float64)
             for field in (number, *NUMBERS[number])
         )
-        return Band(item, moments, found, ends[1] - found, starts=starts, ends=np.array(ends))
+        signed = number == "rise"
+        return Band(item, moments, found, ends[1] - found, starts=starts, ends=np.array(ends), signed=signed)
 
     ranked = sorted(of_item, key=lambda item: -max(abs(getattr(row, number) or 0) for row in of_item[item].values()))
     return [band(item) for item in ranked[: counts.MOST_LINES]]

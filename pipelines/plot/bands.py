@@ -49,6 +49,9 @@ PANEL_TICKS = 3
 LONGEST_HEADINGS, LONGEST_ROW_NAME = 84, 40
 """Letters of the names above pictures beside each other, and of a name beside a row."""
 
+MOST_DAYS = 24
+"""Beginnings of alerts that are told in words."""
+
 MOST_ROWS = 30
 """Items of a single window that are drawn."""
 
@@ -76,6 +79,7 @@ class Band:
             int64, shape (n,). None for values of the moment when a window ends, as of all that was counted until then.
         ends: lower and upper ends of intervals, where these are not `error_bounds` to either side; float64, shape
             (2, n), or None.
+        signed: whether what is estimated may be below 0, as a rise; else intervals are cut off there.
     """
 
     name: str
@@ -87,6 +91,7 @@ class Band:
     counted: np.ndarray | None = None
     starts: np.ndarray | None = None
     ends: np.ndarray | None = None
+    signed: bool = False
 
     @cached_property
     def begins(self) -> np.ndarray:
@@ -105,11 +110,11 @@ class Band:
 
     @property
     def interval(self) -> np.ndarray:
-        """Lower and upper ends of intervals, at least 0 as all numbers that are drawn; float64, shape (2, n)."""
+        """Lower and upper ends of intervals, at least 0 as the numbers are, but for signed ones; float64, (2, n)."""
         ends = (
             [self.estimates - self.error_bounds, self.estimates + self.error_bounds] if self.ends is None else self.ends
         )
-        return np.array([np.maximum(ends[0], np.minimum(self.estimates, 0)), ends[1]])
+        return np.array([ends[0] if self.signed else np.maximum(ends[0], np.minimum(self.estimates, 0)), ends[1]])
 
     @property
     def outside(self) -> int:
@@ -178,6 +183,7 @@ def draw_bands(
             labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole)
             for begin, end in alarms:
                 figure.axes[0].axvspan(begin / DAY, end / DAY, color=ALARM, alpha=0.12, linewidth=0, zorder=0)
+            labels += _beginnings(alarms, levels, clocks)
             figure.say(title, caption + AFRESH * bool(within))
             freeze_layout(figure)
             place(figure.axes[0], labels, _places(ranked[:top]))
@@ -214,6 +220,14 @@ def _draw_together(
     if not moments:
         axes.set_yticks([])
     return labels[::-1]
+
+
+def _beginnings(alarms: Sequence[tuple[int, int]], levels: Sequence[float], clocks: Clocks) -> list[Label]:
+    """Return when times to shade begin, in words, at a level that is marked."""
+    ends = {end for _, end in alarms}
+    begins = [begin for begin, _ in sorted(alarms) if begin not in ends][:MOST_DAYS]
+    year = bool(begins) and clocks.several_years(begins[0], max(ends))
+    return [Label(clocks.short(begin, year=year), [(begin / DAY, max(levels, default=0.0))], ALARM) for begin in begins]
 
 
 def _mark_renewals(axes: Axes, renewals: Sequence[int]) -> None:

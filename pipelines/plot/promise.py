@@ -129,18 +129,21 @@ def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
     texts: list[str] = []
     of_counts = "smoothed" in names
     by_itself = of_counts or {"error_bound", "lower"} <= {*names}
-    if any(name.endswith("_stddev") for name in names):
+    if any(name.endswith("_stddev") and name.removesuffix("_stddev") in names for name in names):
         texts.append(spread)
     bounds = [name for name in (("error_bound",) if by_itself else ("error_bound", "lower", "upper")) if name in names]
     if _of_intervals(promise, "hold") == "":
         texts.append("Error bound: none is stated.")
     elif "raised" in names:
-        rest = f"{certainty(promise)}; these counts are {held(promise)}{without_limits(promise)}.{remark(promise)}"
+        counts = held(promise).removesuffix(",")
+        rest = f"{certainty(promise)}; these counts are {counts}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Error bound: a flag is wrong only where the count is within it of the threshold, {rest}")
     elif "predecessor" in names:
         texts.append(f"Error bound: at most so many points lie between a query and its answers, {certainty(promise)}.")
     elif bounds:
-        texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
+        ends = f", {', '.join(bounds[1:])}" if bounds[1:] else ""
+        what = f"Number ± error bound{ends}" if "error_bound" in bounds else ", ".join(bounds).capitalize()
+        texts.append(meaning(promise, what))
         if by_itself:
             texts.append(EACH_BY_ITSELF if of_counts else OF_ROWS)
     elif "gap_lower_bound" in names:

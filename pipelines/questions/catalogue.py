@@ -144,7 +144,7 @@ COUNTS = QuestionSpec(
     settle="questions.readings.settle_counts",
     below="questions.risers.below",
     files=("domain", "public_items"),
-    unplanned=("streams", "public_items", "top", "rising", "at_least", "spread"),
+    unplanned=("streams", "public_items", "top", "rising", "at_least", "selection", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     like="suggest.sample.predict",
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
@@ -566,7 +566,8 @@ QUERIES = QuestionSpec(
     word="queries",
     summary="answer many counting queries about one data set, one after the other",
     description="Answers linear queries about how many people have which items, in the order in which they are "
-    "asked: from counts of all items with noise, or from a public hypothesis that learns from its errors.",
+    "asked: from counts of all items with noise, each with noise of its own if they are few, or from a public "
+    "hypothesis that learns from its errors.",
     protected="a person, over all queries together",
     known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
     transform="queries.private_queries.PrivateQueries",
@@ -590,7 +591,12 @@ QUERIES = QuestionSpec(
     beyond={"queries_refused": "queries refused, because the budget is spent"},
     extras=(
         Option(WATCHED, "Path", "file or folder with the public queries, see below", REQUIRED),
-        Option("planned", "int", "number of queries for which errors are bounded", 1000),
+        Option(
+            "planned",
+            "int",
+            "number of queries for which errors are bounded, 1,000 if it is not given; the method answers answers no "
+            "more",
+        ),
     ),
     prepare="questions.queries_file.prepare",
     inputs="questions.queries_file.inputs",
@@ -612,7 +618,8 @@ query has a time. A file named _END ends the run.
     plan_epilog="""\
 numbers in the answer:
   error bound       with probability 1 - beta, all answers together are within so many people of the truth
-  of one item       the same where each query is about one item; a query of n items has up to sqrt(n) times this bound
+  of one item       the same where each query is about one item; by counts, a query of n items has up to sqrt(n) times
+                    this bound
   alpha             as given, or the value with the smallest error bound
   measurements      number of answers that may be taken from the data before queries are refused
   people needed     with at least so many people no query is refused, with probability 1 - beta; 1 if every query could

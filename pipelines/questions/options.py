@@ -257,6 +257,12 @@ def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None
             "events that anyone may see, simulated or public: says exactly what limits would leave out of them, and "
             "what would be found. It protects nobody in this file; for private events there is privstream suggest",
         ),
+        Option(
+            "selection",
+            "str",
+            "which contributions of a person count, as in counts --selection (default: random, as over files)",
+            choices=("random", "first"),
+        ),
         Option("spread", "bool", "spread contributions over the run, as counts --spread does"),
         Option("input_format", "str", "default: by the ending of the name", choices=READ),
         Option("user_field", "str", f"field with the {user}", "user"),

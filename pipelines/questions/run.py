@@ -439,7 +439,7 @@ def shared_evenly(given: Mapping[str, Any], workers: int) -> dict[str, Any]:
 def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:
     """Return the transform that answers a question."""
     transform = spec.transform_class(**given, noise=noise)
-    return transform if unbounded else transform.to_finish()
+    return transform.to_stream() if unbounded else transform.to_finish()
 
 
 def promise(

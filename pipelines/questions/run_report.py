@@ -23,7 +23,7 @@ OUTSIDE = {
 
 RULES = {
     "type": "with {} that is neither text nor an integer",
-    "encoding": "with {} that is not valid UTF-8 (see --encoding)",
+    "encoding": "with {} that is no text in the encoding of the file (see --encoding)",
     "long": "with {} that is too long",
 }
 """How a user, an item or a stream may break a rule."""
@@ -45,7 +45,7 @@ FAULTS |= {
     "value_finite": "with a value that is not finite",
     "where_type": "with a field of another kind than --where needs",
     "where_finite": "with a field of --where that is not finite",
-    "where_encoding": "with a field of --where that is not valid UTF-8",
+    "where_encoding": "with a field of --where that is no text in the encoding of the file (see --encoding)",
     "where_long": "with a field of --where that is too long",
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",

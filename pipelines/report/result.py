@@ -38,6 +38,9 @@ BESIDE = ".guarantee.json"
 VIEW = "view"
 """What a result is called that is a view of a monitor."""
 
+MADE_OF = "made_of"
+"""Where the promise of a view names its questions."""
+
 VIEW_TITLES = {
     "ratio": "ratios",
     "over": "sums",
@@ -123,6 +126,12 @@ class Result:
         """The options of the run."""
         parameters: Mapping[str, Any] = self.promise.number("parameters")
         return parameters
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The limits that the guarantee states; of a view those of the questions that it is made of."""
+        others = {*_described(self.promise, "questions")} - {*(self.promise.maybe(MADE_OF) or ())}
+        return tuple(limit for limit in self.guarantee.limits if limit.partition(": ")[0] not in others)
 
     @property
     def picture_spec(self) -> PictureSpec:
@@ -316,6 +325,7 @@ def _view(path: str, whole: Promise) -> Result:
     parameters |= {"top": given["largest"]} if "largest" in given else {}
     digest = {"rows": {"sha256": described["sha256"]}} if "sha256" in described else {}
     content = {**whole.content, "parameters": parameters, "accuracy": accuracy, **digest}
+    content[MADE_OF] = described["questions"]
     made_of = " and ".join(described["questions"])
     spec = replace(
         first.spec,

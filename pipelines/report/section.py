@@ -65,7 +65,7 @@ def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[st
 
 
 def left_out(
-    guarantee: PrivacyGuarantee,
+    always: Sequence[str],
     spec: QuestionSpec,
     parameters: Mapping[str, Any],
     binding: Collection[str] | None,
@@ -73,8 +73,8 @@ def left_out(
 ) -> list[str]:
     """Return what the numbers leave out by rule; how much it was is exact, and not published.
 
-    Of limits only those are named that can leave something out, of which `binding` has the options, if they are known,
-    and of what happens only by one method, if it ran.
+    First `always`, the limits that a guarantee states. Of others only those are named that can leave something out, of
+    which `binding` has the options, if they are known, and of what happens only by one method, if it ran.
     """
     limits = [
         limit.text
@@ -85,7 +85,7 @@ def left_out(
     texts = [*(OUTSIDE | dict(spec.unusable)).values(), *spec.unanswered.values(), *limits, *beyond]
     happened = "; ".join(text.removeprefix("times ") for text in texts if _applies(text, parameters))
     return [
-        *guarantee.limits,
+        *always,
         "Records that cannot be read, or that come too late, count in no answer.",
         f"Whether these happened, and how often, is not published: {happened}.",
     ]
@@ -197,7 +197,7 @@ def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[
         "accuracy": result.promise.number("accuracy", "sentence"),
         "highlights": highlights(result),
         "left_out": left_out(
-            result.guarantee,
+            result.limits,
             result.spec,
             result.parameters,
             result.promise.maybe("accuracy", "intervals", "limits"),
@@ -249,10 +249,12 @@ def picture(result: Result, given: Any) -> dict[str, Any]:
 
 
 def _columns(result: Result, method: str) -> list[tuple[str, str]]:
-    """Return the columns of the rows, and what they mean; not those of a budget that no row costs."""
+    """Return the columns of the rows, and what they mean; not those of a budget that no row costs, nor empty ones."""
     texts = described(result.row_type.__doc__ or "", "Attributes")
-    hidden = () if any(getattr(row, COSTS[0], 0) for row in result.rows) else COSTS
-    return [(name, of_method(texts.get(name, ""), method)) for name in result.row_type._fields if name not in hidden]
+    hidden = {*(() if any(getattr(row, COSTS[0], 0) for row in result.rows) else COSTS)}
+    names = result.row_type._fields
+    hidden |= {name for name in names if result.rows and all(getattr(row, name) in (None, "") for row in result.rows)}
+    return [(name, of_method(texts.get(name, ""), method)) for name in names if name not in hidden]
 
 
 def _cells(row: Any, columns: list[tuple[str, str]], clocks: Clocks) -> list[str]:
@@ -333,7 +335,7 @@ def highlights(result: Result) -> list[str]:
             found += [of + text for text in _states(rows, clocks)]
         elif issubclass(result.row_type, CategoryFlag):
             found += [of + text for text in _flags(rows, clocks)]
-        elif result.picture_spec.rising:
+        elif result.picture_spec.rising or "against" in result.parameters:
             found += [of + text for text in _rises(rows, result, clocks)]
     return found
 
@@ -346,7 +348,7 @@ def _end(row: Any) -> int:
 def _rises(rows: Sequence[Any], result: Result, clocks: Clocks) -> Iterator[str]:
     """Yield what surely rose in the last window."""
     last = newest(rows)
-    against = before(result.parameters.get("rising"))
+    against = f"{result.parameters['against']} before" if result.is_view else before(result.parameters.get("rising"))
     for row in risers(last, MOST_HIGHLIGHTS):
         rise, between, likely = cells(row)
         yield (

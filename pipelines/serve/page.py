@@ -50,6 +50,7 @@ FULL_FIELDS = ("kept", "left_out", USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
 RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
 LIMITS_OF = {
     "estimate": LIMITS,
+    "count": LIMITS,
     "ratio": LIMITS,
     "value": LIMITS,
     SMOOTHED: SMOOTHED_LIMITS,
@@ -57,15 +58,12 @@ LIMITS_OF = {
     FULL: FULL_LIMITS,
     USED_UP: USED_UP_LIMITS,
 }
-MAY_LACK, FRACTIONS = (RISE, FULL, USED_UP, "ratio", "value"), ("estimate", "ratio", "value")
+MAY_LACK, FRACTIONS = (RISE, FULL, USED_UP, "ratio", "value", "count"), ("estimate", "ratio", "value")
 OF_VIEWS = (
     "In brackets: where the same number is with probability 95%, each by itself; if counts stay near levels "
     "that move, where numbers are smoothed."
 )
-IN_BRACKETS = (
-    "In brackets, of smoothed counts and rises: where the same number is with probability 95%, each by itself, if "
-    "counts stay near levels that move."
-)
+OF_SMOOTHED = " So are smoothed counts and rises, if counts stay near levels that move."
 NUMBERS = {"estimate", "count", "ratio", "value"}
 """Fields beside which their interval stands."""
 
@@ -78,13 +76,13 @@ def newest(result: Result) -> dict[str, Any]:
     for row in newest_first(result):
         windows.setdefault(_window(row), []).append(in_words(row, result.parameters))
     shown = list(windows.items())[:MOST_WINDOWS]
-    fields, error, clocks = _fields(result), _count_error(result), result.promise.clocks
+    fields, clocks = _fields(result), result.promise.clocks
     return {
         "fields": [field.replace("_", " ") for field in fields],
         "windows": [
             {
                 "title": _title(window, clocks),
-                "rows": [[reading(row, field, error, clocks) for field in fields] for row in rows[:MOST_ROWS]],
+                "rows": [[reading(row, field, clocks) for field in fields] for row in rows[:MOST_ROWS]],
                 "more": max(0, len(rows) - MOST_ROWS),
             }
             for window, rows in shown
@@ -99,8 +97,8 @@ def newest_first(result: Result) -> list[Any]:
     return sorted(result.rows, key=lambda row: -getattr(row, field).micros)
 
 
-def reading(row: Any, field: str, count_error: int | None = None, clocks: Clocks = UTC) -> str:
-    """Return a value of a row as a text, with its band if it has one: `count_error` for a count, if it is known."""
+def reading(row: Any, field: str, clocks: Clocks = UTC) -> str:
+    """Return a value of a row as a text, with its band if it has one."""
     value = getattr(row, field)
     if field == "quantile":
         return f"{100 * value:g}%"
@@ -114,8 +112,6 @@ def reading(row: Any, field: str, count_error: int | None = None, clocks: Clocks
         return cell(value, clocks)
     deviation = spread.endswith("_stddev")
     half = (getattr(row, spread) or 0) * (DEVIATIONS if deviation else 1)
-    if half and field == "count" and count_error is not None:
-        half = count_error
     if value is None or (deviation and not half):
         return f"no {field}"  # as while an item or an alert continues
     return (
@@ -190,22 +186,13 @@ def _meaning(result: Result) -> str:
         return OF_VIEWS
     if names.isdisjoint(("estimate", "count")):
         return columns_in_words(result.row_type, promise)
-    stated = {"error_bound"} if "count" in names else {"error_bound", "lower"}
-    bounded = _count_error(result) is not None or not names.isdisjoint(stated)
-    if not bounded or "gap_stddev" in names:
+    if names.isdisjoint(("error_bound", "lower")) or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = OF_SUMS if "sum_stddev" in names else ""
-    if any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
-        return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
-    if {"estimate", "error_bound", *LIMITS} <= names:
-        return of_each_row(promise, "In brackets")
+    if {"count", *LIMITS} <= names or {"estimate", "error_bound", *LIMITS} <= names:
+        smoothed = any(getattr(row, SMOOTHED, None) is not None for row in result.rows)
+        return of_each_row(promise, "In brackets") + OF_SMOOTHED * smoothed + of_sums
     return meaning(promise, "After ±, or in brackets") + of_sums
-
-
-def _count_error(result: Result) -> int | None:
-    """Return by how much counts that have but a standard deviation are off, if the guarantee file says it."""
-    found = result.promise.maybe("accuracy", "count_error")
-    return found if isinstance(found, int) and "error_bound" not in result.row_type._fields else None
 
 
 PACKAGE = "privstream.pipelines.serve"

@@ -52,7 +52,7 @@ IN_FILES = (
 IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
-SPARED = ("gap_lower_bound", "epsilon_spent", "gap", "error_bound", "threshold", "status")
+SPARED = ("gap_lower_bound", "epsilon_spent", "gap", "error_bound", "threshold", "status", "rank")
 """Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields, content_of
+from privstream.pipelines.sources.text_lines import WESTERN
 from privstream.transforms.events.event_columns import (
     LONGEST_TEXT,
     TEXT_PER_BATCH,
@@ -262,6 +263,7 @@ class Normaliser:
     def _wording(self, code: str, name: str) -> str:
         """Say a rule in words."""
         zone, text = self.fields.time_zone, self.fields.time_format
+        others = ", without letters in UTF-8" if self.encoding in WESTERN else ""
         iso = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         number = f"a number, with a {'comma' if self.fields.decimal == ',' else 'point'} before decimals"
         return {
@@ -269,7 +271,7 @@ class Normaliser:
             TYPE: {"time": "must be a number or text", "value": f"must be {number}"}.get(
                 name, "must be text or an integer"
             ),
-            ENCODING: f"must be valid {self.encoding.upper()}",
+            ENCODING: f"must be valid {self.encoding.upper()}{others}",
             LONG: f"must be at most {self.longest} bytes",
             SYNTAX: f"must be {iso}" if text is None else f"must be of the form {text}",
             ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",

@@ -166,7 +166,7 @@ def _predict(plan: PlanCommand, arguments: argparse.Namespace, sample: Sample, e
     made = transform.mechanism
     if not isinstance(made, FoundKeys):
         raise ValueError("like needs items that stay found: unit must be person, and forget must not be given")
-    counted = sample.counted(limit, spread=bool(arguments.spread))
+    counted = sample.counted(limit, "spread" if arguments.spread else arguments.selection or "random")
     shown = [sample.shown(made, counted, SeededNoise(key)) for key in range(SIMULATED)]
     return Predicted(limit, sample.kept(counted), Shown(*map(_mean, zip(*shown, strict=True))))
 

@@ -1,8 +1,12 @@
 """Attacks on private queries, through the stages that count and answer: one person more, with many records."""
 
+import math
+from functools import cached_property
+
 import numpy as np
 import pytest
 from attacks import falls, stands
+from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, PrivateQueries
 from privstream.transforms.batches import EventBatch, Names, encode
@@ -64,3 +68,42 @@ def test_records_in_place_of_people_are_caught():
     one, other = counts_of(1, all_apart), counts_of(2, all_apart)
     assert (one.tolist(), other.tolist()) == ([40, 0], [80, 0])
     falls([outcomes(one, 1), outcomes(other, 2)], CLAIMED)
+
+
+class ForOneAnswer(AnsweredQueries):
+    """Noise for a single query, though there are many."""
+
+    @cached_property
+    def law(self):
+        return AnsweredQueries(epsilon=self.epsilon, delta=self.delta, queries=1).law
+
+
+def sums_of_answers(kind, people, seed, *, delta, queries, runs):
+    """Return the sum of all answers to one query that is asked again and again, in steps of a fifth of its deviation.
+
+    The adversary asks about an item that so many people have: for Gaussian noise the sum is the likelihood ratio.
+    """
+    made = kind(epsilon=CLAIMED, delta=delta, queries=queries)
+    step = max(1.0, math.sqrt(queries * made.law.variance) / 5)
+    noise = SeededNoise(seed)
+    sums = [made.step(0, [people] * queries, noise.derive(run))[1].sum() for run in range(runs)]
+    return np.clip(np.rint(np.array(sums) / step), -40, 40).astype(np.int64)
+
+
+@pytest.mark.parametrize(("delta", "queries"), [(0.0, 1), (0.05, 16)])
+def test_answers_with_noise_of_their_own_stand(delta, queries):
+    runs = 20_000
+    worlds = [
+        sums_of_answers(AnsweredQueries, people, people, delta=delta, queries=queries, runs=runs) for people in (0, 1)
+    ]
+    curve = AnsweredQueries(epsilon=CLAIMED, delta=delta, queries=queries).guarantee.curve
+    if delta:
+        stands(worlds, CLAIMED, curve=curve, at=(0.5, 1.0))
+        stands(worlds, 0.0, curve=curve, visible=0.7)
+    else:
+        stands(worlds, CLAIMED, visible=0.5)
+
+
+def test_many_answers_with_the_noise_of_one_fall():
+    worlds = [sums_of_answers(ForOneAnswer, people, people, delta=0.05, queries=16, runs=4000) for people in (0, 1)]
+    falls(worlds, CLAIMED, delta=0.05)

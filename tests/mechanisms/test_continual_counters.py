@@ -297,6 +297,26 @@ class TestRowsPerStep:
             BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, rows_per_step=1)
 
 
+@pytest.mark.parametrize(
+    ("counter", "step"),
+    [
+        (UnknownHorizonCounter(epsilon=1.0, columns=4, first_epoch=365), 23),
+        (UnknownHorizonCounter(epsilon=1.0, columns=4), 13),  # in the second epoch
+        (repeatable(epsilon=1.0, columns=4), 18),
+        (UnknownHorizonCounter(epsilon=1.0, delta=1e-6, columns=4), 17),
+    ],
+    ids=["first epoch", "second epoch", "trees of complete nodes", "correlated noise"],
+)
+def test_the_error_of_one_step_is_a_quantile(counter, step):
+    beta, runs = 0.2, 1000
+    nothing, noise = np.zeros((step, 4), np.int64), SeededNoise(5)
+    last = [counter.run(counter.initial_state(), nothing, noise.derive(run))[1][-1] for run in range(runs)]
+    largest = np.abs(last).max(axis=1)
+    bound = counter.error_once(step, beta)
+    assert 0.1 < (largest > bound).mean() < 0.26
+    assert bound <= counter.error(step, beta)
+
+
 class TestManyRows:
     """What a unit of many rows pays for rounding: hardly anything, on a grid that is as coarse as it may be."""
 

@@ -332,6 +332,36 @@ class TestBudget:
         assert 0.7 * partition.beta < sum(beta for _, beta in asked) <= 0.8 * partition.beta
         assert partition.counter_bound(0) == 0
 
+    def test_bounds_of_single_anchors_cost_no_more_than_their_share(self, monkeypatch):
+        """Those for all anchors up to one, and those for each by itself, have half of 0.8 beta each."""
+        partition = mechanism("anchored", slack=100, horizon=5000).partition
+        once, up_to = {}, set()
+        module = "privstream.mechanisms.histograms.partition"
+        monkeypatch.setattr(f"{module}._bound_once", lambda counter, step, beta: once.setdefault(step, beta) and step)
+        monkeypatch.setattr(f"{module}._bound", lambda counter, steps, beta: up_to.add((steps, beta)) or steps)
+        many = 200 * partition.intervals
+        assert all(partition.anchor_bound(interval) == interval for interval in range(1, many))
+        rest = 1 / (2.11 * math.log(many)) / 2 * 0.8 * partition.beta / 2  # of the series, beyond those
+        assert 0.37 * partition.beta < sum(once.values()) + rest <= 0.4 * partition.beta
+        assert sum(beta for _, beta in up_to) <= 0.4 * partition.beta
+        assert partition.anchor_bound(0) == 0
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    def test_bounds_of_anchors_hold_together_and_are_smaller_for_early_ones(self, delta):
+        made = mechanism("anchored", epsilon=1.0, delta=delta, columns=3, horizon=1 << 16, beta=0.5)
+        partition, runs, steps = made.partition, 150, 40
+        counter, outside = partition.counter, 0
+        bounds = np.array([partition.anchor_bound(interval) for interval in range(1, steps + 1)])
+        for run in range(runs):
+            nothing = np.zeros((steps, 3), np.int64)
+            _, noise = counter.run(counter.initial_state(), nothing, SeededNoise(11).derive(run))
+            outside += bool((np.abs(noise).max(axis=1) > bounds).any())
+        assert outside <= stats.binom.isf(1e-9, runs, 0.4)
+        assert outside > 0
+        former = np.array([partition.counter_bound(interval) for interval in range(1, steps + 1)])
+        assert (bounds / former)[:3].max() < 0.95
+        assert np.mean(bounds / former) < 0.97
+
     def test_steps_count_where_the_horizon_is_unknown(self):
         tested = mechanism("anchored", horizon=None)
         assert tested.error(1000) == tested.error(1000, 1000) < tested.error(1000, 10**6) < tested.error(1000, 10**12)

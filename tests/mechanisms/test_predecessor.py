@@ -19,6 +19,7 @@ from privstream.mechanisms import (
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.points.dynamic_points import bounds, cover, tree_height
+from privstream.mechanisms.points.dynamic_predecessor import NO_POINT
 from privstream.mechanisms.points.predecessor_tree import (
     NOTHING,
     PredecessorBounds,
@@ -457,3 +458,81 @@ class TestDynamic:
 
 def test_universes_have_the_height_of_their_logarithm():
     assert [tree_height(u) for u in (1, 2, 3, 4, 5, 1 << 60)] == [0, 1, 2, 2, 3, 60]
+
+
+class TestLargeIntervals:
+    """Bounds of sets know that an interval has no more points than places."""
+
+    @staticmethod
+    def ways(height):
+        """Yield the prefix q and the unfinished intervals (depth, place) on its way, for all ways that there can be.
+
+        Written as the proof has it: the cover of [0, q), an active interval above the deeper ones of it, the last
+        finished interval y in one of the others, or none.
+        """
+        for q in range(1, (1 << height) + 1):
+            cover = [(height - b, (q >> b) - 1) for b in range(height + 1) if q >> b & 1]  # from q downwards
+            for above in (None, *range(height + 1)):
+                if above is not None and q == 1 << height:
+                    continue
+                kept = [each for each in cover if above is None or each[0] <= above]
+                active = [] if above is None else [(above, q >> (height - above))]
+                yield q, {*active, *kept}
+                for passed, (depth, place) in enumerate(kept):
+                    for down in range(height - depth + 1):
+                        for y in range(place << down, (place + 1) << down):
+                            right = {
+                                (depth + i, (y >> (down - i)) + 1)
+                                for i in range(1, down + 1)
+                                if (y >> (down - i)) % 2 == 0
+                            }
+                            children = set()
+                            if depth + down < height:
+                                children = {(depth + down + 1, 2 * y), (depth + down + 1, 2 * y + 1)}
+                            yield q, {*active, *kept[:passed], *right, *children}
+
+    @pytest.mark.parametrize(("height", "depth"), [(4, 0), (4, 1), (5, 2), (5, 3), (6, 3)])
+    def test_sets_of_large_intervals_are_as_few_and_as_small_as_bounds_assume(self, height, depth):
+        bounds = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1, group=1).bounds
+        sets, most, rest = set(), 0, 0
+        for _, way in self.ways(height):
+            large = frozenset(each for each in way if each[0] <= depth)
+            small = sum(1 << (height - each[0]) for each in way if each[0] > depth)
+            sets.add(large)
+            most, rest = max(most, len(large)), max(rest, small)
+        assert math.log(2 * len(sets)) <= bounds._log_sets(1, depth)
+        numbers = bounds._longest_large_way(depth)
+        assert most <= numbers[0] <= most + 1
+        assert rest <= numbers[1] <= 3 * rest
+
+    def test_no_bound_is_beyond_the_places(self):
+        made = IncrementalPredecessor(epsilon=0.1, universe=1 << 10, horizon=4)
+        assert made.error(4) == 1 << 10
+        state = made.update(made.initial_state(), Updates(np.arange(1, 600)), SeededNoise(1))
+        queries = np.array([1, 17, 600, 1 << 10])
+        near = made.answer(state, queries)
+        assert (near.errors <= 1 << 10).all()
+        assert near.errors[0] >= 1
+
+    @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
+    def test_answers_of_dense_points_are_within_bounds(self, duplicates):
+        """Half of all places have points; where they may be counted again, places are no limit."""
+        made = IncrementalPredecessor(epsilon=1.0, universe=1 << 14, horizon=8, duplicates=duplicates)
+        every, asked = (
+            np.random.default_rng(4).permutation(np.arange(1, (1 << 14) + 1))[: 1 << 13],
+            np.arange(1, 1 << 14, 7),
+        )
+        largest, narrow = 0.0, []
+        for seed in range(10):
+            state = made.initial_state()
+            for some in np.array_split(every, 8):
+                state = made.update(state, Updates(some), SeededNoise(seed))
+            near = made.answer(state, asked)
+            held = state.points
+            below = held.below(asked + 1) - held.below(near.predecessors)
+            above = np.where(near.successors == NO_POINT, 1 << 14, near.successors)
+            seen = np.maximum(below, held.below(above + 1) - held.below(asked))
+            largest = max(largest, float((seen / near.errors).max()))
+            narrow.append(float(near.errors.mean()))
+        assert 0.3 < largest <= 1
+        assert max(narrow) < made.error(8)

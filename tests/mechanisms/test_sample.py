@@ -25,21 +25,31 @@ def random_sample(seed=1, people=60, items=15, windows=9, number=1_500):
     return Sample(user, item, window, windows)
 
 
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("selection", ["first", "spread"])
 @pytest.mark.parametrize("limit", [1, 7, 20])
-def test_what_counts_is_that_of_plain_python(limit, spread):
+def test_what_counts_is_that_of_plain_python(limit, selection):
     sample = random_sample()
     used, expected = defaultdict(int), []
     for user, window in zip(sample.users.tolist(), sample.windows.tolist(), strict=True):
-        allowed = -(-limit * (window + 1) // sample.count) if spread else limit
+        allowed = -(-limit * (window + 1) // sample.count) if selection == "spread" else limit
         expected.append(used[user] < allowed)
         used[user] += expected[-1]
-    assert sample.counted(limit, spread=spread).tolist() == expected
+    assert sample.counted(limit, selection).tolist() == expected
+
+
+def test_random_ones_are_as_many_and_no_earlier_than_others():
+    sample = random_sample(people=400, number=20_000)
+    chosen, first = sample.counted(10), sample.counted(10, "first")
+    people = [np.bincount(sample.users[marks], minlength=400).tolist() for marks in (chosen, first)]
+    assert people[0] == people[1]
+    kept = sample.kept(chosen)
+    assert kept.first == pytest.approx(kept.last, abs=0.06)  # four standard deviations
+    assert sample.kept(first).first > kept.first + 0.2
 
 
 def test_shares_are_those_of_quarters():
     sample = random_sample()
-    counted = sample.counted(10)
+    counted = sample.counted(10, "first")
     kept = sample.kept(counted)
     assert kept.all == counted.mean()
     assert kept.first == counted[sample.windows < 3].mean()

@@ -139,6 +139,11 @@ def test_the_monitor_of_the_first_page_answers_five_questions(shop: Shop, capfd:
     for start, month in months.items():
         ranked = [row["item"] for row in found["leaders"] if row["window_start"] == start]
         assert ranked[0] == shop.leaders(month, 1)[0] and len({*ranked} & {*shop.leaders(month, 5)}) >= 4
+    within = [
+        float(row["lower"]) <= len(shop.months[months[row["window_start"]], row["item"]]) <= float(row["upper"])
+        for row in found["leaders"]
+    ]
+    assert len(within) == 15 and sum(within) >= 13  # with six products of a month it was eight
     rose = [row for row in found["trending"] if float(row["rise_probability"]) > 0.99]
     assert [(row["item"], starts.index(row["window_start"])) for row in rose] == [(NEW, FIRST_WEEK)]
     alerts = {starts.index(row["window_start"]) for row in found["lamps"] if row["state"] == "alert"}

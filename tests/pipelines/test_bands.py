@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds, too_wide
+from privstream.pipelines.plot.bands import Band, _beginnings, draw_bands, tell_bounds, too_wide
+from privstream.pipelines.plot.chart import UTC
 
 HOUR = 3_600_000_000
 START = 1_704_067_200_000_000
@@ -58,3 +59,25 @@ def test_an_estimate_without_neighbours_has_a_bar_for_its_error(gaps: list[int],
     picture = drawn([given])
     bars = re.search('<g id="LineCollection_1">(.*?)</g>', picture, re.DOTALL)
     assert (bars[1].count("<path") if bars else 0) == alone
+
+
+def test_intervals_of_what_may_be_below_0_are_not_cut_off_there() -> None:
+    """A rise of 10 that may be a fall of 5 has a bar to -5; a count has none below 0."""
+    ends = np.array([[-5.0], [25.0]])
+    rise = Band("tea", np.array([1]), np.array([10.0]), np.array([15.0]), ends=ends, signed=True)
+    assert rise.interval.tolist() == [[-5.0], [25.0]]
+    assert Band("tea", np.array([1]), np.array([10.0]), np.array([15.0]), ends=ends).interval.tolist() == [
+        [0.0],
+        [25.0],
+    ]
+
+
+def test_the_day_of_an_alert_is_told_once_for_windows_that_follow_each_other() -> None:
+    day = 86_400_000_000
+    windows = [(day, 2 * day), (2 * day, 3 * day), (40 * day, 41 * day)]
+    labels = _beginnings(windows, [300.0], UTC)
+    assert [(label.text, list(label.points)) for label in labels] == [
+        ("2 Jan", [(1.0, 300.0)]),
+        ("10 Feb", [(40.0, 300.0)]),
+    ]
+    assert _beginnings((), [300.0], UTC) == []

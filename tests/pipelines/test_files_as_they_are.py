@@ -92,9 +92,41 @@ def test_bytes_that_are_no_text_in_an_encoding_cost_their_record_alone(tmp_path,
     (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
     outcome = read_all(tmp_path / "a.csv", encoding="windows-1252")
     assert [row["item"] for row in outcome.rows] == ["Möbel", "Ä"]
-    assert faults(outcome) == [("line 3", "item must be valid CP1252")]
+    assert faults(outcome) == [("line 3", "item must be valid CP1252, without letters in UTF-8")]
     mixed = read_all(tmp_path / "a.csv")
     assert not mixed.rows and [position for position, _ in faults(mixed)] == ["line 2", "line 3", "line 4"]
+
+
+@pytest.mark.parametrize("block", [7, 1 << 20])
+@pytest.mark.parametrize("encoding", ["windows-1252", "iso-8859-1", "iso-8859-15"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_letters_in_utf_8_are_no_other_letters(ending, encoding, block, tmp_path, read_all, monkeypatch):
+    """They cost their record alone, wherever a block of the file ends; quotation marks behind a letter are text."""
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
+    right = ["Möbel", "IRMÃ»", "CAFÉ»", "Ã"] + ["IRMÃ”", "\u2018IRMÃ\u2019"] * (encoding == "windows-1252")
+    wrong = ["Äpfel", "Möbel", "Straße", "Öl", "ÜBER", "Café"]
+    lines = ["user,item,time"] if ending == "csv" else []
+    form = "u,{},2024-01-01" if ending == "csv" else '{{"user": "u", "item": "{}", "time": "2024-01-01"}}'
+    texts = [line.encode() for line in lines] + [form.format(item).encode(encoding) for item in right]
+    (tmp_path / f"a.{ending}").write_bytes(
+        b"\n".join([*texts, *(form.format(item).encode() for item in wrong)]) + b"\n"
+    )
+    outcome = read_all(tmp_path / f"a.{ending}", encoding=encoding, time_zone="UTC")
+    assert [row["item"] for row in outcome.rows] == right
+    first = len(texts) + 1
+    assert [position for position, _ in faults(outcome)] == [f"line {first + row}" for row in range(len(wrong))]
+    assert ending == "jsonl" or {rule for _, rule in faults(outcome)} == {letters_in_utf_8(encoding)}
+
+
+def letters_in_utf_8(encoding):
+    """Return the rule that an item in UTF-8 breaks in a file of another encoding."""
+    return f"item must be valid {text_lines.encoding_of(encoding).upper()}, without letters in UTF-8"
+
+
+def test_a_file_in_utf_8_is_not_read_as_another_one(tmp_path):
+    (tmp_path / "a.csv").write_bytes("user,item,time\n".encode("utf-8-sig"))
+    with pytest.raises(InputFileError, match=r"--encoding must be utf-8, or left out: .*a.csv begins with the byte"):
+        ReadEvents(str(tmp_path / "a.csv"), FieldMapping(encoding="windows-1252"))
 
 
 def known_encodings():
@@ -115,7 +147,7 @@ def test_no_bytes_of_a_record_change_how_the_next_one_is_read():
         records = [rng.bytes(unit * size) for size in (1, 2, 3, 4) for _ in range(200)]
         for record in [*records, *(shift * unit for shift in (b"\x1b$B", b"\x1b(I", b"\x1b$", b"\x0e", b"~{", b"~"))]:
             if line_feed not in record:
-                text = b"".join(text_lines._as_utf_8(iter([before + record + end]), encoding))
+                text = b"".join(text_lines._as_utf_8(iter([before + record + end]), encoding, "a.csv"))
                 assert text.endswith(after.encode()), encoding
 
 
@@ -408,7 +440,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("encoding", "other"), [("utf-8", "windows-1252"), ("utf-8", "utf-16-le"), ("utf-16", "utf-8")]
+    ("encoding", "other"),
+    [("utf-8", "windows-1252"), ("utf-8", "utf-16-le"), ("utf-16", "utf-8"), ("windows-1252", "utf-8")],
 )
 def test_each_fault_of_a_messy_file_is_one_line_with_its_number(encoding, other, tmp_path, read_all):
     lines = ["Kunde;Artikel;Gekauft am;Betrag", *FAULTS]
@@ -420,7 +453,7 @@ def test_each_fault_of_a_messy_file_is_one_line_with_its_number(encoding, other,
     assert sorted(faults(outcome), key=lambda each: int(each[0][5:])) == told
     assert [(row["user"], row["value"]) for row in outcome.rows] == [("1042", 12.5), ("1047", 12.5), ("1049", 1234.5)]
     appended = "1051;Möbel;24.12.2025 18:30;9,99\n".encode(other)
-    if other == "utf-8":
+    if encoding == "utf-16":
         appended = "1051;Möbel;24.12.2025 18:30;9,99 \n".encode(other)  # an even number of bytes
     (tmp_path / "a.csv").write_bytes(good + appended)
     mixed = read_all(tmp_path / "a.csv", **fields, encoding=encoding)

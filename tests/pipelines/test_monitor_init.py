@@ -208,3 +208,11 @@ def test_names_in_an_old_encoding_are_read(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "monitor.yaml").write_text(filled(text, user='"Käufer"'))
     assert main(["plan", str(tmp_path / "monitor.yaml")]) == 0
     assert main(["init", str(tmp_path / "kauf.csv"), "--output", "-", "--encoding", "hz"]) == 2
+
+
+def test_german_names_are_guessed(tmp_path: Path) -> None:
+    (tmp_path / "kauf.csv").write_text("Beleg;Kaufzeit;Kunden-Nr;Artikel;Betrag (EUR);Bemerkung\n")
+    text = written(tmp_path, "kauf.csv")
+    for line in ("user: Kunden-Nr  # GUESS", "time: Kaufzeit  # GUESS", "item: Artikel  # GUESS"):
+        assert f"  {line}" in text
+    assert 'value: "Betrag (EUR)"' in text

@@ -100,13 +100,28 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
         "<td>alert</td>",
         "A view of errors and pages: made of what these have published, at no cost.",
         "It is as accurate as the rows that it is made of. pages: Accuracy &lt;of the run&gt;.",
-        "Shaded: 1 window with an alert.",
+        "Shaded: 1 window with an alert; days: when they begin.",
         "<li>Alert tea: from 2024-01-01 02:00 UTC to 2024-01-01 03:00 UTC.</li>",
         "What all results of one monitor promise together:</strong> All of it &lt;together&gt;.",
     ):
         assert words in page, words
     assert page.count("no cost: a view") == 6 and page.count("<figure") == 8
     assert "<script>document.title" not in page
+
+
+def test_a_view_says_what_rose_and_what_its_own_questions_leave_out(output: Path) -> None:
+    """Not the limits of other questions of the monitor, nor columns without a number."""
+    whole = json.loads((output / "_guarantee.json").read_text())
+    whole["guarantee"]["limits"] = ["pages: Each counts once.", "errors: Each counts twice.", "All of it ends."]
+    (output / "_guarantee.json").write_text(json.dumps(whole))
+    up, rate = (section(read_result(str(output / f"{name}.jsonl")), None) for name in ("up", "rate"))
+    assert up["left_out"][:2] == ["pages: Each counts once.", "All of it ends."]
+    assert rate["left_out"][:3] == whole["guarantee"]["limits"]
+    assert " rose by +12 (+3 to +21; a rise at all with probability 99.0%)" in up["highlights"][0]
+    assert up["highlights"][0].endswith("against 1h before.")
+    names = [name for name, _ in up["columns"]]
+    assert "rise" in names and not {"stream", "kept", "full", "used_up"} & {*names}
+    assert all(len(row) == len(names) for row in up["rows"])
 
 
 @pytest.mark.parametrize("name", rows_of_views())

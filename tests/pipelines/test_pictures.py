@@ -20,6 +20,9 @@ from privstream.transforms.rows import Alert, KeyCount, RankedItem
 START, HOUR = 1_704_067_200, 3600
 
 
+WINDOW = ("stream", "window_start", "window_end")
+
+
 def window(hour: int) -> tuple[str, Timestamp, Timestamp]:
     return "", Timestamp(START + hour * HOUR), Timestamp(START + (hour + 1) * HOUR)
 
@@ -196,3 +199,18 @@ def test_windows_of_weeks_have_their_first_days_below_them(word: str) -> None:
     berlin = [row._replace(window_start=row.window_start - HOUR, window_end=row.window_end - HOUR) for row in rows]
     svg = drawn(picture, berlin)["svg"]
     assert ">1 Mar</text>" in svg and svg.count(">23:00</text>") == 6, "weeks of another zone say when they begin"
+
+
+def test_captions_of_a_single_window_are_about_points() -> None:
+    """There are no lines, which could have gaps, and no dots beside them."""
+    rows = [
+        count(0, item)._replace(smoothed=97.5, smoothed_lower=90.0, smoothed_upper=105.0) for item in ("tea", "milk")
+    ]
+    caption = drawn(counts.PICTURE, rows)["caption"]
+    assert "Points: counts, smoothed by what counts may be; bars: where" in caption and "Lines:" not in caption
+    ranked = [RankedItem(*window(0), rank, f"{rank}", 5, 100.0, 7.0, 93.0, 107.0) for rank in (1, 2)]
+    assert "gap, its item" not in drawn(top_k.PICTURE, ranked)["caption"]
+    assert (
+        "gap, its item"
+        in drawn(top_k.PICTURE, [*ranked, ranked[0]._replace(**dict(zip(WINDOW, window(1), strict=True)))])["caption"]
+    )

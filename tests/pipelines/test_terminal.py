@@ -26,7 +26,7 @@ from privstream.pipelines.sinks.terminal_table import sparkline
 from privstream.pipelines.sinks.writers import print_rows
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.dead_letters import DeadLetter
-from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
+from privstream.transforms.rows import Alert, CategoryFlag, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
 from rich.console import Console
 from rich.table import Table
 
@@ -229,6 +229,22 @@ def test_ranks_show_one_interval():
     assert "151" not in text and "error" not in text
 
 
+def test_ranks_fit_a_terminal_of_sixty_columns():
+    hour = (MONDAY, MONDAY + 3600)
+    rows = [RankedItem("", *hour, rank, "bicycle shop harbour", 12, 1412.3, 9.0, 1377.1, 1447.5) for rank in (1, 2)]
+    text = printed(rows, RankedItem, width=60)
+    assert max(map(len, text.splitlines())) <= 60 and "1,377 and 1,448" in text
+    assert "Only in files:" in text and "rank" in text.split("Only in files:")[1]
+
+
+def test_a_list_in_the_middle_of_a_sentence_ends_before_its_full_stop():
+    """As `histogram` and `flags` say it: the numbers of events, each for one category, ..."""
+    hold = {"hold": "the numbers of all events, each for one category,", "scope": "all of them together"}
+    promise = Promise("g", {"parameters": {"beta": 0.05}, "accuracy": {"intervals": hold}})
+    told = shown_in_words(CategoryFlag, promise, tuple(CategoryFlag._fields))
+    assert told.endswith("these counts are the numbers of all events, each for one category.")
+
+
 def test_hitters_that_are_smoothed_look_like_counts_and_others_show_their_deviation():
     row = HeavyHitter.in_time("", MONDAY, MONDAY + 3600, "tea", 412, 21.4, MONDAY, "started", spread=42)
     assert printed([row], HeavyHitter).splitlines()[-1].split()[3:6] == ["412", "±", "21"]
@@ -255,6 +271,7 @@ def test_the_caption_is_about_what_is_shown():
     told = shown_in_words(KeySum, promise, ("item", "smoothed", "between", "sum"))
     assert told.startswith("Smoothed: estimates from several windows")
     assert "±: one standard deviation of the noise." in told
+    assert "±" not in shown_in_words(Alert, promise, ("window_start", "rule", "threshold", "estimate", "status"))
     told = shown_in_words(Alert, promise, tuple(Alert._fields))
     assert told.startswith("±") and "Gap lower bound" in told and ALL_IN_FILES not in told
 

@@ -17,7 +17,8 @@ class Chain:
         fns = dofns_of(made) | (instead or {})
         (last,) = {"PublishWindows", "PublishCounts", "PublishFound"} & {*fns}
         self.made, self.chance, self.split, self.markers = made, chance, fns["SplitEvents"], {}
-        names = ("BoundPerWindow", "CountContributions", last)
+        (count,) = {"CountContributions", "CountRandomContributions"} & {*fns}
+        names = ("BoundPerWindow", count, last)
         self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
         self.rows, self.counted, self.watermark = [], [], -(2**62)
         if last != "PublishWindows":
@@ -43,7 +44,8 @@ class Chain:
         self.counted += counted
         clocked = type(publish.fn).__name__ != "PublishWindows"
         publish.feed([on_clock(element) for element in counted] if clocked else counted)
-        publish.advance(watermark)
+        if self.made.selection != "random" or not count.cells.timers:  # they hold the watermark
+            publish.advance(watermark)
         self.rows += publish.take()
 
     def dead_letters(self):

@@ -29,6 +29,7 @@ COMMON = {
     "start": START,
     "end": START + 10 * WINDOWS,
     "shards": 3,
+    "selection": "first",
 }
 CONFIGURATIONS = {
     "window": {"start": None, "end": None},
@@ -60,6 +61,17 @@ CONFIGURATIONS = {
     },
     "found, public items, several windows": {"public_items": BESIDE, "over": 30, "epsilon": 3.0},
     "found, several windows, full": {"over": 30, "epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
+    "found, random": {"selection": "random", "epsilon": 4.0},
+    "found, random, window limit, full, streams, list": {
+        "selection": "random",
+        "streams": STREAMS,
+        "max_contributions": 12,
+        "max_contributions_per_window": 4,
+        "epsilon": 8.0,
+        "full_share": 0.3,
+    },
+    "start, random, streams": {"over": "start", "streams": STREAMS, "max_contributions": 3, "selection": "random"},
+    "window, public, random": {"domain": LISTED, "selection": "random"},
     "window, public, full": {"domain": LISTED, "full_share": 0.5, "max_contributions": 2, "epsilon": 8.0},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
@@ -123,6 +135,7 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
     times, known, kept = Counter(), defaultdict(set), []
     told, totals, law = Counter(), defaultdict(lambda: [0, 0, 0]), made.mechanism.left_out
     clips = None if law is None else law.clips
+    chosen = random_ones(made, found) if made.selection == "random" else None
     for step in sorted(found):
         for user, pairs in found[step].items():
             person = hashed(made.noise.derive("user hash"), user)
@@ -136,7 +149,8 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
             if made.mechanism.over == "start":
                 possible = [pair for pair in possible if pair not in known[user]]
             possible.sort(key=lambda pair: lot(made.noise.derive("contribution", pair[0]), person, pair[1]))
-            counted = possible[: limit - times[user]][:at_once]
+            some = [pair for pair in possible if chosen is None or (step, *pair) in chosen[user]]
+            counted = some[: limit - times[user]][:at_once]
             if clips is not None:
                 rest = min(len(possible) - len(counted), clips.left_out, clips.in_all - told[user])
                 told[user] += rest
@@ -148,6 +162,21 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
                 known[user].add(pair)
                 kept.append((step, pair[0], coded[pair], user))
     return kept, totals
+
+
+def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, str, int]]]:
+    """Return the contributions of each person that count: of each window, and then of the run, those of least lot."""
+    code, limit, kept = coder(made), made.mechanism.contributions, defaultdict(list)
+    for step in sorted(found):
+        for user, pairs in found[step].items():
+            person, known = hashed(made.noise.derive("user hash"), user), {place[1:] for _, place in kept[user]}
+            lots = sorted(
+                (lot(made.noise.derive("item order", stream, step), person, code(item)), (step, stream, code(item)))
+                for stream, item in pairs
+                if made.mechanism.over != "start" or (stream, code(item)) not in known
+            )
+            kept[user] += lots[: made.mechanism.contributions_per_window]
+    return {user: {place for _, place in sorted(lots)[:limit]} for user, lots in kept.items()}
 
 
 def on_list(made: KeyedCounts, kept: list[Contribution]) -> set[Contribution]:
@@ -184,7 +213,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     public = [] if made.public_items is None else sorted(made.public_items.texts.to_pylist(), key=code)
     names |= {code(item): item for item in public}
     for stream in sorted({stream for _, stream, _, _ in kept} | set(made.streams or ("",))):
-        noise = made._counting_noise.derive("stream", stream)
+        noise = made.counting_noise(bounded=True).derive("stream", stream)
         known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
         state = made.mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
         seen, numbers = set(), [code(item) for item in public]
@@ -224,7 +253,7 @@ def noisy_totals(made: KeyedCounts, totals: dict[int, list[int]]) -> np.ndarray:
     if made.mechanism.left_out is not None:
         for number, step in enumerate(range(made.steps.first, made.steps.end), start=1):
             sums = np.array(totals.get(step, [0, 0, 0]), np.int64)
-            told = made.mechanism.tell(number, sums, told, made._counting_noise)
+            told = made.mechanism.tell(number, sums, told, made.counting_noise(bounded=True))
     return told.numbers
 
 

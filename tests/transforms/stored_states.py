@@ -42,7 +42,10 @@ FOLDER = Path(__file__).with_name("states")
 PEOPLE, WINDOWS, WINDOW = 40, 4, 10
 LONGER = {"end": START + WINDOWS * WINDOW}
 KEEP_TIME = (OrderedSteps, ClockedSteps, AnswerQueries)
-MORE: dict[str, tuple[str, dict[str, Any]]] = {"counts that forget": ("counts", {"forget": True})}
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "counts that forget": ("counts", {"forget": True}),
+    "counts at random": ("counts", {"selection": "random"}),
+}
 """Examples that have other stages, by changes."""
 
 
@@ -135,9 +138,9 @@ def names_of(stage: type) -> tuple[str, ...]:
 
 
 def longer(name: str, **changes: Any) -> beam.PTransform:
-    """Return an example with windows enough to stop in the middle of them."""
+    """Return an example with windows enough to stop in the middle of them, as a job without an end runs it."""
     of, more = MORE.get(name, (name, {}))
-    return example(of, **(LONGER if "window" in EXAMPLES[of][1] else {}), **more, **changes)
+    return example(of, **(LONGER if "window" in EXAMPLES[of][1] else {}), **more, **changes).to_stream()
 
 
 def stage_of(name: str, stage: str, **changes: Any) -> Any:

@@ -298,7 +298,7 @@ def test_bounds_hold_for_whole_runs(name, runs):
         assert parts.max() > (0.02 if name == "paper" else 0.2)
 
 
-def test_bounds_grow_with_time_and_intervals_alone():
+def test_bounds_depend_on_time_and_intervals_alone():
     unbounded = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
     bounds = [unbounded.error_bound(step, step) for step in range(1, 70)]
     assert bounds == sorted(bounds)
@@ -307,8 +307,7 @@ def test_bounds_grow_with_time_and_intervals_alone():
     assert {ends.error_bound(step, step) for step in (1, 7, 100)} == {ends.counter.error(100, 0.05)}
     anchored = HistogramQueries(epsilon=1.0, columns=3, mode="anchored", horizon=100)
     by_interval = [anchored.error_bound(5, interval) for interval in range(9)]
-    assert by_interval == sorted(by_interval)
-    assert by_interval[0] < by_interval[-1]
+    assert by_interval[0] < by_interval[1] < by_interval[2]  # later ones have more or less nodes of a tree each
     assert anchored.error_bound(5, 2) == anchored.error_bound(99, 2)
 
 

@@ -162,7 +162,7 @@ def test_rules_that_stop_say_so():
         ("counts", {"max_value": 5}, "what each person adds for an item in a window, clipped to max_value"),
         ("counts since the start", {"max_value": 5}, "in the first window with it, clipped to max_value"),
         ("counts of events", {"max_value": 5}, "of the values of events, clipped to max_value"),
-        ("counts", {}, "those of the first windows, and random ones in a window"),
+        ("counts", {"selection": "first"}, "those of the first windows, and random ones in a window"),
         ("top-k", {}, "their order and gaps may be others, and an item may seem to fall only because its people"),
         (
             "top-k without a list",
@@ -173,7 +173,7 @@ def test_rules_that_stop_say_so():
         ("top-k in streams", {"participation_cap": 1}, "at most 1 window of all streams together, in the whole run"),
         ("histogram of people", {}, "each for one category"),
         ("histogram", {"categories_per_row": 2}, "each event counts with at most 2 categories (categories_per_row)"),
-        ("counts since the start", {}, "which can look like a standstill"),
+        ("counts since the start", {"selection": "first"}, "which can look like a standstill"),
     ],
 )
 def test_words_are_those_of_what_is_counted(name, changes, words):
@@ -234,11 +234,12 @@ def test_since_the_start_a_pair_comes_once_and_is_left_out_again_and_again():
 def test_what_is_left_out_at_the_end_is_counted_by_itself():
     """Two people with one item in each of eight windows, of which five count."""
     events = [(f"p{i}", "1", (START + 10 * window) * SECOND, "") for window in range(8) for i in range(2)]
-    told = counted(example("counts", max_contributions=5, end=START + 80), events)
+    told = counted(example("counts", max_contributions=5, end=START + 80, selection="first"), events)
     assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (16, 6)
     assert (told["contributions_before_limit_at_first"], told["contributions_over_limit_at_first"]) == (4, 0)
     assert (told["contributions_before_limit_at_last"], told["contributions_over_limit_at_last"]) == (4, 4)
-    renewed = counted(example("counts", max_contributions=1, end=START + 80, renew_every=20), events)
+    by_period = example("counts", max_contributions=1, end=START + 80, renew_every=20, selection="first")
+    renewed = counted(by_period, events)
     assert (renewed["contributions_over_limit_at_first"], renewed["contributions_over_limit_at_last"]) == (0, 8)
 
 

@@ -37,6 +37,8 @@ CONFIGURATIONS = {
     "real weights": {"real_weights": True, "delta": 1e-3},
     "soon over": {"alpha": 0.95, "epsilon": 0.02},
     "counts": {"method": "counts", "records": None, "alpha": None, "epsilon": 1.0},
+    "answers": {"method": "answers", "records": None, "alpha": None, "epsilon": 1.0, "delta": 1e-6, "queries": 60},
+    "answers, too few": {"method": "answers", "epsilon": 1.0, "queries": 40, "real_weights": True},
     "counts, real weights": {"method": "auto", "epsilon": 1.0, "delta": 1e-6, "real_weights": True},
 }
 
@@ -95,6 +97,16 @@ def reference(made: PrivateQueries, data, queries) -> list[tuple]:
         sums = [sum(w * noisy[item] for w, item in zip(each, query.items, strict=True)) for query, each in weights]
         return [(query.name, value, "counts", None) for query, value in zip(in_order, sums, strict=True)]
     state = mechanism.initial_state()
+    if made.method == "answers":
+        for number, query in enumerate(in_order, 1):
+            if number > mechanism.queries:
+                rows.append((query.name, 0.0, "refused", 0))
+                continue
+            weights = [round(w * 2**mechanism.fraction) for w in query.weights or [1] * len(query.items)]
+            exact = sum(w * int(counts[places[item]]) for w, item in zip(weights, query.items, strict=True))
+            state, (value,) = mechanism.step(state, [exact], noise)
+            rows.append((query.name, float(value), "answers", mechanism.queries - number))
+        return rows
     for query in in_order:
         vector = np.zeros((1, len(ITEMS)), np.int64 if mechanism.integer else np.float64)
         vector[0, [places[item] for item in query.items]] = query.weights or 1
@@ -119,7 +131,7 @@ def same(rows, expected, scale=None) -> bool:
 
 def scale_of(made):
     """Return the scale of noise on real numbers, or None for whole numbers."""
-    return made.mechanism.tests.value_scale if made.real_weights and made.method != "counts" else None
+    return made.mechanism.tests.value_scale if made.real_weights and made.method == "multiplicative_weights" else None
 
 
 def asked(data, queries, made):
@@ -139,7 +151,7 @@ def in_order(results):
     return sorted(results.elements("rows"), key=lambda row: (row.time, row.query))
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "soon over", "counts")
+@some_quick("name", CONFIGURATIONS, "plain", "soon over", "counts", "answers, too few")
 def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     made, chance = make(name), random.Random(4)
     data = random_data(chance)
@@ -149,14 +161,14 @@ def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     assert same(in_order(results), expected, scale_of(made))
     assert results.elements("dead") == []
     refused = sum(source == "refused" for _, _, source, _ in expected)
-    assert (refused > 0) == (name == "soon over")
-    sources = {source for _, _, source, _ in expected}
-    assert sources == {"counts"} if made.method == "counts" else {"measured", "hypothesis"} <= sources
+    assert (refused > 0) == (name in ("soon over", "answers, too few"))
+    sources = {source for _, _, source, _ in expected} - {"refused"}
+    assert sources == ({"measured", "hypothesis"} if made.method == "multiplicative_weights" else {made.method})
     assert results.counters["privstream:queries_answered"] == 60
     assert results.counters.get("privstream:queries_refused", 0) == refused
 
 
-@one_job("points", ["plain", "counts"], "counts")
+@one_job("points", ["plain", "counts", "answers"], "counts")
 def test_runners_agree(name):
     made, chance = make(name), random.Random(5)
     data, queries = random_data(chance), random_queries(chance, 15, real=False)
@@ -203,6 +215,42 @@ def test_sums_of_counts_are_within_bounds_that_are_those_of_their_items():
     (one,), (six,) = bounds[1], bounds[6]
     assert made.accuracy.numbers["item_error_bound"] <= one < six < 3 * one
     assert six <= made.error_bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("real", [False, True])
+def test_answers_with_noise_of_their_own_are_within_bounds_that_no_item_enters(real):
+    off, rows = 0, []
+    for seed in range(20):
+        chance = random.Random(seed)
+        noise = KeyedNoise(KEY + bytes([seed]))
+        few = {"queries": 10, "beta": 0.2, "delta": 1e-6, "real_weights": real}
+        made = PrivateQueries(epsilon=1.0, domain=Domain(ITEMS), method="answers", noise=noise, **few)
+        data, queries = random_data(chance), random_queries(chance, 12, real=real)
+        counts = dict(zip(sorted(ITEMS), true_counts(made, data).tolist(), strict=True))
+        truth = {
+            q.name: sum(w * counts[i] for w, i in zip(q.weights or [1] * 6, q.items, strict=False)) for q in queries
+        }
+        rows = in_order(run(data, queries, made))
+        errors = [abs(row.estimate - truth[row.query]) for row in rows if row.source == "answers"]
+        assert {row.error_bound for row in rows} == {float(np.ceil(made.error_bound + 0.05 * real)), -1.0}
+        assert [row.measurements_left for row in rows] == [*range(9, -1, -1), 0, 0]
+        off += max(errors) > rows[0].error_bound
+        assert 0 < max(errors) < 3 * rows[0].error_bound
+    assert off <= 14  # a fifth of 20 is expected at most; 15 have a probability below 1e-9
+
+
+def test_auto_answers_few_queries_of_many_items_each_with_noise_of_its_own():
+    """Only where their number is said, for later ones are refused."""
+    many = {"epsilon": 1.0, "delta": 1e-6, "domain": [str(i) for i in range(5000)], "noise": KeyedNoise(KEY)}
+    few = PrivateQueries(**many, queries=10)
+    by_counts = PrivateQueries(**many, queries=10, method="counts")
+    assert (few.method, PrivateQueries(**many).method) == ("answers", "counts")
+    assert few.error_bound * 7 < by_counts.error_bound
+    assert PrivateQueries(**many, queries=1000).method == "counts"
+    assert PrivateQueries(**many, method="answers").mechanism.queries == 1000
+    assert "At most 10 queries are answered" in " ".join(few.guarantee.limits)
+    assert few.guarantee.unit == PERSON
 
 
 def test_more_answers_than_planned_have_wider_bounds():
@@ -387,7 +435,7 @@ def test_without_an_alpha_the_error_bound_is_the_least():
         (
             {"method": "histogram"},
             ValueError,
-            "method must be one of auto, counts, multiplicative_weights, got 'histog",
+            "method must be one of auto, counts, answers, multiplicative_weights, got 'histog",
         ),
         ({"records": None}, ValueError, "records must be given with method multiplicative_weights"),
         ({"method": "auto", "records": 0}, ValueError, "records must be >= 1, got 0"),

@@ -485,12 +485,12 @@ def noise_of(made):
     """Return words that are drawn for a stream, by everything that enters their label."""
     if isinstance(made, TopKWithGap):
         source = made.answer.noise
+    elif isinstance(made, KeyedCounts):
+        source = made.counting_noise(bounded=True)
     elif isinstance(made, ShiftingHeavyHitters):
         source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:
-        counting = dict.fromkeys((KeyedCounts, NumericQuantiles), "_counting_noise")
-        drawn = counting.get(type(made))
-        source = made._noise() if drawn is None else getattr(made, drawn)
+        source = made._counting_noise if isinstance(made, NumericQuantiles) else made._noise()
     return source.derive("stream", "a").words(4)
 
 

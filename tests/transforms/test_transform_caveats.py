@@ -111,6 +111,7 @@ EXAMPLES = {
     "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
     "PrivateQueries": [
         (ABOUT, (people_hashed,)),
+        (ABOUT | {"method": "answers"}, ((), (people_hashed,))),
         (ABOUT | LEARNT, ((), (people_hashed,))),
         (ABOUT | LEARNT | {"real_weights": True}, ((ROUNDED_FLOATS,), (ROUNDED_FLOATS, people_hashed))),
     ],

@@ -23,7 +23,16 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
-from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, SPREAD, WHOLE_RUN
+from privstream.transforms.events.coverage import (
+    ALL_EVENTS,
+    ALL_PEOPLE,
+    FIRST_WINDOWS,
+    JUST_FOUND,
+    RANDOM,
+    SPREAD,
+    WHERE_IT_ENDS,
+    WHOLE_RUN,
+)
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
@@ -69,10 +78,14 @@ class CountsParameters(Parameters):
             most: random ones. Without it a person may use up `max_contributions` in one window. Limits then leave out
             more of early windows and less of late ones, and what `full_share` pays for is more exact. Noise of counts
             stays the same, unless so many in each window are fewer than `max_contributions`.
-        spread: whether a person's contributions are spread over the run: up to the end of each window at most such a
-            part of `max_contributions` counts as the part of the run until then, rounded up; what is not used is
-            carried over. Then limits leave out about as much early as late, where they would make a decline. It needs
-            `start`, and `end` or `renew_every`.
+        selection: which contributions of a person count: "random" ones of the whole run, or of a period, as many early
+            as late, which needs input that ends; or the "first" ones, those of earlier windows, which can make a
+            decline that is none. Without it, or with "auto", random ones where the input ends, as files do, and a last
+            window is known by `start`, and `end` or `renew_every`; else the first ones.
+        spread: whether the first ones are taken, but up to the end of each window at most such a part of
+            `max_contributions` as the part of the run until then, rounded up; what is not used is carried over. In a
+            stream, limits then leave out about as much early as late of people who come all the time. It needs `start`,
+            and `end` or `renew_every`.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people). Without a `domain` it must be > 0.
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -142,6 +155,7 @@ class CountsParameters(Parameters):
         noise: NoiseSource,
         max_contributions: int | None = None,
         max_contributions_per_window: int | None = None,
+        selection: Literal["auto", "random", "first"] | None = None,
         spread: bool = False,
         delta: float = 0.0,
         unit: Literal["person", "event"] = "person",
@@ -231,6 +245,7 @@ class CountsParameters(Parameters):
         if isinstance(self.mechanism, FoundKeys):
             self.mechanism = self.mechanism.with_list()
         self.spread = _checked_spread(spread, unit, self.steps.count)
+        self.selection = _checked_selection(selection, unit, self.steps.count, spread=spread)
         lasting = self.remembers or (self._clocked and span == "window")
         _check_views(self.mechanism, rising, at_least, lasting=lasting, windows=self.steps.count)
         if rises and domain is not None and top is not None:
@@ -327,10 +342,15 @@ class CountsParameters(Parameters):
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""
-        if self.finish is None:
-            return self
         made = copy.copy(self)
-        made._to_finish = True
+        made.selection = self.selection or "random"
+        made._to_finish = self.finish is not None
+        return made
+
+    def to_stream(self) -> Self:
+        """Return this transform with the selection that it has where the input has no end."""
+        made = copy.copy(self)
+        made.selection = self.selection or "first"
         return made
 
     @property
@@ -362,9 +382,9 @@ class CountsParameters(Parameters):
                 everything = "the numbers of contributions in all records that are usable and in time"
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
-            kept = f"{SPREAD if self.spread else FIRST_WINDOWS}, and random ones in a window"
             if self._run_may_leave_out:
-                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=not self.spread))
+                kept, lasting = self._kept
+                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=lasting))
             if (in_window := self.mechanism.contributions_per_window) is not None:
                 where = "in a window of all streams together" if self.streams else "in a window"
                 limits.append(Limit.at_most("max_contributions_per_window", in_window, thing, where, "random"))
@@ -388,6 +408,20 @@ class CountsParameters(Parameters):
             note=note,
             published="" if self.mechanism.left_out is None else FULL,
         )
+
+    @property
+    def _kept(self) -> tuple[str, bool]:
+        """Which contributions of a person count, in words, and whether limits leave out more and more."""
+        if self.selection == "random":
+            return RANDOM, False
+        if self.selection is None:
+            return WHERE_IT_ENDS, False
+        return f"{SPREAD if self.spread else FIRST_WINDOWS}, and random ones in a window", not self.spread
+
+    def chooses_randomly(self, *, bounded: bool) -> bool:
+        """Return whether random contributions of the whole run count; `bounded`: whether the input ends."""
+        wanted = self.selection == "random" or (self.selection is None and bounded)
+        return wanted and self._by_person and self._run_may_leave_out
 
     @property
     def _may_leave_out(self) -> bool:
@@ -438,14 +472,18 @@ class CountsParameters(Parameters):
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
 
-    @property
-    def _counting_noise(self) -> NoiseSource:
-        """The noise of counts: a run with other limits, lists of items or streams shares none of it."""
+    def counting_noise(self, *, bounded: bool) -> NoiseSource:
+        """Return the noise of counts: a run with other limits, lists of items or streams shares none of it.
+
+        `bounded`: whether the input ends.
+        """
         streams = "" if self.streams is None else f"{sorted(self.streams)}"
         domain = "" if self.domain is None else self.domain.digest
         found = self.noise.derive("counts per key", self.steps.label, streams, domain)
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
+        if self.chooses_randomly(bounded=bounded):
+            return found.derive("random contributions")
         return found.derive("spread") if self.spread else found
 
 
@@ -514,6 +552,23 @@ def _checked_spread(spread: bool, unit: str, windows: int | None) -> bool:
     if spread and (unit == "event" or windows is None):
         raise ValueError("spread must not be given with the unit event, or without start, and end or renew_every")
     return spread
+
+
+def _checked_selection(selection: str | None, unit: str, windows: int | None, *, spread: bool) -> str | None:
+    """Return which contributions count, "random" or "first" ones; None for random ones where the input ends.
+
+    Raises:
+        ValueError: there is no such selection, random ones cannot be taken, or `spread` takes others.
+    """
+    if selection is not None:
+        checks.one_of("selection", selection, ("auto", "random", "first"))
+    if selection == "random" and (unit == "event" or windows is None or spread):
+        raise ValueError(
+            "selection must not be random with the unit event, with spread, or without start, and end or renew_every"
+        )
+    if spread or windows is None or unit == "event":
+        return "first"
+    return None if selection == "auto" else selection
 
 
 def _check_views(

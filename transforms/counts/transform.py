@@ -8,7 +8,13 @@ from typing import Any
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, CountEvents, Totals, lists_of
+from privstream.transforms.counts.contributions import (
+    CountContributions,
+    CountEvents,
+    CountRandomContributions,
+    Totals,
+    lists_of,
+)
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
@@ -43,6 +49,11 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
                 "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
                 "compared when a run has ended"
             )
+        if not events.is_bounded and self.selection == "random":
+            raise ValueError(
+                "selection must not be random when the input is unbounded: it is known at the end of the run, or of a "
+                "period, which contributions of a person count"
+            )
         _ = self.mechanism.law  # once, at launch; workers receive it
         split = SplitEvents(
             steps=self.steps,
@@ -71,7 +82,8 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             by_people=True,
             domain=self.domain,
         )
-        count = CountContributions(
+        random = self.chooses_randomly(bounded=batches.is_bounded)
+        count = (CountRandomContributions if random else CountContributions)(
             **common,
             timer_offset=2,
             contributions=self.mechanism.contributions,
@@ -95,7 +107,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         publisher = KeyPublisher(
             steps=self.steps,
             mechanism=mechanism,
-            noise=self._counting_noise,
+            noise=self.counting_noise(bounded=counted.is_bounded),
             domain=self.domain,
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,

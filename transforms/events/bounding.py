@@ -74,6 +74,9 @@ class LimitCounter:
         return [0, *([1] if first else []), *([2] if last else [])]
 
 
+ITEM_ORDER = "item order"
+"""The noise that draws the random order of a person's items in a window."""
+
 SELECTIONS = ("last", "first", "random")
 
 
@@ -304,7 +307,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         also: Beside | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
-        self._sources = SourcesByName(partial(noise.derive, "item order"))
+        self._sources = SourcesByName(partial(noise.derive, ITEM_ORDER))
         self.also = also
         self.items_per_step = items_per_step
         self.selection = selection
@@ -449,6 +452,10 @@ class BoundOverRun(HoldingsInOrder):
         self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Used
     ) -> Handled:
         charged, outputs = self.admit(key, step, InStreams.join(HolderBatch, [batch for _, batch in batches]), state)
+        return self.handled_step(step, charged, outputs, state)
+
+    def handled_step(self, step: int, charged: Charged, outputs: list[Keyed], state: Used) -> Handled:
+        """Return what follows a step, given the state before it."""
         segment = entry(self.kind, charged) if any(map(len, charged.values())) else None
         return Handled(self.remembered(step, state).after(charged), segment, outputs)
 

@@ -15,6 +15,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.keyed_counts.answered_queries import FRACTION, AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries, ReleasedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ROUNDED_FLOATS, PrivacyGuarantee, noise_caveats, people_hashed
@@ -33,7 +34,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.split import SplitEvents
-from privstream.transforms.methods import choose_method
+from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.queries.answering import (
     ALL_TIME,
     REFUSED,
@@ -52,6 +53,7 @@ from privstream.transforms.timing.on_time import KeyedBatch
 from typing_extensions import override
 
 COUNTS = "counts"
+ANSWERS = "answers"
 DIGITS = 1
 """Of an answer that is no whole number."""
 
@@ -124,6 +126,74 @@ class ByCounts:
 
 ENTRIES = 2**22  # of queries that are answered at once
 NO_BOUND = -1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ByAnswers:
+    """The method "answers" of `PrivateQueries`: each answer has noise of its own, and there are so many and no more.
+
+    Attributes:
+        mechanism: its mechanism.
+        noise: of the run.
+        beta: probability with which not all bounds hold.
+    """
+
+    mechanism: AnsweredQueries
+    noise: NoiseSource
+    beta: float
+
+    def take(self, counts: np.ndarray) -> np.ndarray:
+        """Keep the counts as they are."""
+        return counts
+
+    def pack(self, data: np.ndarray) -> bytes:
+        """Encode the counts."""
+        return encode_counts(data)
+
+    def unpack(self, packed: bytes) -> np.ndarray:
+        """Decode the counts."""
+        return decode_counts(packed)
+
+    def initial(self) -> int:
+        """Return that nothing has been answered."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, learnt: int) -> bytes:
+        """Encode how many have been answered."""
+        return self.mechanism.snapshot(learnt)
+
+    def restore(self, snapshot: bytes) -> int:
+        """Decode how many have been answered."""
+        return self.mechanism.restore(snapshot)
+
+    def answer(
+        self, data: np.ndarray, learnt: int, queries: list[SparseQuery], before: int
+    ) -> tuple[int, list[QueryAnswer]]:
+        """Answer queries as long as there are answers left; refuse the others."""
+        some = queries[: self.mechanism.queries - learnt]
+        weights = (np.rint(np.ldexp(query.weights, self.mechanism.fraction)).astype(np.int64) for query in some)
+        sums = [int(each @ data[query.positions]) for each, query in zip(weights, some, strict=True)]
+        after, values = self.mechanism.step(learnt, sums, self.noise)
+        bound = self.mechanism.accuracy(self.mechanism.queries, self.beta)
+        rows = [
+            self._row(query, value, bound, self.mechanism.queries - number)
+            for number, (query, value) in enumerate(zip(some, values.tolist(), strict=True), learnt + 1)
+        ]
+        return after, rows + [self._row(query, None, NO_BOUND, 0) for query in queries[len(some) :]]
+
+    def _row(self, query: SparseQuery, value: float | None, bound: float, left: int) -> QueryAnswer:
+        """Return a row that is published; without a value it is refused, and says 0."""
+        digits = DIGITS if self.mechanism.fraction else None
+        if value is not None:
+            bound = float(math.ceil(bound if digits is None else bound + 10.0**-digits / 2))
+        return QueryAnswer(
+            query=query.name,
+            time=Timestamp(micros=query.time),
+            estimate=0.0 if value is None else value if digits is None else round(value, digits),
+            error_bound=bound,
+            source=REFUSED if value is None else ANSWERS,
+            measurements_left=left,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +300,10 @@ class ByHypothesis:
 
 SELECTIONS = ("last", "first")
 WEIGHTS = "multiplicative_weights"
+PROOF = "docs/proofs/private_queries.md"
+USUAL_QUERIES = 1000
+REFUSING = 3.0
+"""So many times better must "answers" be, which refuses queries, and has no smaller error for few items."""
 
 
 class PrivateQueries(PrivateTransform):
@@ -241,10 +315,11 @@ class PrivateQueries(PrivateTransform):
     `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     By the method "counts", noise is added to the number of people of each item, once, and an answer is a sum of these
-    numbers. By "multiplicative_weights", an answer comes from a public hypothesis, for free, unless a private test
-    finds it wrong by about alpha `records`: then it is measured, and the hypothesis learns from it. When all
-    `max_updates` measurements are spent, the row of each further query has the source `refused`; its estimate is that
-    of the hypothesis, which has not been tested.
+    numbers. By "answers", noise is added to each answer; its size depends on how many `queries` there are, and further
+    ones are refused, with an estimate of 0. By "multiplicative_weights", an answer comes from a public hypothesis, for
+    free, unless a private test finds it wrong by about alpha `records`: then it is measured, and the hypothesis learns
+    from it. When all `max_updates` measurements are spent, the row of each further query has the source `refused`; its
+    estimate is that of the hypothesis, which has not been tested.
 
     No query is answered before all data has been read. Late queries are dead letters: a query whose time is before its
     timestamp in the stream, and a query that comes after a later one has been answered. In an unbounded stream, let the
@@ -259,8 +334,8 @@ class PrivateQueries(PrivateTransform):
 
     Accuracy:
         With probability 1 - beta, every one of the first `queries` answers that is not refused is within its
-        `error_bound`. By "counts" none is refused. By "multiplicative_weights" none of these is with at least
-        `records_needed` records, and exactly `records`.
+        `error_bound`. By "counts" none is refused, and by "answers" none of these. By "multiplicative_weights" none of
+        these is with at least `records_needed` records, and exactly `records`.
 
     Args:
         epsilon: limit on what all answers together show about one person, > 0. A smaller value protects better and
@@ -269,6 +344,9 @@ class PrivateQueries(PrivateTransform):
         noise: `KeyedNoise`; the same key gives the same rows for the same input.
         method: method that answers; "auto" takes the one with the smallest error bound for a query of all items.
             "counts" adds up noisy counts of items: errors grow with the square root of the number of items of a query.
+            "answers" adds noise to each answer: errors grow with the square root of `queries` (with `queries` if delta
+            is 0), and not with the items. "auto" takes it only if `queries` is given, and its bound is a third of that
+            of "counts": queries of few items have a smaller error by "counts", which refuses none.
             "multiplicative_weights" learns a hypothesis: errors grow with `records`, and hardly with the items.
         records: public number of people, exact or estimated, which "multiplicative_weights" needs. A wrong number costs
             accuracy, not privacy.
@@ -277,11 +355,13 @@ class PrivateQueries(PrivateTransform):
             part.
         delta: probability with which the answers may show more than `epsilon` allows, in [0, 1). Choose it far below 1
             / (number of people).
-        queries: number of queries for which the accuracy is stated.
+        queries: number of queries for which the accuracy is stated; 1,000 if it is not given. The method "answers"
+            answers no more.
         beta: probability with which the accuracy statement may be wrong.
         selection: which record of a person counts: the "last" or the "first"; at the same time, the item decides.
-        real_weights: allow weights between 0 and 1. The noise of "multiplicative_weights" is then floating-point noise,
-            whose low bits may reveal more than the guarantee says (Mironov 2012).
+        real_weights: allow weights between 0 and 1; by "answers" they count to a millionth. The noise of
+            "multiplicative_weights" is then floating-point noise, whose low bits may reveal more than the guarantee
+            says (Mironov 2012).
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         shards: number of parallel parts into which people are divided. It changes no answer.
@@ -303,11 +383,11 @@ class PrivateQueries(PrivateTransform):
         epsilon: float,
         domain: Items,
         noise: NoiseSource,
-        method: Literal["auto", "counts", "multiplicative_weights"] = "auto",
+        method: Literal["auto", "counts", "answers", "multiplicative_weights"] = "auto",
         records: int | None = None,
         alpha: float | None = None,
         delta: float = 0.0,
-        queries: int = 1000,
+        queries: int | None = None,
         beta: float = 0.05,
         selection: Literal["last", "first"] = "last",
         real_weights: bool = False,
@@ -321,7 +401,7 @@ class PrivateQueries(PrivateTransform):
         self.domain = domain
         self.real_weights = real_weights
         self.noise = noise
-        self.queries = checks.integer("queries", queries, minimum=1)
+        self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
         self.beta = checks.probability("beta", beta)
         self.selection = checks.one_of("selection", selection, SELECTIONS)
         self.shards = check_shards(shards)
@@ -336,11 +416,25 @@ class PrivateQueries(PrivateTransform):
             "neighbouring": neighbouring,
         }
         learning = {**common, "records": records, "integer": not real_weights}
-        makers: dict[str, Callable[[], CountedQueries | OnlineMultiplicativeWeights]] = {
+        makers: dict[str, Callable[[], CountedQueries | AnsweredQueries | OnlineMultiplicativeWeights]] = {
             COUNTS: partial(CountedQueries, **common),
+            ANSWERS: partial(self._answered, epsilon, delta, neighbouring),
             WEIGHTS: partial(self._hypotheses, alpha, learning),
         }
-        self.method, self.mechanism = choose_method(method, makers, lambda made: made.accuracy(self.queries, self.beta))
+        if method == AUTO and queries is None:
+            makers.pop(ANSWERS)
+        self.method, self.mechanism = choose_method(method, makers, self._worth)
+
+    def _answered(self, epsilon: float, delta: float, neighbouring: str) -> AnsweredQueries:
+        """Return what adds noise to each answer."""
+        fraction = FRACTION if self.real_weights else 0
+        return AnsweredQueries(
+            epsilon=epsilon, delta=delta, queries=self.queries, fraction=fraction, neighbouring=neighbouring
+        )
+
+    def _worth(self, made: CountedQueries | AnsweredQueries | OnlineMultiplicativeWeights) -> float:
+        """Return the error bound by which "auto" compares, for a query of all items."""
+        return made.accuracy(self.queries, self.beta) * (REFUSING if isinstance(made, AnsweredQueries) else 1)
 
     def _hypotheses(self, alpha: float | None, parameters: Mapping[str, Any]) -> OnlineMultiplicativeWeights:
         """Return what answers by a hypothesis."""
@@ -354,7 +448,11 @@ class PrivateQueries(PrivateTransform):
     @override
     def promise(self) -> PrivacyGuarantee:
         found, limits = self.mechanism.guarantee, [f"Each person counts with one record, the {self.selection} one."]
-        if isinstance(self.mechanism, OnlineMultiplicativeWeights):
+        if isinstance(self.mechanism, AnsweredQueries):
+            public, caveats = ["all parameters"], list(found.caveats)
+            limits.append(f"At most {self.mechanism.queries:,} queries are answered; then they are refused.")
+            hashed = found.neighbouring == "replace_one"  # as with multiplicative weights
+        elif isinstance(self.mechanism, OnlineMultiplicativeWeights):
             public = ["all parameters, among them the number of records"]
             limits.append(f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.")
             caveats = list(noise_caveats(self.mechanism.integer, ROUNDED_FLOATS))
@@ -367,7 +465,7 @@ class PrivateQueries(PrivateTransform):
             unit=PERSON,
             limits=(*limits, "It covers one data set."),
             public=(*public, "the queries and their number"),
-            proof=f"docs/proofs/private_queries.md; {found.proof}",
+            proof=found.proof if found.proof.startswith(PROOF) else f"{PROOF}; {found.proof}",
             caveats=(*caveats, people_hashed(found.neighbouring)) if hashed else tuple(caveats),
         )
 
@@ -389,6 +487,9 @@ class PrivateQueries(PrivateTransform):
                 f"{confidence} are all within their error bounds: {math.ceil(one):,} people for a query of one item, "
                 f"{math.ceil(bound):,} for one of all {made.domain_size:,}. None is refused."
             )
+        elif isinstance(made, AnsweredQueries):
+            numbers["item_error_bound"] = bound
+            sentence = f"{confidence} are all within {math.ceil(bound):,} people. None is refused; further ones are."
         else:
             records, needed = made.records, made.records_needed(self.queries, self.beta)
             numbers |= {"records_needed": needed, "max_measurements": made.max_updates, "alpha": made.alpha}
@@ -443,6 +544,8 @@ class PrivateQueries(PrivateTransform):
     def answers(self, noise: NoiseSource) -> Answers:
         """Return what answers queries, with the noise of the run."""
         common: dict[str, Any] = {"noise": noise, "queries": self.queries, "beta": self.beta}
+        if isinstance(self.mechanism, AnsweredQueries):
+            return ByAnswers(self.mechanism, noise, self.beta)
         if isinstance(self.mechanism, CountedQueries):
             return ByCounts(self.mechanism, **common)
         return ByHypothesis(self.mechanism, **common)

@@ -92,15 +92,13 @@ class OrderedSteps(beam.DoFn):
             yield from self.describe_late(sealed_key(record), batch)
             return
         self.keys.wait(key, record, progress, cells)
-        due = self.steps.decision_time(step, self.timer_offset)
-        cells.due.set(due, dynamic_timer_tag=str(step))  # some runners keep all
+        self.set_due(cells.due, step)
 
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come."""
         decoded = self.keys.open(key, cells)
         handled, before = 0, decoded.progress.handled
-        for step, records in self._due(decoded, self.steps.latest(time.micros, self.timer_offset)):
-            batches = [(sealed_key(record), self.unpack(record)) for record in records]
+        for step, batches in self.due(decoded, self.steps.latest(time.micros, self.timer_offset)):
             if self.steps.starts_afresh(before, step):
                 self.keys.restart(key, decoded, cells)
             before = step
@@ -114,16 +112,20 @@ class OrderedSteps(beam.DoFn):
         if handled:
             self.handled.inc(handled)
             if (following := self._following(decoded)) != NEVER:
-                due = self.steps.decision_time(following, self.timer_offset)
-                cells.due.set(due, dynamic_timer_tag=str(following))
+                self.set_due(cells.due, following)
             self.keys.close(key, decoded, cells)
         else:
             self.keys.cache(key, decoded)
 
-    def _due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Take out the steps up to `last` that are to be handled, each after the one before has been."""
+    def set_due(self, timer: Any, step: int) -> None:
+        """Set the timer at which a step is handled, which holds the watermark until then."""
+        due = self.steps.decision_time(step, self.timer_offset)
+        timer.set(due, dynamic_timer_tag=str(step))  # some runners keep all
+
+    def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
+        """Take out the batches of the steps up to `last` that are to be handled, each after the one before has been."""
         while (step := min(decoded.first, self._following(decoded))) <= last:
-            yield step, decoded.take(step)
+            yield step, [(sealed_key(record), self.unpack(record)) for record in decoded.take(step)]
 
     def _following(self, decoded: Decoded) -> int:
         """Return the step that is handled next even if no batch comes for it; NEVER if there is none."""

@@ -1,0 +1,160 @@
+"""Random contributions of the whole run: any of a person's as likely as another, by that person's events alone."""
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.testing import test_stream as beam_test_stream
+from event_forms import as_rows, run_bounded
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms import Domain, KeyedCounts
+from privstream.transforms.batches import HolderBatch, InStreams, Names
+from privstream.transforms.counts.contributions import CountRandomContributions
+from privstream.transforms.timing.steps import Steps
+from test_spread import ITEMS, made, totals
+from test_spread import events as visits
+
+WINDOWS, LIMIT = 20, 5
+
+
+def stage(seed=1, **given):
+    return CountRandomContributions(
+        steps=Steps.of(window=10.0, start=0.0, windows=WINDOWS),
+        noise=SeededNoise(seed),
+        timer_offset=2,
+        key_shards=1,
+        **{"contributions": LIMIT} | given,
+    )
+
+
+def held(pairs, streams=("",)):
+    """Return what people have in a step, from pairs of a person and an item, in the first stream."""
+    users, items = (np.array(column, np.uint64) for column in zip(*pairs, strict=True))
+    batch = HolderBatch(users, items, np.zeros(len(users), np.uint16), Names.none())
+    return InStreams(streams, np.array([0, *[len(users)] * len(streams)]), batch)
+
+
+def test_each_window_keeps_the_same_part():
+    """With a false alarm below 1e-9 for each window; those of first come keep all of the first five and no others."""
+    people = 3_000
+    chosen = stage()._choose({step: held([(person, 7) for person in range(people)]) for step in range(WINDOWS)})
+    kept = np.array(chosen)
+    assert (kept.sum(axis=0) == LIMIT).all()
+    part = LIMIT / WINDOWS
+    assert np.abs(kept.sum(axis=1) / people - part).max() < 6.5 * np.sqrt(part * (1 - part) / people)
+
+
+def test_two_windows_of_a_person_are_kept_together_as_often_as_any_two():
+    kept = np.array(stage()._choose({step: held([(person, 7) for person in range(3_000)]) for step in range(WINDOWS)}))
+    together = (kept[0] & kept[1]).mean()
+    expected = LIMIT / WINDOWS * (LIMIT - 1) / (WINDOWS - 1)
+    assert abs(together - expected) < 6.5 * np.sqrt(expected / 3_000)
+
+
+@pytest.mark.parametrize("limits", [{}, {"per_window": 2}, {"distinct": True}])
+def test_what_counts_of_a_person_depends_on_nobody_else(limits):
+    rng = np.random.default_rng(3)
+    alone = {step: [(1, item) for item in rng.permutation(30)[: rng.integers(1, 6)].tolist()] for step in range(9)}
+    others = {step: [(int(rng.integers(2, 9)), item) for item in range(30)] for step in range(9)}
+    fn = stage(**limits)
+    only = fn._choose({step: held(some) for step, some in alone.items()})
+    among = fn._choose({step: held(others[step] + some) for step, some in alone.items()})
+    for step in range(9):
+        assert among[step][len(others[step]) :].tolist() == only[step].tolist()
+    count = sum(rows.sum() for rows in only)
+    assert count == LIMIT
+    if "per_window" in limits:
+        assert max(rows.sum() for rows in only) <= 2
+
+
+def test_another_key_takes_other_ones_and_the_same_key_the_same():
+    given = {step: held([(1, item) for item in range(3)]) for step in range(WINDOWS)}
+    found = [np.concatenate(stage(seed)._choose(given)).tolist() for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_an_item_is_chosen_once_where_people_are_counted_since_the_start():
+    kept = stage(distinct=True)._choose({step: held([(1, step // 2)]) for step in range(WINDOWS)})
+    chosen = np.flatnonzero(np.concatenate(kept))
+    assert len(chosen) == LIMIT
+    assert (chosen % 2 == 0).all()
+
+
+def test_who_comes_all_the_time_makes_no_decline():
+    steady = [(f"u{person}", item, (hour * 3600 + 60) * 1_000_000, "") for person in range(60) for hour in range(6)
+              for item in ITEMS]  # fmt: skip
+    found = totals(made(spread=False, selection="random", max_contributions=10), steady)
+    assert sum(found.values()) == 600
+    assert min(found.values()) > 60  # 100 are expected, with a standard deviation of 7.6
+    first = totals(made(spread=False, selection="first", max_contributions=10), steady)
+    assert first == {0: 300, 1: 300}
+
+
+@pytest.mark.slow
+def test_contributions_are_chosen_in_each_period_by_itself():
+    transform = made(spread=False, windows=None, end=6 * 3600, renew_every=3 * 3600)
+    rows = visits()
+    found = totals(transform, rows)
+    for first in (0, 3):
+        each = {}
+        for user, item, time, _ in rows:
+            if first <= (hour := time // 3_600_000_000) < first + 3:
+                each.setdefault(user, set()).add((hour, item))
+        expected = sum(min(7, len(some)) for some in each.values())
+        assert sum(number for hour, number in found.items() if first <= hour < first + 3) == expected
+
+
+def test_the_rows_say_so_and_share_no_noise_with_those_of_first_come():
+    over_files, in_stream = made(spread=False).to_finish(), made(spread=False).to_stream()
+    assert "chosen at random" in over_files.accuracy.sentence
+    assert "decline" not in over_files.accuracy.sentence
+    assert "most so in later windows, which can look like a decline" in in_stream.accuracy.sentence
+    assert "random ones where the input ends, else those of the first windows" in made(spread=False).accuracy.sentence
+    labels = np.arange(4, dtype=np.uint64)
+    words = [made(spread=False).counting_noise(bounded=bounded).words(labels) for bounded in (True, False)]
+    assert not (words[0] == words[1]).any()
+    assert over_files.guarantee == in_stream.guarantee
+
+
+def test_where_no_limit_binds_nothing_changes():
+    few = made(spread=False, max_contributions=1_000)
+    labels = np.arange(4, dtype=np.uint64)
+    assert not few.chooses_randomly(bounded=True)
+    words = [few.counting_noise(bounded=bounded).words(labels) for bounded in (True, False)]
+    assert (words[0] == words[1]).all()
+
+
+def test_input_without_an_end_has_no_random_ones():
+    with pytest.raises(ValueError, match="selection must not be random when the input is unbounded"):
+        _ = beam.Pipeline(runner="PrismRunner") | beam_test_stream.TestStream() | made(spread=False, selection="random")
+    assert not made(spread=False).chooses_randomly(bounded=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"spread": True},
+        {"spread": False, "unit": "event", "max_contributions": None},
+        {"spread": False, "windows": None, "start": None, "domain": None, "delta": 1e-6},
+    ],
+)
+def test_it_is_refused_where_it_means_nothing(given):
+    with pytest.raises(ValueError, match="selection must not be random with the unit event, with spread, or without"):
+        made(selection="random", **given)
+    with pytest.raises(ValueError, match="selection must be one of auto, random, first, got 'last'"):
+        made(spread=False, selection="last")
+
+
+def test_rows_are_those_of_any_number_of_shards():
+    rows = visits()
+    found = [
+        run_bounded(
+            "fn_api",
+            as_rows(rows),
+            KeyedCounts(
+                epsilon=1.0, window=3600, start=0, windows=6, max_contributions=7, domain=Domain(ITEMS), shards=shards,
+                noise=SeededNoise(1),
+            ),
+        ).elements("rows")
+        for shards in (1, 5)
+    ]  # fmt: skip
+    assert sorted(found[0]) == sorted(found[1])
