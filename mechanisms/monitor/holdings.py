@@ -34,15 +34,19 @@ class Charges(Run):
     @classmethod
     def of(cls, users: np.ndarray) -> Charges:
         """Charge each person as often as mentioned."""
-        distinct, times = np.unique(users, return_counts=True)
-        return cls(distinct, _narrow(times))
+        users = users if np.all(users[1:] >= users[:-1]) else np.sort(users)
+        first = np.flatnonzero(np.append(np.ones(min(1, len(users)), bool), users[1:] != users[:-1]))
+        return cls(users[first], _narrow(np.diff(np.append(first, len(users)))))
 
     @override
     def merged(self, newer: Charges) -> Charges:
         users, amounts, first = self.interleaved(newer)
         if not len(users):
             return self
-        return Charges(users[first], _narrow(np.add.reduceat(amounts, np.flatnonzero(first), dtype=np.int64)))
+        total = amounts[first].astype(np.int64)
+        again = np.flatnonzero(~first)
+        total[again - np.arange(1, len(again) + 1)] += amounts[again]  # each stands twice at most
+        return Charges(users[first], _narrow(total))
 
 
 class UserCounters(SortedRuns[Charges]):

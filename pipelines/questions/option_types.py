@@ -231,7 +231,7 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         f"{LISTS}.domain",
         python="public list of items",
         shell="public list of items (a file with one on each line)",
-        stand_in=f"{LISTS}.any_domain",
+        stand_in="questions.stand_ins.any_domain",
         write=f"{LISTS}.write_domain",
     ),
     "tuple[AlertRule, ...]": OptionType(
@@ -241,7 +241,7 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         f"{LISTS}.rules",
         python="public rules,",
         shell="file with public rules, see below,",
-        stand_in=f"{LISTS}.any_rules",
+        stand_in="questions.stand_ins.any_rules",
         write=f"{LISTS}.write_list_of_rules",
     ),
     "Thresholds": OptionType(

@@ -1,26 +1,22 @@
-"""Queries about points as JSON lines, and what the questions about points take from them."""
+"""Queries about points as JSON lines."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms import checks
-from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE, widest_range
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.times import TimeForm, read_micros
-from privstream.transforms.points.point_transform import MOST_STANDING
 from typing_extensions import override
 
 Row = type[RangeQuery] | type[PredecessorQuery]
@@ -57,21 +53,6 @@ class GiveQueries(beam.PTransform[Any, Any]):
         given = pbegin | "Queries" >> beam.Create(self.queries).with_output_types(self.row_type)
         none = pbegin | "No dead letters" >> beam.Create([]).with_output_types(DeadLetter)
         return QueriesGiven(given, none)
-
-
-def asked_in(row_type: Row, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what options say of queries, as arguments of a transform.
-
-    Raises:
-        ValueError, TypeError: `answers` is out of range, or the file breaks a rule.
-    """
-    answers = given["answers"]
-    if answers is not None:
-        checks.integer("answers", answers, minimum=1)
-    if given["queries"] is None:
-        return {"standing": (), "queries": answers}
-    asked = read_point_queries(given["queries"], row_type)
-    return {"standing": tuple(asked.standing), "queries": len(asked.timed) if answers is None else answers}
 
 
 def give_timed(row_type: Row, arguments: argparse.Namespace) -> dict[str, GiveQueries]:
@@ -130,48 +111,7 @@ def write_point_queries(path: str, queries: Iterable[dict[str, int]]) -> None:
 
 
 predecessor_inputs = partial(give_timed, PredecessorQuery)
-
-
-def prepare_predecessor(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is asked; a plan need not say it.
-
-    Raises:
-        ValueError, TypeError: a number is out of range, or the file breaks a rule.
-    """
-    asked = asked_in(PredecessorQuery, given)
-    return asked | {"standing": tuple(point for (point,) in asked["standing"])}
-
-
 range_inputs = partial(give_timed, RangeQuery)
 
-
-def prepare_ranges(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is asked; a plan may give the number of ranges in place of a file.
-
-    Where all queries of a file are for every window, no others are asked.
-
-    Raises:
-        ValueError, TypeError: a number is out of range, or the file breaks a rule.
-    """
-    number = given.get("ranges")
-    if (number is None) == (given["queries"] is None):
-        raise ValueError("one of --ranges and --queries must be given")
-    asked = asked_in(RangeQuery, given)
-    if number is None:
-        alone = bool(asked["standing"]) and asked["queries"] == 0 and not given.get("consistent")
-        return asked | ({"only_standing": True} if alone else {})
-    return {"standing": any_ranges(number, given["universe"]), "queries": asked["queries"] or 0}
-
-
-def any_ranges(number: int, universe: int) -> tuple[tuple[int, int], ...]:
-    """Return so many ranges, or all that there are: what bounds the errors of these bounds those of any.
-
-    One of them consists of as many dyadic intervals as any range does, and the bound for all goes by the most.
-    """
-    if checks.integer("ranges", number, minimum=1) > MOST_STANDING:
-        raise ValueError(f"ranges must be <= {MOST_STANDING}, got {number}")
-    universe = min(checks.integer("universe", universe, minimum=1), LARGEST_UNIVERSE)  # a larger one is refused later
-    widest = widest_range(universe)
-    points = range(1, universe + 1)
-    others = ((low, high) for low in points for high in points[low - 1 :] if (low, high) != widest)
-    return (widest, *itertools.islice(others, number - 1))
+read_predecessor_queries = partial(read_point_queries, row_type=PredecessorQuery)
+read_range_queries = partial(read_point_queries, row_type=RangeQuery)

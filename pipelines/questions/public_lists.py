@@ -1,4 +1,4 @@
-"""Public lists of items, rules and thresholds, and moments, from plain values and files; stand-ins for plans.
+"""Public lists of items, rules and thresholds, and moments, from plain values and files.
 
 Rules of alerts are JSON lines: `{"name": "flu", "at_least": 500, "items": ["fever", "cough"]}`.
 """
@@ -9,10 +9,9 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
-from privstream.pipelines.questions.option_types import any_names, texts
+from privstream.pipelines.questions.option_types import texts
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
@@ -22,19 +21,11 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import listed_item
 
 FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
-FAR = 2**40
-"""A threshold that noise does not meet."""
 
 
 def domain(name: str, value: Any) -> Domain:
     """Return the domain that a list or a path describes."""
     return Domain.from_file(value, name=name) if isinstance(value, str) else Domain(texts(name, value), name)
-
-
-@cache
-def any_domain(number: int) -> Domain:
-    """Return a list of so many items."""
-    return Domain(any_names(number))
 
 
 def write_domain(path: str, name: str, value: Any) -> int:
@@ -59,12 +50,6 @@ def rules(name: str, value: Any) -> tuple[AlertRule, ...]:
         raise TypeError(f"{name} must be a path, or a list of mappings")
     lists = [{key: texts(key, field) if key == "items" else field for key, field in rule.items()} for rule in value]
     return tuple(map(AlertRule.from_fields, lists))
-
-
-@cache
-def any_rules(number: int) -> tuple[AlertRule, ...]:
-    """Return so many rules; their thresholds are not known, and so large that noise does not meet them."""
-    return tuple(AlertRule(name=name, at_least=FAR) for name in any_names(number))
 
 
 def read_rules(path: str) -> tuple[AlertRule, ...]:

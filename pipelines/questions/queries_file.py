@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -195,11 +195,6 @@ class ReadQueriesFile(TakeFile):
     def take(self, file: EventFile) -> Iterable[Any]:
         check_as_found(file.path, file.size)
         return self.lines.read(file.path, None if self.timed else file.came)
-
-
-def prepare(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return for how many queries accuracy is stated."""
-    return {"queries": given["planned"]}
 
 
 def inputs(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -128,3 +128,8 @@ def bind_histogram(given: Mapping[str, Any]) -> dict[str, Any]:
     from privstream.pipelines.questions.input_output import is_unbounded  # noqa: PLC0415 - late: plans need no Beam
 
     return {"restartable": given["restartable"] or is_unbounded(argparse.Namespace(**given)) or None}
+
+
+def planned_queries(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for how many queries accuracy is stated."""
+    return {"queries": given["planned"]}

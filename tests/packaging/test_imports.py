@@ -6,6 +6,7 @@ import graphlib
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -13,11 +14,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pytest
+from grids import some_quick
+from questions import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "privstream", "scipy", "typing_extensions"}
+
+PLANNED_WITH_BEAM = {"alerts", "heavy-hitters", "top-k"}
+"""Questions whose transforms are not parted from their stages yet."""
 
 LOADED = """
 import sys
@@ -188,8 +194,9 @@ def test_plans_and_suggestions_load_no_accountant_and_nothing_that_draws(tmp_pat
     assert not loaded_by(tmp_path, *suggest) & {"dp_accounting", "matplotlib"}
 
 
-def test_a_plan_of_counts_needs_no_beam(tmp_path: Path) -> None:
-    plan = ("plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--windows", "9", "--max_contributions", "2")
+@some_quick("word", sorted(EXAMPLES.keys() - PLANNED_WITH_BEAM), "cardinality", "ranges")
+def test_a_plan_needs_no_beam(word: str, tmp_path: Path) -> None:
+    plan = ("plan", word, *shlex.split(EXAMPLES[word].plan))
     assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"}
 
 

@@ -27,7 +27,8 @@ from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.histograms.categories import Categories, first_rows
+from privstream.transforms.histograms.categories import first_rows
+from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.timing.clocked import ClockedSteps, StartClocks, clock_of
 from scipy import stats
 from tiny_runner import Stage, call_all, dofns_of

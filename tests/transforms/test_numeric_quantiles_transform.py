@@ -12,7 +12,7 @@ from every_runner import of_elements, one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, unseal
-from privstream.transforms.histograms.categories import Categories
+from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.quantiles.numeric_quantiles import BoundValues, bin_names
 

@@ -19,9 +19,10 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
 from privstream.mechanisms.privacy.units import EVENT
-from privstream.transforms.points.point_transform import Actions, PackUpdates, PointBatch
+from privstream.transforms.points.parameters import Actions, error_bound, error_bounds
+from privstream.transforms.points.point_transform import PackUpdates, PointBatch
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
-from privstream.transforms.points.range_counts import RangeCounts, error_bound, error_bounds
+from privstream.transforms.points.range_counts import RangeCounts
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 from privstream.transforms.timing.clocked import StartClocks, by_clock, clock_of
 from privstream.transforms.timing.steps import Steps

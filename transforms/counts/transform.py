@@ -80,6 +80,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             selection="random",
             item_shards=1,
             by_people=True,
+            ranked=False,
             domain=self.domain,
         )
         random = self.chooses_randomly(bounded=batches.is_bounded)

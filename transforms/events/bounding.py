@@ -84,8 +84,9 @@ class Kept(NamedTuple):
     """What is kept of events.
 
     Attributes:
-        rows: one for each item of a person that is kept.
-        ranks: uint16, for each of these the place of its item in a random order of the person's kept items.
+        rows: one for each item of a person that is kept, person by person, in the order of their numbers.
+        ranks: uint16, for each of these the place of its item in a random order of the person's kept items; zeros where
+            nobody asks for it.
         left_out: how many items of people are not kept, however often and in whichever batches they came.
     """
 
@@ -135,24 +136,31 @@ def bound_people(
     limit: int,
     selection: str,
     draws: Callable[[np.ndarray], np.ndarray],
+    ranked: bool = True,
 ) -> Kept:
     """Choose rows as `bound_items` does, where `users` are any uint64 numbers.
 
-    `draws` returns random numbers, uint64, for rows in the order of `users`.
+    `draws` returns random numbers, uint64, for rows in the order of `users`. Unless they are `ranked`, it is asked only
+    for people with more items than the limit.
     """
     order = np.argsort(users)
-    alone = first_of_run(users[order])
-    alone[:-1] &= alone[1:]
-    one, many = order[alone], order[~alone]  # most have one event in a window: nothing to choose, nothing to draw
-    rows, ranks, left_out = _choose(
+    kept = first_of_run(users[order])
+    kept[:-1] &= kept[1:]
+    others = np.flatnonzero(~kept)  # most have one event in a window: nothing to choose, nothing to draw
+    many = order[others]
+    rows, of_many, left_out = _choose(
         users[many],
         items[many],
         -times[many] if selection == "last" else times[many],
         limit,
         random=selection == "random",
+        ranked=ranked,
         draws=lambda rows: draws(many[rows]),
     )
-    return Kept(np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks]), left_out)
+    kept[others[rows]] = True
+    ranks = np.zeros(len(order), np.uint16)
+    ranks[others[rows]] = of_many
+    return Kept(order[kept], ranks[kept], left_out)
 
 
 def _choose(
@@ -162,9 +170,10 @@ def _choose(
     limit: int,
     *,
     random: bool,
+    ranked: bool,
     draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
-    """Choose rows by least time, or at random, and rank them."""
+    """Choose rows by least time, or at random, and rank them; `users` are nondecreasing, and so are those chosen."""
     order = np.lexsort((times, items, users))
     held = order[first_of_run(users[order], items[order])]  # by person, then by item
     if limit == 1 and not random and len(held):
@@ -174,13 +183,17 @@ def _choose(
         rows = held[times[held] == least]
         rows = rows[first_of_run(users[rows])]
         return Kept(rows, np.zeros(len(rows), np.uint16), len(held) - len(rows))
-    drawn = draws(held)
-    priority = drawn if random else times[held]
-    place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
-    kept = place < limit
-    rows, drawn = held[kept], drawn[kept]
-    ranks = place[kept] if random else place_in_run(users[rows], np.lexsort((items[rows], drawn, users[rows])))
-    return Kept(rows, ranks.astype(np.uint16), len(held) - len(rows))
+    some = np.arange(len(held)) if ranked else np.flatnonzero(_run_lengths(users[held]) > limit)
+    rows = held[some]
+    drawn = draws(rows)
+    place = place_in_run(users[rows], np.lexsort((items[rows], drawn if random else times[rows], users[rows])))
+    kept, ranks = np.ones(len(held), bool), np.zeros(len(held), np.uint16)
+    kept[some] = within = place < limit
+    if ranked:
+        rows, drawn = rows[within], drawn[within]
+        order = np.lexsort((items[rows], drawn, users[rows]))
+        ranks[kept] = place[within] if random else place_in_run(users[rows], order)
+    return Kept(held[kept], ranks[kept], int(len(held) - kept.sum()))
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -198,6 +211,13 @@ def first_of_run(*columns: np.ndarray) -> np.ndarray:
     if len(first):
         first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return first
+
+
+def _run_lengths(users: np.ndarray) -> np.ndarray:
+    """Return for each of sorted rows how many there are of its person."""
+    first = np.flatnonzero(first_of_run(users))
+    lengths = np.diff(np.append(first, len(users)))
+    return np.repeat(lengths, lengths)
 
 
 def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -245,7 +265,7 @@ def within_limit(
         draws: random words for some rows, uint64, that depend on nothing but what the row says of its person.
         at_once: how much one person may use of these rows; None for all that is left.
     """
-    distinct, person, wanted = np.unique(people, return_inverse=True, return_counts=True)
+    distinct, person, wanted = _grouped(people)
     left = limit - used.charged(distinct)
     if at_once is not None:
         left = np.minimum(left, at_once)
@@ -254,6 +274,15 @@ def within_limit(
     place = place_in_run(people[over], np.lexsort((draws(over), people[over])))
     kept[over] = place < left[person[over]]
     return kept
+
+
+def _grouped(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return distinct people, increasing, for each row the place of its person, and how many rows each person has."""
+    if np.any(people[1:] < people[:-1]):
+        return np.unique(people, return_inverse=True, return_counts=True)
+    first = first_of_run(people)  # people of one batch are in order: nothing to sort
+    starts = np.flatnonzero(first)
+    return people[starts], np.cumsum(first) - 1, np.diff(np.append(starts, len(people)))
 
 
 class BoundEvents(OnTimeBatches):
@@ -290,7 +319,8 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
     """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
-    people. `also` makes what else goes on, out of all that people have, before it is bounded.
+    people. `also` makes what else goes on, out of all that people have, before it is bounded. Unless they are `ranked`,
+    all ranks are 0.
     """
 
     def __init__(
@@ -303,12 +333,14 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         selection: str,
         item_shards: int,
         by_people: bool = False,
+        ranked: bool = True,
         domain: Domain | None = None,
         also: Beside | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self._sources = SourcesByName(partial(noise.derive, ITEM_ORDER))
         self.also = also
+        self.ranked = ranked
         self.items_per_step = items_per_step
         self.selection = selection
         self.item_shards = item_shards
@@ -327,7 +359,13 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
             return draw_in_streams(sources, events.streams, codes[some], labels)
 
         kept = bound_people(
-            people, rows.items, rows.times, limit=self.items_per_step, selection=self.selection, draws=draws
+            people,
+            rows.items,
+            rows.times,
+            limit=self.items_per_step,
+            selection=self.selection,
+            draws=draws,
+            ranked=self.ranked,
         )
         self.limited.add(key.step, len(kept.rows) + kept.left_out, kept.left_out)
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]

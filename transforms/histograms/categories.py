@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -25,57 +24,15 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, place_in_run, to_people
 from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.split import CodedEvents, ReadEvents, SplitCodes, stream_numbers
+from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.timing.clocked import MechanismSteps, on_clocks
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
-LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
 _MOST_CELLS = 1 << 22
-
-
-@dataclass(frozen=True, kw_only=True)
-class Categories:
-    """How categories are read from events: all of it is public.
-
-    Attributes:
-        domain: the categories.
-        streams: names of the streams; "" alone if events carry none.
-        limit: categories of one event that count at most: the first ones, each once.
-        separator: what stands between the categories of an event, if it may have more than one.
-    """
-
-    domain: Domain
-    streams: tuple[str, ...]
-    limit: int
-    separator: str
-
-    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for lists of texts, row and position in the domain of each category that counts.
-
-        Return also the rows of those that are beyond the limit.
-        """
-        rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
-        found = pc.index_in(texts, self.domain.texts)
-        known = pc.is_valid(found).to_numpy(zero_copy_only=False)
-        rows, positions = rows[known].astype(np.int64), found.drop_null().to_numpy().astype(np.int64)
-        _, first = np.unique(rows * len(self.domain) + positions, return_index=True)
-        first.sort()
-        rows, positions = rows[first], positions[first]
-        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        within = place < self.limit
-        return rows[within], positions[within], rows[~within]
-
-    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for texts, what `of_lists` returns for lists."""
-        if self.limit > 1:
-            return self.of_lists(pc.split_pattern(items, self.separator))
-        found = pc.index_in(items, self.domain.texts)
-        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
 
 
 class ReadCategories(ReadEvents):

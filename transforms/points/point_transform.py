@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -17,50 +17,26 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import (
     MISSING,
-    NUMBER,
     RANGE,
-    TYPE,
     BrokenRuleError,
-    EventFields,
     broken_by,
 )
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.parameters import check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.split import ReadEvents, stream_numbers
 from privstream.transforms.events.times import micros_of
+from privstream.transforms.points.parameters import Actions, PointParameters, check_query
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks
-from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from typing_extensions import Unpack, override
+from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 UPDATES, QUERIES = b"u", b"q"
-
-
-@dataclass(frozen=True)
-class Actions:
-    """What happens to a point: which texts insert it, and which delete it.
-
-    Attributes:
-        insert: texts that insert; None for all others than those that delete.
-        delete: texts that delete; without any, all events insert.
-    """
-
-    insert: tuple[str, ...] | None
-    delete: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        for name, values in (("insert_values", self.insert), ("delete_values", self.delete)):
-            if isinstance(values, str) or any(not isinstance(value, str) for value in values or ()):
-                raise TypeError(f"{name} must be a tuple of texts, got {type(values).__name__}")
-        if set(self.insert or ()) & set(self.delete):
-            raise ValueError("insert_values and delete_values must have no text in common")
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,18 +193,6 @@ class PackQueries(beam.DoFn):
         return numbers, micros_of(query.time), stream
 
 
-def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) -> tuple[int, ...]:
-    """Return the numbers of a query, or raise with the rule that it breaks."""
-    for name, number in zip(fields, numbers, strict=True):
-        if isinstance(number, bool | np.timedelta64) or not isinstance(number, int | np.integer):
-            raise BrokenRuleError(name, TYPE, f"{name} must be an integer, got {type(number).__name__}")
-        if not 1 <= number <= universe:
-            raise BrokenRuleError(name, RANGE, f"{name} must be in 1 .. {universe}")
-    if list(numbers) != sorted(numbers):
-        raise BrokenRuleError(fields[-1], RANGE, f"{fields[-1]} must be >= {fields[0]}")
-    return tuple(int(number) for number in numbers)
-
-
 def encode_query(numbers: Sequence[int]) -> bytes:
     """Encode the numbers of a query."""
     return QUERIES + np.array(numbers, "<i8").tobytes()
@@ -303,85 +267,14 @@ class AnswerWindows(SingleSteps, MechanismSteps):
         yield from late_records(self.steps, key.decode(), step, batch, self.fields)
 
 
-MOST_STANDING = 100_000
-LATER = 1000
-"""The window for which the error is stated when there is no end."""
-
-
-class PointTransform(PrivateTransform):
+class PointTransform(PointParameters, PrivateTransform):
     """Updates of points on one input and public queries on another; answers at the end of each window."""
 
     row_type: type
-    query_fields: tuple[str, ...]
-
-    def __init__(
-        self,
-        *,
-        universe: int,
-        start: Moment,
-        end: Moment | None,
-        standing: Sequence[Sequence[int]],
-        insert_values: tuple[str, ...] | None,
-        delete_values: tuple[str, ...] | None,
-        streams: tuple[str, ...] | None,
-        noise: NoiseSource,
-        **options: Unpack[WindowOptions],
-    ) -> None:
-        super().__init__(noise)
-        self.steps = Steps.of(start=start, end=end, **options)
-        if self.steps.first is None:
-            raise ValueError("start must be given: windows are counted from it")
-        self.streams = check_streams(streams)
-        self.actions = Actions(insert_values, () if delete_values is None else delete_values)
-        self.universe = universe
-        self.standing = self._checked(standing)
-        self.noise = noise
-
-    @property
-    @abstractmethod
-    def mechanism(self) -> Any:
-        """The mechanism of one stream."""
 
     @abstractmethod
     def answering(self, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
-
-    @property
-    def only(self) -> frozenset[tuple[int, ...]] | None:
-        """The queries that may be asked; None for any."""
-        return None
-
-    @property
-    def keeps_noise_from_data(self) -> bool:
-        """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
-        return False
-
-    @property
-    def windows(self) -> int | None:
-        """Windows of the whole run, or None for no end."""
-        return self.steps.count
-
-    @property
-    def stated(self) -> tuple[int, str]:
-        """For how many windows accuracy is stated, and how a sentence says so."""
-        return (LATER, f" in the first {LATER:,} windows") if self.windows is None else (self.windows, "")
-
-    @property
-    @override
-    def promise(self) -> PrivacyGuarantee:
-        found: PrivacyGuarantee = self.mechanism.guarantee
-        sets = self.mechanism.duplicates == "ignored"
-        same = "Of the updates of one point in one window the last one counts." if sets else "Every update counts."
-        return replace(
-            found,
-            limits=(f"An event updates one point of 1 .. {self.universe}, in one window of one stream. {same}",),
-            public=("all arguments but the noise", "the number of windows", "which queries are asked, and when"),
-        )
-
-    @property
-    @override
-    def event_fields(self) -> EventFields:
-        return EventFields(user=NUMBER, streams=self.streams != ("",))
 
     @override
     def build(
@@ -407,13 +300,3 @@ class PointTransform(PrivateTransform):
         actions = f"{self.actions.insert} {self.actions.delete}"
         noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
         return apply_dofn(clocked, self.answering(noise), self.row_type)
-
-    def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        """Return the standing queries, distinct and in order."""
-        try:
-            found = sorted({check_query(tuple(query), self.query_fields, self.universe) for query in standing})
-        except BrokenRuleError as error:
-            raise (TypeError if error.code.endswith(TYPE) else ValueError)(str(error)) from None
-        if len(found) > MOST_STANDING:
-            raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
-        return tuple(found)

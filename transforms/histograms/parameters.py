@@ -1,0 +1,514 @@
+"""What questions about public categories are asked with, what they promise, and how accurate they are: without Beam."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
+from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries, Monotone
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, together
+from privstream.transforms.events.domain import Domain, Items
+from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
+from privstream.transforms.events.parameters import Parameters, check_shards, check_streams, privacy_unit
+from privstream.transforms.histograms.questions import questions, watched
+from privstream.transforms.methods import choose_method
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from typing_extensions import Unpack, override
+
+LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
+
+UNITS = ("event", "person")
+MOST_CONTRIBUTIONS = 65_535
+
+METHODS = {
+    "auto": "auto",
+    "direct_counters": "direct",
+    "anchored_counters": "anchored",
+    "henzinger_sricharan_steiner": "paper",
+}
+"""Which mode of the mechanism each method is."""
+
+EXPECTED_COUNT = 100_000
+"""The largest count that is expected if nothing else is known."""
+
+Thresholds = int | Mapping[str, int]
+"""A number for all categories, or one for each by its name."""
+
+EXPECTED_WINDOWS = 1_000_000
+"""Windows for which the accuracy is stated if there is no end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categories:
+    """How categories are read from events: all of it is public.
+
+    Attributes:
+        domain: the categories.
+        streams: names of the streams; "" alone if events carry none.
+        limit: categories of one event that count at most: the first ones, each once.
+        separator: what stands between the categories of an event, if it may have more than one.
+    """
+
+    domain: Domain
+    streams: tuple[str, ...]
+    limit: int
+    separator: str
+
+    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, for lists of texts, row and position in the domain of each category that counts.
+
+        Return also the rows of those that are beyond the limit.
+        """
+        rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
+        found = pc.index_in(texts, self.domain.texts)
+        known = pc.is_valid(found).to_numpy(zero_copy_only=False)
+        rows, positions = rows[known].astype(np.int64), found.drop_null().to_numpy().astype(np.int64)
+        _, first = np.unique(rows * len(self.domain) + positions, return_index=True)
+        first.sort()
+        rows, positions = rows[first], positions[first]
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        within = place < self.limit
+        return rows[within], positions[within], rows[~within]
+
+    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, for texts, what `of_lists` returns for lists."""
+        if self.limit > 1:
+            return self.of_lists(pc.split_pattern(items, self.separator))
+        found = pc.index_in(items, self.domain.texts)
+        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
+        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
+
+
+class CategoryParameters(Parameters):
+    """What transforms on counts of public categories have in common; arguments are those of `ContinualHistogram`."""
+
+    def __init__(
+        self,
+        *,
+        domain: Items,
+        start: Moment,
+        end: Moment | None,
+        unit: str,
+        max_contributions: int | None,
+        max_per_window: int | None,
+        categories_per_row: int,
+        separator: str | None,
+        streams: tuple[str, ...] | None,
+        neighbouring: str,
+        restartable: bool | None,
+        noise: NoiseSource,
+        shards: int,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        domain = Domain.of(domain)
+        if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
+            raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
+        if separator is not None and not (isinstance(separator, str) and separator):
+            raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
+        self.unit = privacy_unit(unit, UNITS)
+        self.max_contributions = _limit("max_contributions", max_contributions, self.unit)
+        self.max_per_window = _limit("max_per_window", max_per_window, self.unit)
+        if self.unit == "person" and max_contributions is None:
+            raise ValueError("max_contributions must be given when the unit is a person")
+        self.steps = Steps.of(start=start, end=end, **options)
+        self.categories = Categories(
+            domain=domain,
+            streams=check_streams(streams),
+            limit=categories_per_row,
+            separator=LISTED if separator is None else separator,
+        )
+        self.neighbouring = neighbouring
+        if restartable is not None and not isinstance(restartable, bool):
+            raise TypeError(f"restartable must be true, false or None, got {type(restartable).__name__}")
+        self.restartable = end is None if restartable is None else restartable
+        self.shards = check_shards(shards)
+        self._source = noise
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> HistogramMechanism:
+        """The mechanism of one stream."""
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What a mechanism must know: a person's categories are rows of one column each.
+
+        An event may be replaced by one of another window or stream, as if it were a person with a single one.
+        """
+        by_user = self.unit == "person"
+        rows = 1 if self.neighbouring == "replace_one" else None
+        return {
+            "columns": len(self.categories.domain),
+            "horizon": self.windows,
+            "row_columns": 1 if by_user else self.categories.limit,
+            "rows_per_unit": self.max_contributions if by_user else rows,
+            "neighbouring": self.neighbouring,
+            "repeatable": self.restartable,
+        }
+
+    def shape_with(self, delta: float) -> dict[str, Any]:
+        """Return the same, with what limits a person in one window if noise is smaller for it: if delta > 0."""
+        limited = delta > 0 and self.max_per_window is not None
+        return self.shape | ({"rows_per_step": self.max_per_window} if limited else {})
+
+    @property
+    def windows(self) -> int | None:
+        """Windows of the whole run, or None for no end."""
+        return self.steps.count
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        categories = self.categories.limit
+        counted = f"at most {categories} categories" if categories > 1 else "one category"
+        limits = [f"An event counts in one window of one stream, for {counted} of {len(self.categories.domain):,}."]
+        public = ["all arguments but the noise", "the number of windows, all of which are published"]
+        if self.unit == "person":
+            most = cast(int, self.max_contributions)
+            limits.append(
+                f"A person's first {most:,} categories count in the whole run, in all streams together"
+                + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
+            )
+        found = self.mechanism.guarantee
+        hashes = (people_hashed(self.neighbouring),) if self.unit == "person" else ()
+        return replace(
+            found,
+            unit=PERSON if self.unit == "person" else EVENT,
+            limits=tuple(limits),
+            public=tuple(public),
+            proof=f"docs/proofs/live_histograms.md, section {3 if self.unit == 'person' else 2}; {found.proof}",
+            caveats=(*found.caveats, *hashes),
+        )
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        limits, several, thing = [], self.categories.limit, "event"
+        if several > 1:
+            thing = "category"
+            if several < len(self.categories.domain):
+                limits.append(Limit.at_most("categories_per_row", several, thing, "", FIRST, unit="event"))
+        if self.max_contributions is not None:
+            most, in_window = self.max_contributions, self.max_per_window
+            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True))
+            if in_window is not None and in_window < most:
+                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", FIRST))
+        one = ", each for one category," if several == 1 else ""
+        return Coverage(
+            holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}{one}",
+            scope=together(self.categories.streams),
+            limits=tuple(limits),
+            beyond="the numbers of all events may be larger",
+            looks_like="a standstill",
+        )
+
+    @property
+    @override
+    def event_fields(self) -> EventFields:
+        user = TEXT if self.unit == "person" else UNREAD
+        return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
+
+
+def _limit(name: str, value: int | None, unit: str) -> int | None:
+    """Return a limit for each person, if there is one."""
+    if value is None:
+        return None
+    if unit != "person":
+        raise ValueError(f"{name} must not be given when the unit is an event")
+    if checks.integer(name, value, minimum=1) > MOST_CONTRIBUTIONS:
+        raise ValueError(f"{name} must be <= {MOST_CONTRIBUTIONS}, got {value}")
+    return value
+
+
+class HistogramParameters(CategoryParameters):
+    """Publish, at the end of every window, queries on the counts of public categories in all windows so far.
+
+    Input: pairs (user, category) timestamped with their event time, rows with `user`, `item` (the category), `time` and
+    perhaps `stream`, or Arrow record batches with these columns; where the unit is an event, no `user` is read.
+    With `categories_per_row` an item may be several categories: a list, or a text with separators. Bounded or
+    unbounded, in any order. `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows; with
+    `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    Every window from `start` to `end` is published once, also an empty one, at its end plus `allowed_lateness`. Events
+    that come later are never used.
+
+    Privacy:
+        Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
+        `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
+        `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
+        Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
+        "event", nothing is promised to a person who has many events.
+
+    Accuracy:
+        With probability 1 - beta, all estimates of a stream, in all windows together, are within their `error_bound` of
+        the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
+        `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
+
+    Args:
+        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
+            better and needs more noise.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
+            some hundred windows: `privstream plan` says where it does.
+        domain: public list of items: the categories. Events of other items count in no answer.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
+            one. `end` must be given unless the input has no end.
+        queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
+            counts of all categories.
+        unit: what is protected: one "event", or all that one "person" does in the whole run.
+        max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
+            counts for its categories. It must be given with unit "person".
+        max_per_window: number of categories of one person that count in one window, with unit "person". With delta
+            > 0 a smaller one needs less noise.
+        categories_per_row: number of categories of one event that count.
+        separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
+        method: method that makes the numbers; "auto" takes the most accurate one. "direct_counters" renews them in
+            every window; "anchored_counters" only when they have grown, for long runs with few events;
+            "henzinger_sricharan_steiner" is the published algorithm.
+        largest: the largest count that you expect. The method is chosen for it, and the accuracy is stated for it.
+            Without it, it is the number of windows, or 100,000 if there is no end.
+        streams: public names of the streams, each of which is counted by itself. They must be given if events have a
+            stream.
+        neighbouring: what makes two inputs neighbours: one event or person is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
+        restartable: bind all noise to the data, so that a run that is repeated with other data does not show by how
+            much these differ. This is always so if there is no end, or if delta > 0; otherwise it makes errors of
+            long runs up to 1.4 times as large, and of short ones no larger.
+        beta: probability with which the accuracy statement may be wrong.
+        shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+
+    Example:
+        >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
+        ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/anchored.md, counters.md, live_histograms.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        domain: Items,
+        start: Moment,
+        noise: NoiseSource,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        queries: tuple[str | Monotone, ...] = ("histogram",),
+        unit: Literal["event", "person"] = "event",
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        categories_per_row: int = 1,
+        separator: str | None = None,
+        method: Literal["auto", "direct_counters", "anchored_counters", "henzinger_sricharan_steiner"] = "auto",
+        largest: int | None = None,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        restartable: bool | None = None,
+        beta: float = 0.05,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(
+            domain=domain,
+            start=start,
+            end=end,
+            **options,
+            unit=unit,
+            max_contributions=max_contributions,
+            max_per_window=max_per_window,
+            categories_per_row=categories_per_row,
+            separator=separator,
+            streams=streams,
+            neighbouring=neighbouring,
+            restartable=restartable,
+            noise=noise,
+            shards=shards,
+        )
+        self.questions = questions(queries, len(domain))
+        mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
+        budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": beta, "mode": mode, "largest": largest}
+        choices = [
+            HistogramQueries(**budget, **self.shape_with(delta), queries=each) for each in watched(self.questions)
+        ]
+        self._mechanism = choices[-1] if mode == "paper" else min(choices, key=_expected_error)
+        self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
+
+    @property
+    @override
+    def mechanism(self) -> HistogramQueries:
+        return self._mechanism
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        mechanism, error = self.mechanism, _expected_error(self.mechanism)
+        numbers: dict[str, Any] = {"error_bound": error, "method": self.method}
+        windows, grown = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows", ""
+        if mechanism.chosen_mode != "direct":
+            numbers["largest"] = _expected(mechanism)
+            grown = f", while none of them exceeds {_expected(mechanism):,}"
+        return Accuracy(
+            error=error,
+            failure_probability=mechanism.beta,
+            claim=f"With probability {1 - mechanism.beta:g}, all numbers of a stream, in {windows} together, are "
+            f"within {error:,} of the numbers without noise{grown} (method {self.method}; each row has an error bound "
+            "of its own).",
+            numbers=numbers,
+        )
+
+    def error(self, window: int, intervals: int = 0) -> int:
+        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times.
+
+        With direct counters they are renewed in every window, and `intervals` is not needed.
+        """
+        return self.mechanism.error_bound(window, intervals)
+
+
+def _expected_error(mechanism: HistogramQueries) -> int:
+    """Return the error that a mechanism promises for the answers that it expects."""
+    return mechanism.error(_expected(mechanism))
+
+
+def _expected(mechanism: HistogramQueries) -> int:
+    """Return the largest count that is expected; without an end, the number of windows, too."""
+    return mechanism.largest or mechanism.horizon or EXPECTED_COUNT
+
+
+class FlagsParameters(CategoryParameters):
+    """Publish, at the end of every window, which categories have passed their thresholds; a flag stays up.
+
+    Input, windows, unit and limits are as of `ContinualHistogram`. Output: a `CategoryFlag` row for each category and
+    window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    Privacy:
+        Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
+        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published. The method
+        "henzinger_sricharan_steiner" compares with floating-point noise, and its guarantee holds up to rounding.
+
+    Accuracy:
+        With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
+
+    Args:
+        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
+            better and needs more noise.
+        thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
+        method: method that finds flags; "auto" takes the one with the smallest error bound at the end.
+            "direct_counters" counts with noise in every window, as a histogram does. "henzinger_sricharan_steiner" is
+            the published algorithm: its error hardly grows with the run, and is large from the start; with a delta
+            above 0 it needs an epsilon below 3.
+        domain, start, end, delta, unit, max_contributions: see `histograms.parameters.HistogramParameters`.
+        max_per_window, categories_per_row, separator, streams: see `histograms.parameters.HistogramParameters`.
+        neighbouring, restartable, beta, noise, shards: see `histograms.parameters.HistogramParameters`.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+
+    Source: docs/proofs/live_histograms.md, counters.md; Henzinger, Sricharan, Steiner (2023), Algorithm 9, and
+    docs/proofs/anchored.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        thresholds: Thresholds,
+        domain: Items,
+        start: Moment,
+        noise: NoiseSource,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
+        unit: Literal["event", "person"] = "event",
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        categories_per_row: int = 1,
+        separator: str | None = None,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        restartable: bool | None = None,
+        beta: float = 0.05,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(
+            domain=domain,
+            start=start,
+            end=end,
+            **options,
+            unit=unit,
+            max_contributions=max_contributions,
+            max_per_window=max_per_window,
+            categories_per_row=categories_per_row,
+            separator=separator,
+            streams=streams,
+            neighbouring=neighbouring,
+            restartable=restartable,
+            noise=noise,
+            shards=shards,
+        )
+        names = self.categories.domain.texts.to_pylist()
+        if isinstance(thresholds, Mapping):
+            if set(thresholds) != set(names):
+                raise ValueError("thresholds must name every category of the domain, and no other")
+            each = tuple(thresholds[name] for name in names)
+        else:
+            each = (thresholds,) * len(names)
+        given: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "beta": beta,
+            "thresholds": each,
+            **self.shape_with(delta),
+        }
+        makers: dict[str, Callable[[], CountedFlags | ColumnFlags]] = {
+            "direct_counters": partial(CountedFlags, **given),
+            "henzinger_sricharan_steiner": partial(ColumnFlags, **given),
+        }
+        self.method, self._mechanism = choose_method(
+            method, makers, lambda made: made.error(self.windows or EXPECTED_WINDOWS)
+        )
+
+    @property
+    @override
+    def mechanism(self) -> CountedFlags | ColumnFlags:
+        return self._mechanism
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        windows, beta = self.windows or EXPECTED_WINDOWS, self.mechanism.beta
+        error = self.error(windows)
+        return Accuracy(
+            error=error,
+            failure_probability=beta,
+            claim=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
+            f"of a stream together, the flag of every category whose count is {error:,} above its "
+            f"threshold is up, and that of every category whose count is more than {error:,} below it is down "
+            f"(method {self.method}).",
+            numbers={"error_bound": error, "windows": windows},
+        )
+
+    def error(self, window: int) -> int:
+        """Return the error bound in window 1, 2, .."""
+        return self.mechanism.error(window)

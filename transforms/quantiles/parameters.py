@@ -1,0 +1,182 @@
+"""What NumericQuantiles are asked with, what they promise, and how accurate they are: without Beam."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
+from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
+from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
+from typing_extensions import Unpack, override
+
+LAST_PLACE = 65_535
+"""Of the streams in which a person has a value: so many values of one person may count, at most."""
+
+
+class QuantilesParameters(Parameters):
+    """Publish, window by window, quantiles of numbers: the median, percentiles.
+
+    Input: rows with `value`, `user`, `time` and perhaps `stream`, or Arrow record batches with these columns. A value
+    is a number; without one an event becomes a dead letter. Output: `QuantileEstimate` rows, in every window one for
+    each quantile; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
+    its end plus `allowed_lateness`; what comes later is never used.
+
+    Privacy:
+        Unit: one person over the whole run and all streams, or one event. Neighbours: `neighbouring`. (epsilon, delta):
+        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with one
+        value in a window of a stream, chosen at random. Public: all arguments but `noise`.
+
+    Accuracy:
+        Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
+        1 - beta. Where a window has few values or none, intervals reach from `low` to `high`.
+
+    Args:
+        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
+            more noise.
+        low: least value, in the unit of values. Smaller ones count as this one.
+        high: largest value. Larger ones count as this one. Choose it by what is possible, not by looking at the data.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        quantiles: which parts of all values lie below, in (0, 1), increasing; 0.5 is the median. More of them cost no
+            privacy.
+        scale: bins of equal width ("linear"), or with edges of equal ratios ("log"), for values that span several
+            orders of magnitude. With "log", `low` must be > 0.
+        resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
+        max_contributions: number of values with which one person counts in the whole run; without it 100. Noise is
+            never for more than one value in each window of each stream.
+        delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
+            1 / (number of people).
+        unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
+            user is read.
+        over: what a quantile is about: a "window", all windows since the "start", or so many seconds before the end of
+            each window.
+        end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
+            no end, and where quantiles are about more than one window.
+        streams: public names of the streams; they must be given if events have a stream.
+        neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
+        beta: probability with which an interval may not contain its quantile, of each row by itself.
+        shards: number of parallel parts into which people are divided. It changes no answer.
+        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+
+    Raises:
+        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
+            this type cannot be used, or the runner cannot keep time.
+
+    Example:
+        >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,
+        ...                              end=86400, max_contributions=24,
+        ...                              noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: derived here, docs/proofs/numeric_quantiles.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        low: float,
+        high: float,
+        start: Moment,
+        noise: NoiseSource,
+        quantiles: tuple[float, ...] = (0.5,),
+        scale: Literal["linear", "log"] = "linear",
+        resolution: int = 1000,
+        max_contributions: int | None = None,
+        delta: float = 0.0,
+        unit: Literal["person", "event"] = "person",
+        over: Span = "window",
+        end: Moment | None = None,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        beta: float = 0.05,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        self.noise = noise
+        self.streams = check_streams(streams)
+        self.shards = check_shards(shards)
+        checks.real("start", start)
+        self.steps = Steps.of(start=start, end=end, **options)
+        span = windows_in(over, self.steps)
+        if span != "window" and self.steps.count is None:
+            raise ValueError("end must be given where quantiles are about more than one window")
+        if unit == "event" and max_contributions is not None:
+            raise ValueError("max_contributions must not be given when the unit is an event")
+        limit = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
+        if checks.integer("max_contributions", limit, minimum=1) > LAST_PLACE:
+            raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
+        if unit == "person" and self.steps.count is not None:  # nobody has more than one value in a window of a stream
+            limit = min(limit, self.steps.count * len(self.streams))
+        self.mechanism = Mechanism(
+            epsilon=epsilon,
+            delta=delta,
+            low=low,
+            high=high,
+            resolution=resolution,
+            scale=scale,
+            quantiles=quantiles,
+            over=span,
+            horizon=self.steps.count,
+            contributions=1 if unit == "event" else limit,
+            unit=unit,
+            neighbouring=neighbouring,
+            beta=beta,
+        )
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        found, most = self.mechanism.guarantee, self.mechanism.contributions
+        if not self._by_person:
+            return replace(found, public=("all parameters", "the windows"))
+        values = f"{most:,} value{'s' * (most > 1)}"
+        return replace(
+            found,
+            limits=(f"A person counts with at most {values} in the whole run, and with one in a window of a stream.",),
+            public=("all parameters", "the windows"),
+            caveats=(*found.caveats, people_hashed(self.mechanism.neighbouring)),
+        )
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        return self.mechanism.accuracy
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        made, windows, limits = self.mechanism, self.steps.count, []
+        if self._by_person:
+            stream = "" if self.streams == ("",) else " of a stream"
+            limits.append(Limit.at_most("", 1, "value", f"in a window{stream}", "random"))
+            if windows is None or made.contributions < windows * len(self.streams):
+                most = made.contributions
+                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST_WINDOWS, lasting=True))
+        which = "the values that count" if limits else "all values that are usable and in time"
+        return Coverage(
+            holds=f"the quantiles of {which}, clipped to low and high,",
+            scope=EACH,
+            limits=tuple(limits),
+            beyond="the quantiles of all values may be larger or smaller",
+            looks_like="a trend",
+        )
+
+    @property
+    @override
+    def event_fields(self) -> EventFields:
+        user = TEXT if self._by_person else UNREAD
+        return EventFields(user=user, item=False, streams=self.streams != ("",), value=NUMBER)
+
+    @property
+    def _by_person(self) -> bool:
+        return self.mechanism.unit == "person"
