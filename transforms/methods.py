@@ -19,6 +19,9 @@ FEW_HITS = 4
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
 
+USUAL_ITEMS = 4
+"""Items of a person in a window of top-k where nobody says how many: benchmarks/README.md, "First answers"."""
+
 EVEN, LIKELY = 0.5, 0.95
 """Probabilities with which an item is to be reported."""
 

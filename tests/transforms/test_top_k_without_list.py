@@ -31,6 +31,7 @@ COMMON = {
     "start": START,
     "end": START + 10 * WINDOWS,
     "top": 3,
+    "items_per_step": 1,
     "noise": KeyedNoise(KEY),
 }
 CONFIGURATIONS = {

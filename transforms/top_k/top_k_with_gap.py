@@ -43,7 +43,7 @@ from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full_share
-from privstream.transforms.methods import AUTO, choose_method
+from privstream.transforms.methods import AUTO, USUAL_ITEMS, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -114,7 +114,8 @@ class TopKWithGap(SharedTransform):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
             remembered but items that are found; with windows of a calendar so many days, weeks, months or years of it,
             such as "1month". The guarantee is then for what one person does in one such period.
-        items_per_step: number of items of one person that count in a window of a stream.
+        items_per_step: number of items of one person that count in a window of a stream. Without it 4, or as many as
+            there are in `domain` if these are fewer.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
         streams: public names of the streams that are ranked, each by itself. They must be given if events have a
@@ -160,7 +161,7 @@ class TopKWithGap(SharedTransform):
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
-        items_per_step: int = 1,
+        items_per_step: int | None = None,
         selection: Literal["last", "first", "random"] = "last",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
@@ -194,6 +195,8 @@ class TopKWithGap(SharedTransform):
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, **options)
+        if items_per_step is None:
+            items_per_step = USUAL_ITEMS if domain is None else min(USUAL_ITEMS, len(domain))
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
