@@ -13,7 +13,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs")}
+CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs"), "hdfs": ("hdfs", "hdfs")}
 """Scheme -> the module without which Beam does not reach such a store, and the extra that brings it."""
 
 SECRETS = {"s3_secret_access_key": "AWS_SECRET_ACCESS_KEY", "s3_session_token": "AWS_SESSION_TOKEN"}

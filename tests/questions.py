@@ -72,6 +72,7 @@ EXAMPLES = {
             "--renew_every 1d": "--start must be given with --renew_every, which counts from it",
             "--method none": "invalid choice: 'none'",
             "--domain empty": "domain must name at least one item",
+            "--public_items domain --method clock": "public_items must not be given with a known domain, with forget",
             "--domain twice": "domain must hold distinct items",
             "--domain none": "domain must be a readable file, got 'none'",
             "--shards 0": "shards must be >= 1, got 0",
@@ -92,6 +93,7 @@ EXAMPLES = {
         values={
             "renew_every": "1h --start 2024-01-01",
             "forget": "--method counts",
+            "public_items": "domain --method counts --start 2024-01-01 --windows 5",
             "windows": "9 --start 2024-01-01",
             "full_share": "0 --method counts --start 2024-01-01 --windows 5",
         },
@@ -168,6 +170,7 @@ EXAMPLES = {
         refused={
             "--top 3": "top must be < 3, the number of items in domain, got 3",
             "--full_share 0.1": "full_share must not be given with",
+            "--public_items domain": "public_items must not be given with a domain, all items of which",
             "--delta 1": "delta must be in [0, 1), got 1.0",
             "--shards 0": "shards must be >= 1",
             "--domain none": "domain must be a readable file, got 'none'",
@@ -181,7 +184,7 @@ EXAMPLES = {
             "--measure_share 1": "measure_share must be in (0, 1), got 1.0",
         },
         without_end="--end or --participation_cap must be given: what one person takes part in needs a bound",
-        values={"top": "2", "unit": "person_in_window", "full_share": "0"},
+        values={"top": "2", "unit": "person_in_window", "full_share": "0", "public_items": "domain --delta 1e-6"},
     ),
     "alerts": QuestionExample(
         options=f"{ON_A_CLOCK} --rules rules",

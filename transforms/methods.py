@@ -19,6 +19,9 @@ FEW_HITS = 4
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
 
+USUAL_ITEMS = 4
+"""Items of a person in a window of top-k where nobody says how many: benchmarks/README.md, "First answers"."""
+
 EVEN, LIKELY = 0.5, 0.95
 """Probabilities with which an item is to be reported."""
 
@@ -52,8 +55,8 @@ def durations(windows: int | None) -> tuple[int, ...]:
     return tuple(lasting for lasting in LASTING if windows is None or lasting <= windows)
 
 
-def worth(method: Reporting, windows: int | None) -> tuple[bool, float]:
-    """Return what "auto" wants little of: that it may stop, and the people that items need to be reported.
+def worth(method: Reporting, windows: int | None) -> float:
+    """Return what "auto" wants little of among methods that do not stop: the people that items need to be reported.
 
     The number is the mean logarithm over items that last 1, 4, 16, .. windows, of people with whom the chance is even:
     the same people in all of them, and other ones in each, which count alike.
@@ -68,7 +71,7 @@ def worth(method: Reporting, windows: int | None) -> tuple[bool, float]:
         for lasting in durations(windows)
         for others in (False, True)
     ]
-    return method.may_stop, math.fsum(math.log(handicap * people) for people in needed) / len(needed)
+    return math.fsum(math.log(handicap * people) for people in needed) / len(needed)
 
 
 def needed(method: Reporting, windows: int | None) -> dict[str, int | None]:
@@ -107,7 +110,10 @@ def least_people(chance: Callable[[np.ndarray], np.ndarray], wanted: float) -> f
 
 
 def choose_method(
-    method: str, makers: Mapping[str, Callable[[], Mechanism]], error: Callable[[Mechanism], Any]
+    method: str,
+    makers: Mapping[str, Callable[[], Mechanism]],
+    error: Callable[[Mechanism], Any],
+    may_stop: Callable[[Mechanism], bool] = lambda made: False,
 ) -> tuple[str, Mechanism]:
     """Return a method's name and its mechanism.
 
@@ -118,21 +124,29 @@ def choose_method(
         makers: what makes the mechanism of each method; raises a ValueError where its parameters do not allow it.
         error: of a mechanism, in the unit of the question, or several things by which methods are ordered; may raise a
             ValueError, too.
+        may_stop: tells whether "auto" takes a mechanism only where no other one can answer; else nothing is calibrated
+            to find its error.
 
     Raises:
         ValueError: there is no such method, or it cannot answer with these parameters; with "auto", none can.
     """
     if checks.one_of("method", method, (AUTO, *makers)) != AUTO:
         return method, makers[method]()
-    found: list[tuple[Any, str, Mechanism]] = []
-    reasons = []
+    made: dict[str, Mechanism] = {}
+    reasons: dict[str, ValueError] = {}
     for name, make in makers.items():
         try:
-            mechanism = make()
-            found.append((error(mechanism), name, mechanism))
+            made[name] = make()
         except ValueError as reason:
-            reasons.append(reason)
-    if not found:
-        raise reasons[0]
-    _, name, mechanism = min(found, key=lambda each: each[0])
-    return name, mechanism
+            reasons[name] = reason
+    for last in (False, True):
+        errors: dict[str, Any] = {}
+        for name in [name for name, mechanism in made.items() if may_stop(mechanism) is last]:
+            try:
+                errors[name] = error(made[name])
+            except ValueError as reason:
+                reasons[name] = reason
+        if errors:
+            best = min(errors, key=errors.__getitem__)
+            return best, made[best]
+    raise next(reasons[name] for name in makers)

@@ -152,7 +152,7 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         most = checks.integer("max_hits", self.max_hits, minimum=1, maximum=LARGEST_UINT16)
         if most < len(self.starts):
             raise ValueError(f"max_hits must be >= the number of rules, got {most} < {len(self.starts)}")
-        _ = self._laws  # noise that cannot be drawn is refused now
+        _ = _reaches(self.calibrated.eta, self._shift)  # noise that cannot be drawn is refused now
 
     @cached_property
     def calibrated(self) -> StatusCalibration:
@@ -307,13 +307,23 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         return RuleState(counters, fields["since"], fields["changes"], fields["last"])
 
 
-@functools.lru_cache(maxsize=64)
-def _laws(eta: float, shift: float) -> tuple[IntegerLaw, IntegerLaw]:
-    """Return the laws of T and T' for numbers of 0, up to 128 bits: numbers of rules move numbers of people."""
+def _reaches(eta: float, shift: float) -> tuple[int, int]:
+    """Return how far below 0 the laws of T and T' reach, to 128 bits.
+
+    Raises:
+        ValueError: their tables would be too large.
+    """
     reach = math.ceil(WORD_BITS * math.log(2) / eta + shift) + 1
     near = math.ceil(math.log(WORD_BITS * math.log(2)) / eta + shift) + 1
     if reach + near > LARGEST_TABLE:
         raise ValueError(f"epsilon must be larger: noise would need a table of more than {LARGEST_TABLE:,} numbers")
+    return reach, near
+
+
+@functools.lru_cache(maxsize=64)
+def _laws(eta: float, shift: float) -> tuple[IntegerLaw, IntegerLaw]:
+    """Return the laws of T and T' for numbers of 0, up to 128 bits: numbers of rules move numbers of people."""
+    reach, near = _reaches(eta, shift)
     with mpmath.workprec(PRECISION):
         rate, moved = mpmath.mpf(eta), mpmath.mpf(shift)
     rises = IntegerLaw.from_survival(-reach, lambda k: mpmath.exp(-mpmath.exp(rate * (k - moved))))

@@ -254,6 +254,13 @@ class ComposedCurve:
         return parts[0]
 
 
+def _point(curve: PrivacyCurve) -> PointCurve | None:
+    """Return what is known of one point alone; None of other curves."""
+    if isinstance(curve, SlackCurve) and isinstance(curve.curve, PointCurve):
+        return PointCurve(at_epsilon=curve.curve.at_epsilon, at_delta=curve.curve.at_delta + curve.slack)
+    return curve if isinstance(curve, PointCurve) else None
+
+
 def _check_curve(curve: object) -> None:
     """Refuse what cannot be a privacy curve."""
     if not all(callable(getattr(curve, name, None)) for name in ("delta", "epsilon", "to_pld")):
@@ -357,6 +364,63 @@ def sensitivity_sigma(epsilon: float, delta: float, sensitivity: float) -> float
     return max(SMALLEST_SIGMA, math.sqrt((sensitivity / largest_shift(epsilon, delta)) ** 2 + SMOOTHING))
 
 
+MOST_POINTS = 10
+"""Of more points the composition is by privacy loss distributions: its terms double with each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianWithPoints:
+    """A Gaussian pair composed with mechanisms of each of which one point (epsilon, delta) is known, in closed form.
+
+    Privacy: docs/proofs/monitor.md, Theorem 2.
+
+    Attributes:
+        shift: of the Gaussian pair, >= 0; 0 for none.
+        points: 1 to `MOST_POINTS`.
+    """
+
+    shift: float
+    points: tuple[PointCurve, ...]
+
+    def __post_init__(self) -> None:
+        checks.non_negative("shift", self.shift)
+        if not isinstance(self.points, tuple) or not 1 <= len(self.points) <= MOST_POINTS:
+            raise TypeError(f"points must be a tuple of 1 to {MOST_POINTS} points")
+        if not all(isinstance(point, PointCurve) for point in self.points):
+            raise TypeError("points must be PointCurve objects")
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        rest = checks.non_negative("epsilon", epsilon) - self._responses[0]
+        if self.shift == 0:
+            of_noise = -np.expm1(np.minimum(rest, 0.0))
+        else:
+            half, middle = self.shift / 2, rest / self.shift
+            of_noise = np.minimum(1.0, excess(special.ndtr(half - middle), rest, special.ndtr(-half - middle)))
+        shown = -math.expm1(math.fsum(math.log1p(-point.at_delta) for point in self.points))
+        found = shown + (1 - shown) * math.fsum((self._responses[1] * of_noise).tolist())
+        return min(1.0, found * (1 + FUNCTION_ERROR))
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
+        return least_epsilon(self.delta, delta)
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
+        noise = [GaussianCurve(shift=self.shift)] if self.shift else []
+        return ComposedCurve(curves=(*noise, *self.points), interval=interval).to_pld(interval)
+
+    @functools.cached_property
+    def _responses(self) -> tuple[Floats, Floats]:
+        """The loss of all randomised responses together, of each of their answers, and how probable each is."""
+        lost, chances = np.zeros(1), np.ones(1)
+        for point in self.points:
+            right = 1 / (1 + math.exp(-point.at_epsilon))
+            lost = np.concatenate([lost + point.at_epsilon, lost - point.at_epsilon])
+            chances = np.concatenate([chances * right, chances * (1 - right)])
+        return lost, chances
+
+
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
     """Return the curve of mechanisms that run at once and may feed each other.
 
@@ -387,8 +451,13 @@ def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> Priva
             raise ValueError(f"slack must be < {rest:g}, which the curve leaves at epsilon 0, got {slack:g}")
         squares.append(inner.shift**2)
         lost.append(slack / rest)
-    if squares:
-        parts.insert(0, GaussianCurve(shift=math.sqrt(math.fsum(squares)) * (1 + FUNCTION_ERROR)))
-    together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
+    shift = math.sqrt(math.fsum(squares)) * (1 + FUNCTION_ERROR)
+    points = tuple(point for part in parts if (point := _point(part)) is not None)
+    together: PrivacyCurve
+    if len(points) == len(parts) and 1 <= len(points) <= MOST_POINTS and len(parts) + len(squares) > 1:
+        together = GaussianWithPoints(shift=shift, points=points)
+    else:
+        parts = [GaussianCurve(shift=shift), *parts] if squares else parts
+        together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
     slack = math.fsum(lost) * (1 + FUNCTION_ERROR)
     return SlackCurve(curve=together, slack=slack) if slack else together

@@ -50,7 +50,7 @@ class Entry:
         name: what its rows and guarantee file call it.
         dataset: whose budget it spends.
         command: such as "histogram".
-        version: of privstream.
+        version: of privstream, with a digest of the code that shapes answers and noise, which older lines have not.
         parameters: by name, what shapes answers, noise or error bounds; files by a digest of their contents.
         data: digest of the input files, or the source, if that has no end.
         key: the noise key's public fingerprint.

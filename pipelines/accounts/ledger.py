@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, NoReturn, Protocol
 
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import Contents, Entry, LimitRecord, head_after, read_lines, to_line
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, period
 from privstream.pipelines.accounts.spending import Limit, check_limit
@@ -177,7 +177,7 @@ class Ledger:
             name=run_id,
             dataset=dataset,
             command=question,
-            version=version("privstream"),
+            version=build(),
             parameters=dict(parameters or {}),
             data=data,
             key=noise.fingerprint,

@@ -8,12 +8,12 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms import KeyedNoise
+from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import WATCHED
 from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
@@ -61,7 +61,8 @@ class RunIdentity:
 
     Attributes:
         command: such as "histogram".
-        version: of privstream, since another one may read or limit events differently.
+        version: of privstream, with a digest of its code, since another one may read or limit events
+            differently, or have other noise.
         parameters: by name, all options that shape something, but `NOT_SHAPING`; files by a digest of their contents.
         data: digest of the contents of all input files, whatever their names and order; or the source, if that has no
             end.
@@ -106,7 +107,7 @@ def identify(
     """
     data = data_of(arguments, files, watched)
     parameters = shaping_parameters(arguments, named_files, watched)
-    return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
+    return RunIdentity(command=arguments.command, version=build(), parameters=parameters, data=data)
 
 
 def data_of(arguments: argparse.Namespace, files: Sequence[EventFile], watched: str | None) -> str:

@@ -23,11 +23,12 @@ from privstream.pipelines.questions.options import UNIT, options_of
 from privstream.pipelines.questions.readings import by_clocks, settle_counts
 from privstream.pipelines.questions.run import given_to, settled, transform_of
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.yaml_file import Document, Path, meant, read_document
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import column_names
+from privstream.transforms.methods import AUTO
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("user", "item", "time", "stream", "value")
@@ -82,6 +83,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "largest": ("of", "largest"),
 }
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
+
+LIMIT, FROM = "max_contributions", "from"
+"""The limit of counts, and what may stand below it: the folder of an earlier period that has published what suits."""
 
 REMEMBERS = {"forget": False}
 """What is settled of counts of items that stay found."""
@@ -305,18 +309,44 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
+    if LIMIT in options and (isinstance(options[LIMIT], dict) or options[LIMIT] == AUTO):
+        options[LIMIT] = _limit_of_period(document, name, spec, options[LIMIT])
     if named := _named_in_alerts(document, name, spec, options):
         options["public_items"] = named
     try:
         read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
-        raise _wrong_option(document, name, given, in_python(str(error))) from None
+        raise wrong_option(document, name, given, in_python(str(error))) from None
     if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
         read.end = _end(document, read)
     return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
 
 
-def _wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:
+def _limit_of_period(document: Document, name: str, spec: QuestionSpec, given: Any) -> int:
+    """Return the limit of a question that suits what an earlier period has published of it.
+
+    Raises:
+        UsageError: it names no such period, or the question is another one.
+    """
+    own = ("questions", name, LIMIT)
+    keys = own if own in document.lines else (LIMIT,)
+    if not isinstance(given, dict):
+        rule = f"must be a whole number, or {{{FROM}: FOLDER}} of the output of an earlier period"
+        raise document.error(keys, f"{rule}, got {given} (for {name})")
+    document.check_keys(keys, (FROM,))
+    folder = _text(document, (*keys, FROM))
+    if spec is not COUNTS or folder is None:
+        raise document.error(
+            keys, f"must be a whole number, but for counts a folder {FROM} which it follows (for {name})"
+        )
+    try:
+        limit: int = loaded("monitor.earlier_period.limit_from")(folder, name)
+    except (ValueError, OSError) as error:
+        raise document.error((*keys, FROM), f"{error} (for {name})") from None
+    return limit
+
+
+def wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:
     """Return an error about an option of a question, at its key there or, if it has none, at that of the file."""
     keys = ("questions", name)
     option, _, rest = message.removeprefix("argument ").partition(": ")

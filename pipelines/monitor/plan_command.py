@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.monitor.calibration import Asked, Calibrated, calibrate
-from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor
+from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor, wrong_option
 from privstream.pipelines.monitor.views import answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.questions.plan_command import shown
@@ -43,11 +43,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         names = [each.name for each in monitor.questions]
         if arguments.improve is not None and arguments.improve not in names:
             raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
-        try:
-            planned = shared_out(monitor, None)
-            improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise UsageError(f"{arguments.file}: {error}") from error
+        planned = shared_out(monitor, None)
+        improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
         answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
         answer = _answer(monitor, planned, improved)
     if arguments.json:
@@ -57,15 +54,23 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 
 def shared_out(monitor: MonitorFile, improve: str | None = None, *, ends: bool = True) -> Calibrated:
-    """Share out the budget, with one share raised if that is asked for; `ends`: see `Question.transform`."""
+    """Share out the budget, with one share raised if that is asked for; `ends`: see `Question.transform`.
+
+    Raises:
+        UsageError: a question refuses its options or its part of the budget; the message names the line of the key.
+    """
     questions = [
         replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
     ]
-    found = calibrate(
-        [Asked(each.name, each.share, partial(each.transform, ends=ends)) for each in questions],
-        monitor.epsilon,
-        monitor.delta,
-    )
+    asked = [Asked(each.name, each.share, partial(each.transform, ends=ends)) for each in questions]
+    try:
+        found = calibrate(asked, monitor.epsilon, monitor.delta)
+    except (ValueError, TypeError, OverflowError) as error:
+        name, colon, message = str(error).partition(": ")
+        keys = ("questions", name)
+        if colon and keys in monitor.document.lines:
+            raise wrong_option(monitor.document, name, monitor.document.mapping(keys), message) from None
+        raise monitor.document.error(("privacy",), str(error)) from None
     _check_same_people(monitor, found.guarantee.unit)
     return found
 

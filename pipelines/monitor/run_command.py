@@ -22,6 +22,7 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import BOUNDS
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import (
@@ -187,10 +188,7 @@ class MonitorRun:
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
         _check_places(monitor, given, views, common, output, [file.path for file in read.files], account.path)
-        try:
-            planned = shared_out(monitor)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise monitor.document.error(("privacy",), str(error)) from None
+        planned = shared_out(monitor)
         tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {})
         answers = answer_views(views, tables)
         streamed = followed(views, tables, answers) if unbounded else []
@@ -576,7 +574,7 @@ def identity_of(
             found[f"questions.{each.name}.{key}"] = value
     first = next(iter(given.values()))
     data = data_of(first, files, watched)
-    return RunIdentity(command=COMMAND_NAME, version=version("privstream"), parameters=found, data=data)
+    return RunIdentity(command=COMMAND_NAME, version=build(), parameters=found, data=data)
 
 
 def _asked(

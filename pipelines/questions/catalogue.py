@@ -55,6 +55,8 @@ HEAVY_HITTERS = QuestionSpec(
     published="hits_published",
     limits=(ITEMS, WINDOWS, CHARGES),
     settle="questions.readings.settle_heavy_hitters",
+    files=("domain", "public_items"),
+    unplanned=("public_items",),
     all_streams=True,
     one_stream=True,
     sizes={
@@ -195,6 +197,8 @@ TOP_K = QuestionSpec(
     published="ranks_published",
     why_nothing="no item was found, so nothing is published",
     limits=(ITEMS, WINDOWS),
+    files=("domain", "public_items"),
+    unplanned=("public_items",),
     one_stream=True,
     sizes={
         "domain": Option("items", "int", "number of items on the public list, if there is one"),

@@ -271,6 +271,10 @@ def test_what_could_not_be_read_is_not_written():
             "curve must promise delta 0 at epsilon 0.5",
         ),
         (
+            {"curve": {"type": "GaussianWithPoints", "shift": 1.0, "points": []}},
+            "points must be a tuple of 1 to 10 points",
+        ),
+        (
             {"curve": {"type": "ComposedCurve", "curves": [], "interval": 1.0}},
             "curves must be a tuple of privacy curves",
         ),

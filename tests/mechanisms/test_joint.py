@@ -1,16 +1,21 @@
 """What several mechanisms cost together."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
+    GaussianWithPoints,
+    PointCurve,
     PrivacyCurve,
     PureDp,
     SlackCurve,
     joint_curve,
 )
+from scipy import stats
 
 
 def test_gaussian_parts_add_up_by_squares() -> None:
@@ -34,6 +39,39 @@ def test_other_parts_are_composed() -> None:
     parts: list[PrivacyCurve] = [GaussianCurve(shift=0.2), PureDp(0.5)]
     found = joint_curve(parts).epsilon(1e-6)
     assert max(part.epsilon(1e-6) for part in parts) < found <= sum(part.epsilon(5e-7) for part in parts) + 1e-3
+
+
+POINTS = (PointCurve(at_epsilon=0.8, at_delta=3e-7), PureDp(0.3), PureDp(0.3))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2, 1.5])
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0, 3.0])
+def test_points_beside_gaussian_noise_have_a_closed_form(shift: float, epsilon: float) -> None:
+    """It is what a numerical integral over both laws says, and what a fine grid rounds up."""
+    found = GaussianWithPoints(shift=shift, points=POINTS)
+    noise = [GaussianCurve(shift=shift)] if shift else []
+    grid = ComposedCurve(curves=(*noise, *POINTS), interval=1e-4).delta(epsilon)
+    assert found.delta(epsilon) * (1 - 1e-9) <= grid <= found.delta(epsilon) * 1.01 + 2e-4 * math.exp(-epsilon)
+
+    outcomes = np.linspace(-12, 12 + shift, 200_001) if shift else np.zeros(1)
+    one = stats.norm.pdf(outcomes - shift) * (outcomes[1] - outcomes[0]) if shift else np.ones(1)
+    other = stats.norm.pdf(outcomes) * (outcomes[1] - outcomes[0]) if shift else np.ones(1)
+    total, shown = 0.0, 1 - math.prod(1 - point.at_delta for point in POINTS)
+    for signs in itertools.product((1, -1), repeat=len(POINTS)):
+        chance = [1 / (1 + math.exp(-sign * point.at_epsilon)) for sign, point in zip(signs, POINTS, strict=True)]
+        same, swapped = math.prod(chance), math.prod(1 - each for each in chance)
+        total += np.maximum(0.0, same * one - math.exp(epsilon) * swapped * other).sum()
+    assert found.delta(epsilon) == pytest.approx(shown + (1 - shown) * total, rel=1e-5, abs=1e-12)
+
+
+def test_a_monitor_of_points_and_noise_needs_no_distributions() -> None:
+    """The least epsilon is at most what each adds by itself; a slack of a point is a part of its delta."""
+    parts = [GaussianCurve(shift=0.2), SlackCurve(curve=PureDp(0.5), slack=1e-8)]
+    found = joint_curve(parts)
+    assert found == GaussianWithPoints(shift=found.shift, points=(PointCurve(at_epsilon=0.5, at_delta=1e-8),))
+    assert isinstance(joint_curve([PureDp(0.1)] * 11), ComposedCurve)
+    with pytest.raises(TypeError, match="points must be a tuple of 1 to 10 points"):
+        GaussianWithPoints(shift=0.1, points=())
 
 
 def test_slack_that_leaves_nothing_is_refused() -> None:

@@ -74,7 +74,7 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         (HEAD + PAGES.replace("share: 3", "share: x"), "must be a number, got str"),
         (
             HEAD.replace("max_contributions: 4", "max_contributions: auto") + PAGES,
-            "line 5: max_contributions: must be a whole number, got 'auto' (for pages)",
+            "line 5: max_contributions: must be a whole number, or {from: FOLDER} of the output of an earlier",
         ),
         (
             HEAD + PAGES.replace("share: 3", "max_contributions: many"),
@@ -87,6 +87,31 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
     with pytest.raises(UsageError, match=r"monitor\.yaml") as raised:
         read_monitor(monitor(tmp_path, text), str(tmp_path))
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            HEAD + LATENCY.replace("0.99", "1.99"),
+            "line 8: questions.latency.ranks: quantiles must be in (0, 1), got 1.99",
+        ),
+        (
+            HEAD + LATENCY.replace("low: 1", "low: 9e9"),
+            "line 8: questions.latency.high: high must be > low, got 60000.0",
+        ),
+        (
+            HEAD.replace("delta: 1e-6", "delta: 0") + PAGES,
+            "line 8: questions.pages: delta must be > 0 unless the list of items is public",
+        ),
+    ],
+)
+def test_what_a_question_refuses_at_its_share_is_named_with_its_line(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such rules are known to its transform alone."""
+    assert main(["plan", monitor(tmp_path, text)]) == 2
+    assert f"monitor.yaml, {message}" in capsys.readouterr().err
 
 
 def test_questions_take_what_holds_for_all(tmp_path: Path) -> None:

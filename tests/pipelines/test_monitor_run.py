@@ -275,3 +275,46 @@ def test_what_holds_for_all_data_holds_for_each_question(shop: Path, capsys: pyt
     own = {name: json.loads(Path(f"out/{name}.csv.guarantee.json").read_text()) for name in ("slow", "present")}
     assert own["slow"]["parameters"]["where"] == '(country == "de") and (ms > 300)'
     assert own["present"]["parameters"]["where"] == 'country == "de"'
+
+
+CHANGES = {
+    "window: 1h": [("window: 60m", ""), ("window: 30m", "window")],
+    "timeout: 30m}": [
+        ("timeout: 30m, share: 2}", "share"),
+        ("timeout: 30m}\n  more: {question: cardinality, timeout: 30m}", "questions.more.question"),
+    ],
+    "start: 2026-01-01\n": [
+        ("start: 2026-01-01T00:00:00Z\n", "start"),
+        ("start: 2025-12-31T23:00:00Z\n", "start"),
+        ("start: 2026-01-01\nrenew_every: 2h\n", "renew_every"),
+        ("start: 2026-01-01\nallowed_lateness: 1m\n", "allowed_lateness"),
+    ],
+    "epsilon: 8": [("epsilon: 8.0", ""), ("epsilon: 9", "privacy.epsilon")],
+    "  present:": [("  there:", "questions.there.question")],
+    "where: ms > 300": [("where: ms > 301", "questions.slow.where")],
+    "folder: out}": [
+        ("folder: out, dead_letter: bad.jsonl}", ""),
+        ("folder: out, format: csv}", ""),
+        ("folder: out}\nviews: {busy: {of: present, above: 9}}", ""),
+    ],
+    "user: customer": [("user: country", "questions.slow.user")],
+}
+"""What a text of a monitor is changed to, and a key that makes it another run; empty if it stays the same run."""
+
+
+@pytest.mark.slow
+def test_which_changes_of_a_monitor_need_another_run(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = QUICK + "run_id: clicks\n"
+    Path("monitor.yaml").write_text(monitor)
+    assert cli.main(["run", "monitor.yaml"]) == 0
+    for old, changes in CHANGES.items():
+        for new, key in changes:
+            assert monitor.count(old) == 1
+            Path("monitor.yaml").write_text(monitor.replace(old, new))
+            capsys.readouterr()
+            status = cli.main(["run", "monitor.yaml", "--dry_run", "--overwrite"])
+            told = capsys.readouterr().err
+            if key:
+                assert status == 2 and "--run_id must be another one" in told and key in told, (new, told)
+            else:
+                assert status == 0 and "repetition" in told, (new, told)

@@ -104,6 +104,7 @@ def test_a_folder_of_a_store_that_has_folders(monkeypatch):
         files = [FileMetadata(f"hdfs://shop/in/{name}", 5) for name in ("b.csv", "_SUCCESS", "a.csv", ".c.csv")]
         return [MatchResult(patterns[0], files)]
 
+    monkeypatch.setattr(stores, "find_spec", lambda _: True)
     monkeypatch.setattr(stores.FileSystems, "match", match)
     monkeypatch.setattr(stores.FileSystems, "get_filesystem", lambda _: HadoopFileSystem)
     monkeypatch.setattr(stores.FileSystems, "split", lambda path: tuple(path.rsplit("/", 1)))
@@ -148,7 +149,7 @@ def test_secrets_are_no_options(option, capsys):
     assert "must not be given, for others could read it: set AWS_SE" in told and "abc" not in told
 
 
-@pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3"), ("gs", "gcs")])
+@pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3"), ("gs", "gcs"), ("hdfs", "hdfs")])
 def test_a_client_that_is_not_installed_is_named(scheme, extra, monkeypatch, capsys):
     monkeypatch.setattr(stores, "find_spec", lambda _: None)
     assert cli.main([*RUN, "--input", f"{scheme}://events/in", "--output", "rows.csv"]) == 2

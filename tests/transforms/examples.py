@@ -42,6 +42,7 @@ LISTED = {"domain": Domain(["1", "2", "3", SECRET_ITEM])}
 STREAMS = {"streams": ("s", "t", "u"), "streams_per_person": 2}
 HITTERS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2}
 COUNTS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 2}
+RANKED = {"top": 1, "items_per_step": 1}
 RULES = {"rules": (AlertRule(name="crowd", at_least=20),)}
 NUMBERS = {"low": 0, "high": 9}
 PEOPLE = {"unit": "person", "max_contributions": 2}
@@ -71,10 +72,10 @@ EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "counts of a list": (KeyedCounts, COUNTS | LISTED | {"over": "start", "delta": 0.0}),
     "largest counts of a list": (KeyedCounts, COUNTS | LISTED | {"over": "start", "top": 1}),
     "counts of events": (KeyedCounts, COUNTS | {"unit": "event", "max_contributions": None}),
-    "top-k": (TopKWithGap, WINDOWS | LISTED | {"top": 1}),
-    "top-k in streams": (TopKWithGap, WINDOWS | LISTED | STREAMS | {"top": 1}),
-    "top-k without a list": (TopKWithGap, WINDOWS | {"top": 1, "delta": 1e-3, "epsilon": 30.0}),
-    "top-k without a list, in streams": (TopKWithGap, WINDOWS | STREAMS | {"top": 1, "delta": 1e-3, "epsilon": 30.0}),
+    "top-k": (TopKWithGap, WINDOWS | LISTED | RANKED),
+    "top-k in streams": (TopKWithGap, WINDOWS | LISTED | STREAMS | RANKED),
+    "top-k without a list": (TopKWithGap, WINDOWS | RANKED | {"delta": 1e-3, "epsilon": 30.0}),
+    "top-k without a list, in streams": (TopKWithGap, WINDOWS | STREAMS | RANKED | {"delta": 1e-3, "epsilon": 30.0}),
     "quantiles": (NumericQuantiles, WINDOWS | NUMBERS | {"max_contributions": 1}),
     "quantiles of events": (NumericQuantiles, WINDOWS | NUMBERS | {"unit": "event"}),
     "alerts": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),

@@ -208,7 +208,10 @@ def remember(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
     counts, steps, rows = transform.answer.counts, transform.steps, []
     for stream in transform.streams or ("",):
         noise = transform.answer.noise.derive("stream", stream)
-        state, numbers = counts.initial_state(), []
+        public = [] if transform.public_items is None else transform.public_items.texts.to_pylist()
+        numbers = [hashed(transform.noise.derive("item hash"), item) for item in public]
+        names |= dict(zip(numbers, public, strict=True))
+        state = counts.initial_state(public=len(public))
         for step in range(steps.first, steps.end):
             people = kept.get(step, {}).get(stream, {})
             held = Counter(item for items in people.values() for item in items)

@@ -404,7 +404,16 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, star
         ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
         (
             {"window": 86_400, "start": 3_600, "end": 3_600 + 27 * 86_400 + 23 * 3_600},
-            "end must be where a window ends: one ends 23 hours before it, the next one 1 hour after it",
+            "one ends 23 hours before it, the next one 1 hour after it; if clocks change in between, window must be "
+            "1day, of the calendar$",
+        ),
+        (
+            {"window": 14 * 86_400, "start": 0, "end": 28 * 86_400 + 3_600},
+            "the next one 335 hours after it; if clocks change in between, window must be 14days, ",
+        ),
+        (
+            {"window": 86_400, "start": 0, "end": 10 * 86_400 + 2 * 3_600},
+            "one ends 2 hours before it, the next one 22 hours after it$",
         ),
         (
             {"window": 10, "period": 4, "start": 2, "end": 15},

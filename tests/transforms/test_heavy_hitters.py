@@ -116,6 +116,24 @@ def test_a_report_that_was_there_in_the_window_before_goes_on(name):
     assert since == [("started", 0), ("continues", 0), ("started", 3)]
 
 
+def test_public_items_need_not_be_found():
+    """They are reported where their smoothed count is surely above 0, though too few have them to be found."""
+    plain, listed = transform("counts"), transform("counts, public items")
+    public = listed.public_items[0]
+    some = [(f"user {person}", public, START * SECOND + person, "") for person in range(9)]  # 12 are found
+    rows = [tiny_runner.run_chain(made, some, random.Random(1)).rows for made in (plain, listed)]
+    assert not rows[0] and {row.item for row in rows[1]} == {public}
+    assert "the list of public items" in listed.guarantee.public
+    assert (listed.guarantee.epsilon, listed.guarantee.delta) == (plain.guarantee.epsilon, plain.guarantee.delta)
+
+
+@pytest.mark.parametrize("changes", [{"forget": True}, {"method": "clock"}, {"domain": Domain("ab")}, {"start": None}])
+def test_public_items_are_refused_where_no_item_stays_found(changes):
+    common = {"epsilon": 3.0, "delta": 1e-2, "window": 10, "start": START, "horizon": 8, "public_items": ["a"]}
+    with pytest.raises(ValueError, match=r"^public_items must not be given with a known domain, with forget or"):
+        ShiftingHeavyHitters(noise=KeyedNoise(b"a key for tests, no secret"), **common | changes)
+
+
 def test_every_window_is_decided_while_anything_is_up():
     """An item that nobody or hardly anybody has any more ends, though nobody sends anything; then all is still."""
     made = transform("status, no start")

@@ -98,6 +98,17 @@ def test_alerts_are_those_of_the_reference(name, seed):
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
+def test_windows_may_be_days_of_a_calendar():
+    """Clocks change on the third day, which has 23 hours; a measurement of its last one is not of the day after."""
+    start, hour = 1_711_666_800, 3_600  # midnight in Berlin, 29 March 2024
+    hours = (12, 60, 70, 71, 80)  # since then, of days 1, 3, 3, 4 and 4
+    rows = [Measurement("load", Timestamp(start + number * hour), 1000.0) for number in hours]
+    given = {"window": "1day Europe/Berlin", "start": start, "end": start + 95 * hour, "min_alerts": 5}
+    rows_of = run(rows, MeasurementAlerts(**{**COMMON, **given}, noise=KeyedNoise(KEY))).elements("rows")
+    starts = sorted(int(row.window_start) - start for row in rows_of)
+    assert starts == [0, 48 * hour, 48 * hour, 71 * hour, 71 * hour]
+
+
 @one_job("rules", ["streams"], runners=["prism"])
 def test_runners_agree(name):
     made = make(name)

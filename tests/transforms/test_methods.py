@@ -33,7 +33,7 @@ class Plain:
 
 def chosen(windows: int | None, **methods: Plain) -> str:
     makers = {name: lambda one=one: one for name, one in methods.items()}
-    return choose_method(AUTO, makers, lambda made: worth(made, windows))[0]
+    return choose_method(AUTO, makers, lambda made: worth(made, windows), lambda made: made.may_stop)[0]
 
 
 def test_items_last_as_long_as_the_run_at_most():
@@ -45,12 +45,12 @@ def test_the_mean_logarithm_over_durations_decides():
     short, lasting = Plain((100, 90, 80, 70, 60)), Plain((300, 150, 75, 37, 18))
     assert chosen(3, short=short, lasting=lasting) == "short"
     assert chosen(256, short=short, lasting=lasting) == "lasting"
-    assert worth(short, 4)[1] == pytest.approx(math.log(9000) / 2)
+    assert worth(short, 4) == pytest.approx(math.log(9000) / 2)
 
 
 def test_people_who_are_the_same_and_others_count_alike():
     one, other = Plain((100,) * 5), Plain((110,) * 5, fewer=0.8)
-    assert worth(other, 64)[1] == pytest.approx((math.log(110) + math.log(88)) / 2)
+    assert worth(other, 64) == pytest.approx((math.log(110) + math.log(88)) / 2)
     assert (chosen(64, one=one, other=other), chosen(64, one=one, other=replace(other, fewer=0.9))) == ("other", "one")
     assert "needed_by_others_in_4" not in needed(one, 4)
     found = needed(other, 4)
@@ -67,6 +67,24 @@ def test_a_method_that_may_stop_is_taken_only_if_nothing_else_can_answer():
     stops, never = Plain((10,) * 5, may_stop=True), Plain((1000,) * 5)
     assert chosen(None, stops=stops, never=never) == "never"
     assert chosen(None, stops=stops) == "stops"
+
+
+def test_what_may_stop_is_not_calibrated_where_something_else_can_answer():
+    asked: list[str] = []
+
+    def error(made: Plain) -> float:
+        asked.append("stops" if made.may_stop else "never")
+        if refused and not made.may_stop:
+            raise ValueError("epsilon must be larger")
+        return 1.0
+
+    makers = {"stops": lambda: Plain((), may_stop=True), "never": lambda: Plain(())}
+    refused = False
+    assert choose_method(AUTO, makers, error, lambda made: made.may_stop)[0] == "never" and asked == ["never"]
+    refused = True
+    assert choose_method(AUTO, makers, error, lambda made: made.may_stop)[0] == "stops"
+    with pytest.raises(ValueError, match="epsilon must be larger"):
+        choose_method(AUTO, {"never": makers["never"]}, error, lambda made: made.may_stop)
 
 
 def test_a_method_that_the_same_people_cannot_carry_is_not_taken_but_for_short_runs():

@@ -31,6 +31,7 @@ COMMON = {
     "end": START + 80,
     "domain": Domain(ITEMS),
     "top": 3,
+    "items_per_step": 1,
     "noise": KeyedNoise(KEY),
     "method": "exponential_gaps",
 }
@@ -58,6 +59,17 @@ def test_ten_items_are_published_where_nobody_says_how_many(items, top):
     made = transform(top=None, domain=Domain(map(str, range(items))))
     assert made.answer.mechanism.top == top
     assert transform(top=None, domain=None, delta=1e-6, method="counts").answer.top == 10
+
+
+@pytest.mark.parametrize(("items", "count"), [(30, 4), (4, 4), (2, 2)])
+def test_four_items_of_a_person_count_where_nobody_says_how_many(items, count):
+    """Or all of a list that is shorter, for which there is no need of more noise."""
+    domain = Domain(map(str, range(items)))
+    made = transform(top=1, domain=domain, items_per_step=None, method="counts")
+    assert made.items_per_step == count
+    given = transform(top=1, domain=domain, items_per_step=count, method="counts")
+    assert made.answer.mechanism == given.answer.mechanism and made.guarantee == given.guarantee
+    assert transform(domain=None, delta=1e-6, items_per_step=None, method="counts").items_per_step == 4
 
 
 def random_events(made, chance: random.Random) -> list[tuple[str, str, int, str]]:
@@ -332,6 +344,7 @@ def test_auto_takes_the_method_with_the_smaller_selection_error(changes, taken):
 
 def test_a_list_that_a_delta_would_rank_better_says_so() -> None:
     given = {"epsilon": 1.0, "window": 60, "start": 0, "end": 780, "domain": ["a", "b", "c", "d"], "top": 2}
+    given["items_per_step"] = 1
     told = TopKWithGap(**given, noise=SeededNoise(1)).advice
     found = re.fullmatch(r"delta is 0: no item .* over (\d+) more people .* a delta of 1e-06, .* to over (\d+)", told)
     assert found is not None and int(found[2]) < 0.8 * int(found[1])

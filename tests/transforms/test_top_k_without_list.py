@@ -31,6 +31,7 @@ COMMON = {
     "start": START,
     "end": START + 10 * WINDOWS,
     "top": 3,
+    "items_per_step": 1,
     "noise": KeyedNoise(KEY),
 }
 CONFIGURATIONS = {
@@ -43,6 +44,7 @@ CONFIGURATIONS = {
     "capped": {"participation_cap": 3, "items_per_step": 2},
     "renewed": {"renew_every": 40, "end": START + 120},
     "renewed, unbounded": {"renew_every": 40, "end": None},
+    "public items": {"public_items": Domain(["seldom", "never seen"]), "shards": 3, "top": 7, "epsilon": 8.0},
     "people listed": {"items_per_step": 3, "shards": 2, "epsilon": 3.0},
     "people listed, capped": {"participation_cap": 3, "items_per_step": 2, "streams": ("s", "t"), "epsilon": 6.0},
     "people listed, renewed": {"renew_every": 40, "end": START + 120},
@@ -109,8 +111,11 @@ def published(made, events, windows=None):
     names = {hashed(made.noise.derive("item hash"), item): item for item in {item for _, item, _, _ in events}}
     kept = kept_items(made, events, {item: code for code, item in names.items()}.get, end)
     entries = on_list(made, kept)
+    texts = [] if made.public_items is None else made.public_items.texts.to_pylist()
+    public = {hashed(made.noise.derive("item hash"), item): item for item in texts}
+    names |= public
     for stream in made.streams or ("",):
-        state, numbers = mechanism.initial_state(), []
+        state, numbers = mechanism.initial_state(public=len(public)), [*public]
         for step in range(made.steps.first, end):
             number = made.steps.number(step)
             if number == 1 and step > made.steps.first:
@@ -194,6 +199,16 @@ def test_workloads_are_interesting(name):
     assert len({*by_window.values()}) > 1 or len(by_window) < WINDOWS
     assert made.answer.top == 50 or max(by_window.values()) == made.answer.top
     assert (None in {row.gap for row in rows}) or made.answer.top < 4
+
+
+def test_public_items_are_ranked_in_every_window_whether_anybody_has_them_or_not():
+    """Others are found, as without the list."""
+    made = transform("public items")
+    rows = reference(made, random_events(made, random.Random(SEED)))
+    for item in ("seldom", "never seen"):
+        assert len([row for row in rows if row.item == item]) == WINDOWS
+    assert {row.item for row in rows} > {"seldom", "never seen"}
+    assert "the list of public items" in made.guarantee.public
 
 
 @one_job("late counts", runners=["prism"])
@@ -353,6 +368,10 @@ def test_accuracy_says_how_many_people_are_needed():
         ({"end": None, "participation_cap": 2}, "end or renew_every must be given without a domain"),
         ({"unit": "person_in_window"}, "unit must be person without a domain, got 'person_in_window'"),
         ({"start": None}, "start must be given: every window from start on is published"),
+        (
+            {"domain": Domain("abcd"), "public_items": ["a"]},
+            "public_items must not be given with a domain, all items of",
+        ),
         ({"top": 0}, "top must be >= 1, got 0"),
         ({"items_per_step": 0}, "items_per_step must be >= 1, got 0"),
         ({"streams_per_person": 1}, "streams must be given with streams_per_person"),
@@ -369,6 +388,7 @@ def test_refusals(changes, message):
         {"end": START + 90},
         {"allowed_lateness": 1},
         {"selection": "first"},
+        {"public_items": ["seldom"]},
         {"participation_cap": 4, "items_per_step": 2},
         {"streams": ("",), "streams_per_person": 1},
     ],

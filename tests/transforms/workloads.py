@@ -75,6 +75,7 @@ CONFIGURATIONS = {
     "status, listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **STATUS},
     "counts": COUNTS,
     "counts, many items": {"items_per_step": 3, "neighbouring": "replace_one", **COUNTS},
+    "counts, public items": {"public_items": Domain([ITEMS[-1], "never seen"]), "shards": 3, **COUNTS},
     "counts, forgetting": {"forget": True, **COUNTS},
     "counts, public streams": {"streams_per_person": 2, "streams": ("s", "t", "never seen"), "shards": 3, **COUNTS},
     "counts, sliding": {"period": 4, "selection": "first", **COUNTS},

@@ -32,7 +32,7 @@ from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock, stepped
 from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, apart_in_time, digest
-from privstream.transforms.timing.steps import Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Length, Moment, Seconds, Steps
 from typing_extensions import override
 
 
@@ -150,7 +150,8 @@ class MeasurementAlerts(AlertTransform):
         epsilon: limit on what all rows together show about one such change over the whole run, > 0. A smaller value
             protects better and needs more noise.
         rules: public rules with the thresholds of the measurements; they name no items.
-        window: length of a window in seconds. The measurements of a window are tested together.
+        window: length of a window in seconds, or so many days, weeks, months or years of a calendar from `start` on,
+            such as "1month Europe/Berlin". The measurements of a window are tested together.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same measurements.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
@@ -185,7 +186,7 @@ class MeasurementAlerts(AlertTransform):
         *,
         epsilon: float,
         rules: tuple[AlertRule, ...],
-        window: Seconds,
+        window: Length,
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,

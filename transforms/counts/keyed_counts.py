@@ -201,7 +201,7 @@ class CountsParameters(Parameters):
             raise ValueError("forget must not be given with a domain, or where counts are since the start")
         self.remembers = may_be_found and not forget and self.steps.count is not None
         self._clocked, self._forget = self.remembers or not by_itself, forget
-        self.public_items = _public_list(public_items, useful=self.remembers and top is None)
+        self.public_items = public_list(public_items, useful=self.remembers and top is None, refused=NO_PUBLIC_ITEMS)
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
@@ -492,7 +492,13 @@ class CountsParameters(Parameters):
         return found.derive("spread") if self.spread else found
 
 
-def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
+NO_PUBLIC_ITEMS = (
+    "public_items must not be given with a domain, top or forget, or where counts are since the start: give start, and "
+    "end or renew_every, that other items stay found"
+)
+
+
+def public_list(items: Items | None, *, useful: bool, refused: str) -> Domain | None:
     """Return the list of items beside those that are found; refuse one where none stay found, or few are shown.
 
     Raises:
@@ -501,10 +507,7 @@ def _public_list(items: Items | None, *, useful: bool) -> Domain | None:
     if items is None:
         return None
     if not useful:
-        raise ValueError(
-            "public_items must not be given with a domain, top or forget, or where counts are since the start: give "
-            "start, and end or renew_every, that other items stay found"
-        )
+        raise ValueError(refused)
     return Domain.of(items, "public_items")
 
 

@@ -34,7 +34,7 @@ from privstream.transforms.counts.contributions import (
 )
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.keyed_counts import for_end, forgets, short_period
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, in_groups, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -63,6 +63,7 @@ class ByCounts:
         missing: what must be given that items stay found; empty if they do, or are not to.
         to_finish: whether `finish` gets the rows: then all of those of items that stay found are published.
         complete: whether limits can leave out nothing, by public parameters.
+        always: items that need not be found; None for none.
     """
 
     counts: KeyedCounts
@@ -76,6 +77,7 @@ class ByCounts:
     missing: str = ""
     to_finish: bool = False
     complete: bool = False
+    always: PublicKeys | None = None
 
     @property
     def remembers(self) -> bool:
@@ -184,7 +186,8 @@ class ByCounts:
     def guarantee(self) -> PrivacyGuarantee:
         """What one person is promised."""
         found = self.counts.guarantee
-        public = ("all parameters", "the windows", *(("the list of items",) if self.domain else ()))
+        lists = {"the list of items": self.domain, "the list of public items": self.always}
+        public = ("all parameters", "the windows", *(name for name, items in lists.items() if items is not None))
         return replace(found, limits=(*self.limits, *found.limits), public=public)
 
     @property
@@ -209,6 +212,7 @@ class ByCounts:
             threshold=self.threshold,
             everything=self.complete,
             unfinished=self.to_finish,
+            always=self.always,
         )
         clocked = self.remembers or self.domain is not None
         return publish_held(

@@ -30,7 +30,8 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.keyed_counts import FULL
+from privstream.transforms.counts.keyed_counts import FULL, public_list
+from privstream.transforms.counts.publishing import PublicKeys
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -109,6 +110,9 @@ class ShiftingHeavyHitters(SharedTransform):
             "random" ones.
         domain: a public list of items. Only these are monitored. With `start`, and `end` or `windows`, each of them is
             tested in every window, whether anybody has it or not.
+        public_items: a public list of items beside those that are found, where items stay found by the method
+            "counts", which "auto" then takes: they need not be found, and are reported in each window in which their
+            smoothed count is surely above 0. Other items are found as without it.
         streams: public names of the streams to monitor. Without them all streams are monitored.
         streams_per_person: number of streams in which one person may appear, if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, with the method "counts", an item
@@ -166,6 +170,7 @@ class ShiftingHeavyHitters(SharedTransform):
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
         domain: Items | None = None,
+        public_items: Items | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
         forget: bool = False,
@@ -207,6 +212,8 @@ class ShiftingHeavyHitters(SharedTransform):
         capped = participation_cap is not None or steps.first is None
         known = self._tested_domain is not None
         self.forget = _checked_forget(forget, useless=known or method not in (AUTO, "counts"))
+        able = not (known or forget or self._missing) and method in (AUTO, "counts")
+        self.public_items = public_list(public_items, useful=able, refused=NO_PUBLIC_ITEMS)
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
         bound = _most_windows(steps, participation_cap, horizon)
@@ -248,13 +255,26 @@ class ShiftingHeavyHitters(SharedTransform):
         of_run = steps.count or horizon
         of_stream = _least(participation_cap, of_run)
         of_all = _least(self._participations, None if of_run is None else of_run * in_streams)
-        makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
+        self._lasting = _least(steps.count, bound)
+        self.method, self.answer = choose_method(
+            method,
+            self._makers(monitor, of_stream, of_all),
+            lambda made: worth(made, self._lasting),
+            may_stop=lambda made: made.may_stop,
+        )
+
+    def _makers(
+        self, monitor: ThresholdMonitor, of_stream: int | None, of_all: int | None
+    ) -> dict[str, Callable[[], ByMonitor | ByCounts]]:
+        """Return what makes each method, where a person may take part in so many windows of a stream, and of all."""
+        by_counts = {"counts": partial(self._by_counts, monitor, of_all)}
+        if self.public_items is not None:  # no other method has a number of an item that nobody has
+            return {**by_counts}
+        return {
             "status": partial(self._by_status, monitor, of_stream),
             **{name: partial(self._by_tests, monitor, of_stream, name) for name in CALIBRATIONS},
-            "counts": partial(self._by_counts, monitor, of_all),
+            **by_counts,
         }
-        self._lasting = _least(steps.count, bound)
-        self.method, self.answer = choose_method(method, makers, lambda made: worth(made, self._lasting))
 
     def _enforced(self, bound: int | None, participation_cap: int | None, streams: int) -> int | None:
         """Return in how many windows a person may take part, in all streams together.
@@ -311,6 +331,10 @@ class ShiftingHeavyHitters(SharedTransform):
         if isinstance(counts, FoundKeys):
             counts = counts.with_list()
         stream = "" if self.streams_per_person is None else " of a stream"
+        noise = self.noise.derive("heavy hitters by counts", monitor.label, steps.label, self._limits_label)
+        always = None if self.public_items is None else PublicKeys(self.public_items, self.noise)
+        if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
+            noise = noise.derive("public items", self.public_items.digest)
         plurals = "s" * (items > 1), "s" * (windows > 1)
         return ByCounts(
             counts=counts,
@@ -320,11 +344,12 @@ class ShiftingHeavyHitters(SharedTransform):
                 f"{windows:,} window{plurals[1]}{stream}.",
             ),
             steps=steps,
-            noise=self.noise.derive("heavy hitters by counts", monitor.label, steps.label, self._limits_label),
+            noise=noise,
             domain=domain,
             streams=self.streams,
             shards=self.shards,
             missing=missing,
+            always=always,
             complete=not limits and self._participations is None and self.streams_per_person is None,
         )
 
@@ -493,6 +518,12 @@ class ShiftingHeavyHitters(SharedTransform):
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages from who has what to rows."""
         return self.answer.publish(held, apply_dofn, timer_offset=3)
+
+
+NO_PUBLIC_ITEMS = (
+    "public_items must not be given with a known domain, with forget or with a method but counts; and start must be "
+    "given, and end, windows or renew_every, that other items stay found"
+)
 
 
 def _check_limits(limits: Mapping[str, int | None], *, no_limit: bool) -> None:

@@ -31,6 +31,7 @@ Span = str | float
 """What a count is about: a "window", all since the "start", or so many seconds, or units of a calendar."""
 
 MICROS = 1_000_000
+HOUR, DAY = 3_600 * MICROS, 86_400 * MICROS
 MILLISECOND = 1_000  # the finest step of event time on every runner
 STAGES = 10  # more than the dataflow has
 END_OF_TIME = 9_223_371_950_454_774_999  # the last moment at which a timer fires: that of Beam's GlobalWindow
@@ -134,7 +135,7 @@ class Steps:
             raise ValueError(f"end must leave room for one window after start, got {_iso(start)} to {_iso(end)}")
         if end is not None and over:
             near = f"one ends {in_words(over)} before it, the next one {in_words(step - over)} after it"
-            raise ValueError(f"end must be where a window ends: {near}")
+            raise ValueError(f"end must be where a window ends: {near}{_of_clocks(size, min(over, step - over))}")
         return cls(
             size=size,
             period=step,
@@ -523,6 +524,14 @@ def last_end(window: float, start: float | None, end: float | None, windows: int
     if start is None:
         raise ValueError("start must be given with windows, which are counted from it")
     return start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
+
+
+def _of_clocks(size: int, off: int) -> str:
+    """Return what to do about windows of whole days that miss an end by no more than clocks change by, else nothing."""
+    days, rest = divmod(size, DAY)
+    if rest or off > HOUR:
+        return ""
+    return f"; if clocks change in between, window must be {days}day{'s' * (days > 1)}, of the calendar"
 
 
 def end_of(windows: int, length: Length) -> float:

@@ -23,7 +23,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
 from privstream.transforms.counts.keyed_counts import for_end
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, PublicKeys
 from privstream.transforms.events.coverage import together
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
@@ -221,6 +221,7 @@ class FoundItems:
         noise: of counts.
         streams: public names of the streams, if there are several.
         shards: of items.
+        always: items that need not be found to be ranked; None for none.
         to_finish: whether `finish` gets the rows: then these are counts of all found items, to be ranked at the end.
     """
 
@@ -230,6 +231,7 @@ class FoundItems:
     noise: NoiseSource
     streams: tuple[str, ...] | None
     shards: int
+    always: PublicKeys | None = None
     to_finish: bool = False
 
     def for_end(self) -> FoundItems:
@@ -295,6 +297,7 @@ class FoundItems:
         """Add the last stages: from who has what, by shard of items, to rows."""
         mechanism = replace(self.mechanism, smooths=False) if self.to_finish else self.mechanism
         given: dict[str, Any] = {"steps": self.steps, "mechanism": mechanism, "noise": self.noise, "domain": None}
+        given["always"] = self.always
         publisher = (
             KeyPublisher(**given)
             if self.to_finish

@@ -26,7 +26,8 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.keyed_counts import FULL, short_period
+from privstream.transforms.counts.keyed_counts import FULL, public_list, short_period
+from privstream.transforms.counts.publishing import PublicKeys
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
@@ -42,7 +43,7 @@ from privstream.transforms.events.parameters import check_shards, check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full_share
-from privstream.transforms.methods import AUTO, choose_method
+from privstream.transforms.methods import AUTO, USUAL_ITEMS, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -100,6 +101,8 @@ class TopKWithGap(SharedTransform):
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         domain: public list of items. All of them are ranked in every window, whether anybody has them or not. Without
             it those are ranked that are found; that needs a delta above 0, and `end` or `renew_every`.
+        public_items: a public list of items beside those that are found, without a `domain`: they need not be found to
+            be ranked. Other items are found as without it.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
@@ -111,7 +114,8 @@ class TopKWithGap(SharedTransform):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
             remembered but items that are found; with windows of a calendar so many days, weeks, months or years of it,
             such as "1month". The guarantee is then for what one person does in one such period.
-        items_per_step: number of items of one person that count in a window of a stream.
+        items_per_step: number of items of one person that count in a window of a stream. Without it 4, or as many as
+            there are in `domain` if these are fewer.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
         streams: public names of the streams that are ranked, each by itself. They must be given if events have a
@@ -152,11 +156,12 @@ class TopKWithGap(SharedTransform):
         noise: NoiseSource,
         top: int | None = None,
         domain: Items | None = None,
+        public_items: Items | None = None,
         end: Moment | None = None,
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
-        items_per_step: int = 1,
+        items_per_step: int | None = None,
         selection: Literal["last", "first", "random"] = "last",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
@@ -190,6 +195,8 @@ class TopKWithGap(SharedTransform):
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, **options)
+        if items_per_step is None:
+            items_per_step = USUAL_ITEMS if domain is None else min(USUAL_ITEMS, len(domain))
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
@@ -200,6 +207,7 @@ class TopKWithGap(SharedTransform):
         self._limit_contributions(participation_cap, streams_per_person)
         without = {"domain": domain, "streams": streams, "participation_cap": participation_cap}
         self._full_share = check_full_share(full_share, possible=True, limits=without)
+        self.public_items = public_list(public_items, useful=domain is None, refused=ON_THE_LIST)
         self.answer: RankedList | FoundItems
         if domain is None:
             self.method, self.answer = "counts", self._found_items(epsilon, delta, top)
@@ -209,6 +217,9 @@ class TopKWithGap(SharedTransform):
     def _found_items(self, epsilon: float, delta: float, top: int) -> FoundItems:
         """Return what ranks items that are found."""
         told: dict[str, Any] = {"full_share": self._full_share, "contributions_per_window": self.items_per_step}
+        noise = self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases)
+        if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
+            noise = noise.derive("public items", self.public_items.digest)
         return FoundItems(
             mechanism=FoundKeys(
                 epsilon=epsilon,
@@ -222,7 +233,8 @@ class TopKWithGap(SharedTransform):
             ).with_list(),
             top=top,
             steps=self.steps,
-            noise=self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases),
+            noise=noise,
+            always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
             streams=self.streams,
             shards=self.shards,
         )
@@ -330,6 +342,7 @@ class TopKWithGap(SharedTransform):
         if in_window:
             limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
         listed = self.domain is not None
+        lists = {"the list of items": self.domain, "the list of public items": self.public_items}
         windows = "the windows and streams" + listed * ", each of which is published"
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]  # numbers of FoundKeys are hashes of items
         if not listed:
@@ -342,7 +355,7 @@ class TopKWithGap(SharedTransform):
             made,
             unit=self.steps.person_in_window if in_window else PERSON,
             limits=tuple(limits),
-            public=("all parameters", *(("the list of items",) if listed else ()), windows),
+            public=("all parameters", *(name for name, items in lists.items() if items is not None), windows),
             adaptivity="The events of each window may depend on everything published before it.",
             caveats=tuple(caveats),
             horizon=None if in_window or self._participations is not None else self._windows,
@@ -426,6 +439,9 @@ class TopKWithGap(SharedTransform):
         """Build the stages from who has what to rows."""
         self.answer.calibrate()
         return self.answer.publish(held, apply_dofn, timer_offset=3)
+
+
+ON_THE_LIST = "public_items must not be given with a domain, all items of which are ranked"
 
 
 def _check_without_list(method: str, delta: float, steps: Steps) -> None:
