@@ -9,7 +9,8 @@ from attacks import falls, stands
 from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
-from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.batches import HolderBatch, InStreams, StepKey
+from privstream.transforms.counts.contributions import Chosen, CountContributions, CountRandomContributions
 from privstream.transforms.counts.transform import KeyedCounts
 from tiny_runner import dofns_of
 
@@ -20,6 +21,18 @@ CLAIMED = 2.0
 WINDOWS = 4
 SECOND = 1_000_000
 NAMES = np.array([f"run {i:04}" for i in range(RUNS)])
+
+
+class ForgetfulAtRandom(CountRandomContributions):
+    """Chooses of each window by itself, and forgets what has counted before."""
+
+    def due(self, decoded, last):
+        for step, batches in CountContributions.due(self, decoded, last):
+            held = InStreams.join(HolderBatch, [batch for _, batch in batches])
+            yield step, [(StepKey("", step, 0), Chosen(held, self._choose({step: held})[0]))]
+
+    def handle(self, key, step, batches, state):
+        return super().handle(key, step, batches, self.decode(key, []))
 
 
 class Forgetful(CountContributions):
@@ -33,7 +46,7 @@ def counts(seed, **options):
     """Counts of many public keys; each run is a key, with noise and a suspect of its own."""
     return KeyedCounts(
         **{"epsilon": CLAIMED, "window": 1, "start": 0, "end": WINDOWS, "domain": Domain(NAMES.tolist()), "shards": 2,
-           "noise": SeededNoise(seed)} | options
+           "selection": "first", "noise": SeededNoise(seed)} | options
     )  # fmt: skip
 
 
@@ -60,6 +73,22 @@ def above_the_others(made, suspects, stage):
     return np.array(found).T
 
 
+def at_the_end(made, suspects, stage):
+    """Return how far counts are above 0, (runs, windows), where a suspect alone has the key, in every window."""
+    fn = copy.copy(dofns_of(made)["CountRandomContributions"])
+    fn.__class__ = stage
+    chain = Chain(made, random.Random(0), instead={"CountRandomContributions": fn})
+    events = [
+        (f"suspect {i % RUNS}", NAMES[i % RUNS], window * SECOND, "")
+        for window in range(WINDOWS)
+        for i in range(suspects * RUNS)
+    ]
+    chain.arrive(events, 1_000_000)
+    chain.advance(made.steps.decision_time(made.steps.first + WINDOWS, 9).micros)
+    rows = sorted(chain.rows, key=lambda row: (row.item, row.window_start))
+    return np.array([row.count for row in rows]).reshape(RUNS, WINDOWS)
+
+
 def worlds(view, stage=CountContributions, **options):
     return [view(above_the_others(counts(seed, **options), suspects, stage)) for seed, suspects in enumerate((0, 2))]
 
@@ -84,3 +113,17 @@ def test_a_person_who_counts_once_since_the_start_is_hidden():
 @pytest.mark.parametrize(("view", "over", "limit"), [(which_are_high, "window", 2), (last_one, "start", 1)])
 def test_limits_that_forget_fall(view, over, limit):
     falls(worlds(view, Forgetful, max_contributions=limit, over=over), CLAIMED)
+
+
+def at_random(stage, limit):
+    """Return what is seen of a suspect with four contributions, of which so many may count, and of nobody."""
+    made = {"max_contributions": limit, "selection": "random"}
+    return [which_are_high(at_the_end(counts(seed, **made), suspects, stage)) for seed, suspects in enumerate((0, 1))]
+
+
+def test_random_contributions_of_a_person_are_hidden():
+    stands(at_random(CountRandomContributions, 2), CLAIMED, visible=0.3)
+
+
+def test_random_contributions_without_a_memory_fall():
+    falls(at_random(ForgetfulAtRandom, 1), CLAIMED)

@@ -160,13 +160,10 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.clipped = ClippedCounter("contributions", again=True)
 
     @override
-    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
-        return self.admit_some(step, held, used, None)
-
-    def admit_some(
-        self, step: int, held: InStreams[HolderBatch], used: Used, chosen: np.ndarray | None
+    def admit(
+        self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used, chosen: np.ndarray | None = None
     ) -> tuple[Charged, list[Keyed]]:
-        """Return what a step charges, and what is sent on; but for `chosen` rows, bool, all are left out."""
+        """Return what a step charges, and what is sent on: with `chosen`, bool (n,), nothing of the other rows."""
         users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
         if self.remembers_keys:
@@ -316,7 +313,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
         ((_, (held, rows)),) = batches
-        return self.handled_step(step, *self.admit_some(step, held, state, rows), state)
+        return self.handled_step(step, *self.admit(key, step, held, state, rows), state)
 
     def _last_of_period(self, step: int) -> int:
         """Return the last step that is handled together with one; NEVER if there is none."""
