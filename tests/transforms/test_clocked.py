@@ -428,6 +428,14 @@ def test_bad_windows_are_refused(arguments, message):
         Steps.of(**arguments)
 
 
+@pytest.mark.parametrize("name", ["start", "end"])
+def test_a_moment_as_text_is_refused_with_what_gives_its_seconds(name):
+    with pytest.raises(
+        TypeError, match=rf"^{name} must be a number of seconds since 1970, got text: datetime.timestamp"
+    ):
+        Steps.of(**{"window": 10, "start": 0, "end": 100, name: "2024-12-02"})
+
+
 def test_windows_must_be_numbers_or_of_a_calendar():
     with pytest.raises(TypeError, match="window must be"):
         Steps.of(window=[10])
