@@ -17,14 +17,17 @@ Flags = NDArray[np.bool_]
 
 # Every drift with every scatter is a model. Finer grids gained nothing on flights. Without scatters 77% of days were in
 # their intervals, and with 0 and 1 alone 80% of counts with a weekly season.
-_DRIFTS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's steps, in units of that of the noise
+_DRIFTS = (0.003, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's steps, in units of that of the noise
+_STEADY = 3.0  # by so much the least drift is more probable than each other one, before anything is seen
 _SCATTERS = (0.0, 1.0, 4.0)  # variance of a count around its level, in units of the level: 1 is Poisson's law
 _GRID = [(drift, scatter) for scatter in _SCATTERS for drift in _DRIFTS]
+_PRIOR = np.array([[_STEADY if drift == _DRIFTS[0] else 1.0] for drift, _ in _GRID])
 _BREAK = 25.0  # a square so many times as large as its variance is a jump, which no drift explains
-_ALONE = 3.25**2  # a square so many times as large as what the models leave of the variance of noise is no noise
+_LOST = 0.005  # a model so much less likely than the best one goes on from the level of that one
+_BURST, _WIDE = 0.003, 5.0  # probability that a count is a burst, and how far these are off, in units of other counts
 _LEAST_OFF = 0.1
-_SWITCH = 0.01  # probability that another model holds from a window on: what was quiet may burst
-_SQUARINGS = 8
+_SWITCH = 0.005  # probability that another model holds from a window on: what was quiet may burst
+_SQUARINGS, _MOST_DECAYED = 8, 13.0
 _TOGETHER = 1 << 21  # numbers of one array when a file is smoothed
 _SUMMED = 1 << 19  # the same where windows are summed, which needs more arrays
 _LONGEST, _MARGIN = 8192, 1024  # windows that are smoothed at once, and of those before and after that are used
@@ -185,7 +188,8 @@ class LocalLevel:
     counts scatter around it, is not known: for each key 18 Kalman filters try 6 drifts with 3 scatters each, weighed by
     their likelihoods, where another one may take over at any time. Where a count is five standard deviations from what
     a filter expected, this filter starts anew, so that a jump is neither smoothed away nor spread over other windows.
-    A count that no filter explains, as in a burst of one window, stands as it is.
+    A filter that has lost, being 200 times less likely than the best one, goes on from the level of that one. A count
+    that no filter explains may be a burst of one window, and is then taken as it is, the more so the farther it is.
     The estimate is one of the count, not of the level. A key has the same estimates, bit for bit, alone and among other
     keys.
 
@@ -405,8 +409,10 @@ class LocalLevel:
         levels = np.where(anew, row, state.levels + predicted / spread * (row - state.levels))
         variances = np.where(anew, noise + _scattered(row), predicted / spread * around)
         likely = np.where(first, 1.0, _likelihood(np.minimum(squares, _BREAK), spread))
-        weights = np.where(first, 1.0, _normed(_switched(state.weights) * likely))
-        return _Step(LevelState(row, levels, variances, weights), anew, likely)
+        weights = np.where(first, _PRIOR / _PRIOR.max(), _normed(_switched(state.weights) * likely))
+        lost, best = weights < _LOST, weights.argmax(axis=0)[None]
+        levels, variances = (np.where(lost, np.take_along_axis(of, best, 0), of) for of in (levels, variances))
+        return _Step(LevelState(row, levels, variances, weights), anew | lost, likely)
 
     def _both_ways(self, rows: Floats, factors: Floats) -> Iterator[_Ends]:
         """Go forward, and then back."""
@@ -438,7 +444,7 @@ class LocalLevel:
                 gain = np.where(anew, 0.0, state.variances / predicted)
                 levels = state.levels + gain * (levels - state.levels)
                 variances = state.variances + np.square(gain) * (variances - predicted)
-                later = np.where(np.isnan(likely), later, _normed(_switched(likely * later)))
+                later = np.where(np.isnan(likely), later, _normed(_before_switching(likely * later)))
             weights = state.weights * later
             parts = _parts(state.observed, levels, variances, noises[place], weights)
             ends = _mixed(parts, weights)
@@ -532,16 +538,20 @@ def _parts(
 ) -> tuple[Floats, Floats, Floats]:
     """Return mean and variance of the count in each model, and by how much it moves with the level.
 
-    Of its distance from the level, a count keeps the share that is scatter and not noise. A count that noise alone does
-    not explain, given the models together, is none of theirs, as in a burst of one window: it stands as it is.
+    Of its distance from the level, a count keeps the share that is scatter and not noise. It may be none of theirs, as
+    in a burst of one window: then it stands as it is. How probable that is follows from how far it is from the models
+    together, in deviations of what they leave of the noise.
     """
     scattered = _scattered(levels)
     kept = scattered / (scattered + noise)
     means = levels + kept * (observed - levels)
     within, total = kept * noise + np.square(1 - kept) * variances, _sum(weights)
-    off = observed - _sum(weights * means) / total
-    alone = np.square(off) > _ALONE * np.maximum(noise - _sum(weights * within) / total, _LEAST_OFF * noise)
-    return (np.where(alone, observed, means), np.where(alone, noise, within), np.where(alone, 0.0, 1 - kept))
+    off = np.square(observed - _sum(weights * means) / total)
+    squares = off / np.maximum(noise - _sum(weights * within) / total, _LEAST_OFF * noise)
+    burst = 1 / (1 + _WIDE / _BURST * _decayed(np.minimum(squares * (1 - 1 / _WIDE**2) / 2, _MOST_DECAYED)))
+    apart = observed - means
+    spread = (1 - burst) * within + burst * noise + burst * (1 - burst) * np.square(apart)
+    return means + burst * apart, spread, (1 - burst) * (1 - kept)
 
 
 def _mixed(parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Floats, Floats, Floats]:
@@ -602,7 +612,14 @@ def _likelihood(squares: Floats, spread: Floats) -> Floats:
 
 def _switched(weights: Floats) -> Floats:
     """Return the weights after a window in which another model may take over."""
-    return (1 - _SWITCH) * weights + _SWITCH / len(_GRID) * _sum(weights)
+    found: Floats = (1 - _SWITCH) * weights + _SWITCH * _PRIOR / _PRIOR.sum() * _sum(weights)
+    return found
+
+
+def _before_switching(likely: Floats) -> Floats:
+    """Return the likelihood of what comes later, given the model before another one may take over."""
+    found: Floats = (1 - _SWITCH) * likely + _SWITCH / _PRIOR.sum() * _sum(_PRIOR * likely)
+    return found
 
 
 def _normed(weights: Floats) -> Floats:
@@ -612,7 +629,10 @@ def _normed(weights: Floats) -> Floats:
 
 
 def _decayed(x: Floats) -> Floats:
-    """Return e^-x for x in [0, 13], with a relative error below 1e-4: np.exp gives other bits on other processors."""
+    """Return e^-x for x in [0, _MOST_DECAYED], with a relative error below 1e-4.
+
+    np.exp gives other bits on other processors.
+    """
     y = x / (1 << _SQUARINGS)
     power = 1 - y * (1 - y / 2 * (1 - y / 3))
     for _ in range(_SQUARINGS):

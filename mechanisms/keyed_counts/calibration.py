@@ -61,6 +61,7 @@ class Bounds:
         listed: keys of a person on a list of different people; 0 without one.
         full_share: of the budget, a squared shift, for what limits leave out; 0 where nothing is told of that.
         per_window: contributions of one person in one window, or None where there is no limit of its own.
+        at_end: whether keys may be found by what is known after the last step alone.
     """
 
     span: int | None
@@ -75,6 +76,7 @@ class Bounds:
     listed: int = 0
     full_share: float = 0.0
     per_window: int | None = None
+    at_end: bool = False
 
     @property
     def steps(self) -> int:

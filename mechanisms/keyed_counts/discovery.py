@@ -27,7 +27,9 @@ MOST_LISTED = 16
 
 _LIST_TIMES = (32, 8, 2)  # a list is read after this part of the steps
 _LISTED = ((40.0, 8), (4.0, 4))  # keys of a person, where the longest block needs so many times more than a list
+_LISTED_AT_END = ((1.5, 8),)  # the same of a list that is read once, at the end
 _LEAST_NEEDED = 8.0  # people in each window of the run: where fewer are enough, blocks find all that can be looked at
+_LEAST_NEEDED_AT_END = 6.0
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
 _PLACES = 1024  # of the windows that an item lasts, for which a chance is computed
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
@@ -39,7 +41,7 @@ class Scale:
 
     Attributes:
         windows: of a block.
-        stride: windows between the ends of two blocks.
+        stride: windows between the ends of two blocks; 1 where a block is the whole run, in which every item lies.
         least: contributions in a block without which a key is not tested.
         threshold: the least noisy sum over a block with which a key is found.
     """
@@ -144,21 +146,26 @@ class DiscoveryLaw(KeyLaw):
         bounds = self.bounds
         if bounds.horizon is None or bounds.listed or self.noises[0].is_laplace or self.tail is None:
             return 0
-        if min(scale.people(bounds.horizon) for scale in self.scales) < _LEAST_NEEDED:
+        least = _LEAST_NEEDED_AT_END if bounds.at_end else _LEAST_NEEDED
+        if min(scale.people(bounds.horizon) for scale in self.scales) < least:
             return 0
         needed = _people_list(self, replace(bounds, listed=1), self.tail).thresholds[-1]
         gain = self.scales[-1].threshold / needed
-        return next((keys for least, keys in _LISTED if gain >= least), 0)
+        return next((keys for least, keys in (_LISTED_AT_END if bounds.at_end else _LISTED) if gain >= least), 0)
 
 
-def scales_of(horizon: int | None) -> int:
-    """Return how many scales a run of so many windows has."""
-    return MOST_SCALES if horizon is None else min(MOST_SCALES, horizon.bit_length())
+def scales_of(horizon: int | None, *, at_end: bool = False) -> tuple[int, ...]:
+    """Return the lengths of blocks in a run of so many windows; with `at_end` the longest one is the whole run."""
+    number = MOST_SCALES if horizon is None else min(MOST_SCALES, horizon.bit_length())
+    lengths = tuple(1 << level for level in range(number))
+    if horizon is None or not at_end:
+        return lengths
+    return *(windows for windows in lengths if windows < horizon), horizon
 
 
 @functools.lru_cache(maxsize=64)
-def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, number: int) -> DiscoveryLaw:
-    """Return the law whose thresholds, of so many scales, have the least product.
+def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, lengths: tuple[int, ...]) -> DiscoveryLaw:
+    """Return the law whose thresholds, of blocks of these lengths, have the least product.
 
     Raises:
         ValueError: no noise that can be drawn is enough.
@@ -166,7 +173,7 @@ def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, number: in
     found, refused = [], []
     for law in laws(epsilon, delta, bounds):
         try:
-            found.append(_with_scales(law(), number))
+            found.append(_with_scales(law(), lengths))
         except ValueError as error:
             refused.append(error)
     if not found:
@@ -174,7 +181,7 @@ def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, number: in
     return min(found, key=lambda law: functools.reduce(lambda product, scale: product * scale.threshold, law.scales, 1))
 
 
-def _with_scales(law: KeyLaw, number: int) -> DiscoveryLaw:
+def _with_scales(law: KeyLaw, lengths: tuple[int, ...]) -> DiscoveryLaw:
     """Return a law with the thresholds of its scales: docs/proofs/keyed_counts.md, section 9.
 
     Raises:
@@ -186,8 +193,9 @@ def _with_scales(law: KeyLaw, number: int) -> DiscoveryLaw:
         raise ValueError("max_contributions must be smaller for discrete Laplace noise")
     if noise.is_laplace and law.bounds.listed:
         raise ValueError("noise must be Gaussian with a list of people")
+    number = len(lengths)
     share = law.tail * _block_share(law.bounds, number)
-    scales = tuple(_scale(noise, share / number, law.bounds, 1 << level) for level in range(number))
+    scales = tuple(_scale(noise, share / number, law.bounds, windows) for windows in lengths)
     people = _people_list(law, law.bounds, law.tail - share) if law.bounds.listed else None
     return DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, scales, people)
 
@@ -197,8 +205,10 @@ def _block_share(bounds: Bounds, number: int) -> float:
     return number / (number + 1) if bounds.listed else 1.0
 
 
-def list_steps(horizon: int) -> tuple[int, ...]:
+def list_steps(horizon: int, *, at_end: bool = False) -> tuple[int, ...]:
     """Return the steps after which a list is read, in a run of so many."""
+    if at_end:
+        return (horizon,)
     return tuple(sorted({max(1, round(horizon / part)) for part in _LIST_TIMES}))
 
 
@@ -211,7 +221,8 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
         ValueError: its noise cannot be drawn.
     """
     assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
-    steps, part = list_steps(bounds.horizon or 1), LIST_SHARE * bounds.listed * (1 - bounds.full_share)
+    steps = list_steps(bounds.horizon or 1, at_end=bounds.at_end)
+    part = LIST_SHARE * bounds.listed * (1 - bounds.full_share)
     shift = law.curve.curve.shift * math.sqrt(part)
     of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
     noise = gaussian_noise(shift, BandedFactor(1, 1), 1, False, of_keys)
@@ -224,8 +235,9 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
 
 def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> Scale:
     """Return the blocks of one length; `tail` is what a contribution may cost at this scale."""
-    stride = max(1, windows // _OVERLAP)
-    blocks = windows // stride  # in which a contribution lies
+    whole = bounds.at_end and windows == bounds.horizon
+    stride = 1 if whole else max(1, windows // _OVERLAP)
+    blocks = 1 if whole else windows // stride  # in which a contribution lies
     summed = noise.summed(windows)
     most = min(bounds.contributions, windows)
     needed = [own + summed.tail_bound(windows, own * tail / blocks) + 1 for own in {1, most}]

@@ -23,7 +23,7 @@ from privstream.mechanisms.keyed_counts.discovery import (
     scales_of,
 )
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
@@ -50,21 +50,6 @@ PUBLIC = -2
 _SIMULATED = 64  # items, and windows, of which smoothed errors are told
 _STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
 _TOGETHER = 1 << 20  # numbers that are drawn in one call
-
-
-@dataclass(frozen=True, eq=False)
-class WindowCounts:
-    """What one window brought to keys that were not found. Private.
-
-    Attributes:
-        step: its number.
-        keys: int64 (n,), distinct.
-        values: int64 (answers, n): contributions, and perhaps their sums.
-    """
-
-    step: int
-    keys: Integers
-    values: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +121,11 @@ class FoundKeys(KeyedCounts):
             sums of windows. What is published stays the same otherwise.
         listed: number of keys for which a person counts on a list of different people; 0 for no list. With one, a key
             is also found when enough different people have had it by some public steps: after a 32nd, an eighth and
-            half of the run. Each of these keys costs a fortieth of the budget. `with_list` decides whether it is worth
-            that.
+            half of the run, or with `at_end` after its last step. Each of these keys costs a fortieth of the budget.
+            `with_list` decides whether it is worth that.
+        at_end: whether nobody needs what is found before the end of the run, so that more is: blocks may be as long as
+            the run, and a list of different people is read once, after the last step, which all of its delta pays for.
+            There are at most MOST_KEPT steps then.
         smooths: whether rows have smoothed counts, rises, and since when they are above 0. Who smooths all rows at the
             end of a run needs none of them before. What is published stays the same otherwise.
 
@@ -165,9 +153,14 @@ class FoundKeys(KeyedCounts):
 
     rising: int = 0
     listed: int = 0
+    at_end: bool = False
     smooths: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.at_end, bool):
+            raise TypeError(f"at_end must be true or false, got {type(self.at_end).__name__}")
+        if self.at_end and (self.horizon is None or self.horizon > MOST_KEPT):
+            raise ValueError(f"horizon must be at most {MOST_KEPT:,} with at_end, got {self.horizon}")
         if checks.integer("listed", self.listed, minimum=0) > MOST_LISTED:
             raise ValueError(f"listed must be <= {MOST_LISTED}, got {self.listed}")
         if self.listed and (self.horizon is None or self.unit != "person"):
@@ -194,7 +187,16 @@ class FoundKeys(KeyedCounts):
     @cached_property
     def bounds(self) -> Bounds:
         """All that noise depends on beside epsilon and delta: sums of published counts have none of their own."""
-        return replace(super().bounds, span=1, listed=self.listed)
+        return replace(super().bounds, span=1, listed=self.listed, at_end=self.at_end)
+
+    def for_end(self) -> FoundKeys:
+        """Return this mechanism for a run of which nothing is seen before its end, if it is short enough for that.
+
+        Privacy: a function of public parameters.
+        """
+        if self.at_end or self.horizon is None or self.horizon > MOST_KEPT:
+            return self
+        return replace(self, at_end=True, listed=0).with_list()
 
     def with_list(self) -> FoundKeys:
         """Return this mechanism with a list of different people, if that is worth its budget.
@@ -217,7 +219,8 @@ class FoundKeys(KeyedCounts):
     @cached_property
     def law(self) -> DiscoveryLaw:
         """Noise, and the thresholds of all scales."""
-        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds, scales_of(self.horizon))
+        lengths = scales_of(self.horizon, at_end=self.at_end)
+        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds, lengths)
 
     def _described(self) -> Any:
         """Return the parameters, and what they come to: tests of other scales must not meet the same noise."""
@@ -226,7 +229,8 @@ class FoundKeys(KeyedCounts):
         kind, values = super()._described()
         values["over"] = "window"  # sums are post-processing, as these are
         views = ("rising", "smooths")
-        noisy = {name: value for name, value in values.items() if name not in views and (name != "listed" or value)}
+        later = ("listed", "at_end")  # fields of later versions: without them labels are as they were
+        noisy = {name: value for name, value in values.items() if name not in views and (name not in later or value)}
         described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
@@ -335,6 +339,8 @@ class FoundKeys(KeyedCounts):
             if name.startswith("needed_in_") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
+        if self.at_end:
+            claim += " Some are found at the end of the run alone."
         return claim + (f" They are found with an even chance by {told}." if told else "") + self.list_claim
 
     @property
@@ -441,7 +447,7 @@ class FoundKeys(KeyedCounts):
         number = max(len(state.found_at), 1 + int(keys.max(initial=-1)))
         found_at, totals = _extended(state.found_at, number, NOT_FOUND), _extended(state.totals, number, 0)
         waiting = np.flatnonzero((found_at[keys] == NOT_FOUND) & (given.counts > 0))
-        windows = _since(state.windows, step - self.kept + 1)
+        windows = windows_since(state.windows, step - self.kept + 1)
         if len(waiting):
             windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
         newly = self._newly_found(windows, found_at, step, source)
@@ -600,7 +606,7 @@ class FoundKeys(KeyedCounts):
             return np.zeros(0, np.int64)
         sums, longest, rest = np.zeros(len(found_at), np.int64), np.zeros(len(found_at), np.int64), windows
         for scale in due:  # each block holds the shorter ones
-            block = _since(rest, step - scale.windows + 1)
+            block = windows_since(rest, step - scale.windows + 1)
             rest = rest[: len(rest) - len(block)]
             for window in block:
                 sums[window.keys] += window.values[0]
@@ -675,7 +681,7 @@ class FoundKeys(KeyedCounts):
         found = np.zeros((len(self.law.noises), last - first + 1, len(keys)), np.int64)
         place = np.full(number, -1)
         place[keys] = np.arange(len(keys))
-        for window in _since(windows, first):
+        for window in windows_since(windows, first):
             if window.step <= last:
                 at = place[window.keys]
                 some = np.flatnonzero(at >= 0)
@@ -779,11 +785,6 @@ def _layout(fields: dict[str, Any]) -> set[tuple[str, str]]:
 def _extended(column: Integers, number: int, value: int) -> Integers:
     """Return a copy of a column, with so many rows."""
     return np.concatenate([column, np.full(number - len(column), value, np.int64)])
-
-
-def _since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
-    """Return the windows from a step on."""
-    return windows[bisect_left(windows, first, key=lambda window: window.step) :]
 
 
 def _without(window: WindowCounts, found_at: Integers) -> WindowCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -211,3 +212,23 @@ class KeyedState:
     step: int
     waiting: KeyTable
     counted: KeyTable
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCounts:
+    """What one window brought to keys that were not found. Private.
+
+    Attributes:
+        step: its number.
+        keys: int64 (n,), distinct.
+        values: int64 (answers, n): contributions, and perhaps their sums.
+    """
+
+    step: int
+    keys: Integers
+    values: Integers
+
+
+def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
+    """Return the windows from a step on."""
+    return windows[bisect_left(windows, first, key=lambda window: window.step) :]

@@ -98,7 +98,7 @@ class Monitor(beam.PTransform[Any, Any]):
 
     def _prepare(self, file: MonitorFile) -> None:
         """Share the budget out, and make what is needed of the questions when there is a pipeline."""
-        planned = shared_out(file)
+        planned = shared_out(file, ends=False)  # tables of a pipeline go on while it runs
         paid = {each.name: each for each in planned.questions}
         options = {
             each.name: each.with_budget(paid[each.name].epsilon, paid[each.name].delta) for each in file.questions

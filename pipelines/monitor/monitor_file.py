@@ -18,10 +18,10 @@ from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.catalogue import COUNTS, QUESTIONS
-from privstream.pipelines.questions.input_output import input_fields
+from privstream.pipelines.questions.input_output import input_fields, is_unbounded
 from privstream.pipelines.questions.options import UNIT, options_of
 from privstream.pipelines.questions.readings import by_clocks, settle_counts
-from privstream.pipelines.questions.run import given_to, settled
+from privstream.pipelines.questions.run import given_to, settled, transform_of
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.yaml_file import Document, Path, meant, read_document
@@ -118,29 +118,32 @@ class Question:
         budget = {"epsilon": epsilon, "delta": delta}
         return settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
 
-    def transform(self, epsilon: float, delta: float) -> Any:
+    def transform(self, epsilon: float, delta: float, *, ends: bool = True) -> Any:
         """Return the transform that its command makes for such a budget; what noise it has is of no account.
+
+        `ends`: whether rows are seen when the run is over, and not before; what is read without an end has none.
 
         Raises:
             ValueError, TypeError: an option breaks a rule.
         """
         given = self.with_budget(epsilon, delta)
         made = given_to(self.spec, given, input_fields(self.spec, given))
+        unbounded = not ends or is_unbounded(given)
         try:
-            return _transform(self.spec.word, tuple(made.items()))
+            return _transform(self.spec.word, tuple(made.items()), unbounded)
         except TypeError:  # a list, by which nothing is looked up
-            return _made(self.spec, made)
+            return _made(self.spec, made, unbounded)
 
 
 @lru_cache(maxsize=128)
-def _transform(word: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+def _transform(word: str, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
     """Return what `_made` does, once for questions that differ in their fields and conditions alone."""
-    return _made(QUESTIONS[word], dict(arguments))
+    return _made(QUESTIONS[word], dict(arguments), unbounded)
 
 
-def _made(spec: QuestionSpec, arguments: Mapping[str, Any]) -> Any:
+def _made(spec: QuestionSpec, arguments: Mapping[str, Any], unbounded: bool) -> Any:
     """Return a transform whose noise is of no account."""
-    return spec.transform_class(**arguments, noise=KeyedNoise.random("plan")).to_finish()
+    return transform_of(spec, arguments, KeyedNoise.random("plan"), unbounded=unbounded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import argparse
 import json
 import tempfile
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         _print(answer, arguments.improve)
 
 
-def shared_out(monitor: MonitorFile, improve: str | None = None) -> Calibrated:
-    """Share out the budget, with one share raised if that is asked for.
+def shared_out(monitor: MonitorFile, improve: str | None = None, *, ends: bool = True) -> Calibrated:
+    """Share out the budget, with one share raised if that is asked for; `ends`: see `Question.transform`.
 
     Raises:
         UsageError: a question refuses its options or its part of the budget; the message names the line of the key.
@@ -62,7 +62,7 @@ def shared_out(monitor: MonitorFile, improve: str | None = None) -> Calibrated:
     questions = [
         replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
     ]
-    asked = [Asked(each.name, each.share, each.transform) for each in questions]
+    asked = [Asked(each.name, each.share, partial(each.transform, ends=ends)) for each in questions]
     try:
         found = calibrate(asked, monitor.epsilon, monitor.delta)
     except (ValueError, TypeError, OverflowError) as error:

@@ -58,6 +58,9 @@ def run_command(spec: QuestionSpec) -> Command:
     )
 
 
+UNBOUNDED = "plan for unbounded input, whose rows are seen window by window; without it for files, seen at the end"
+
+
 def plan_command(spec: QuestionSpec) -> Command:
     """Return the command that says how accurate answers will be, by every method."""
 
@@ -73,6 +76,7 @@ def plan_command(spec: QuestionSpec) -> Command:
             add_option(run, Option("windows", "int", "number of windows; without it, or --end, the run has no end"))
             add_option(run, Option("start", "Moment", "start of the first window"))
             add_option(run, Option("end", "Moment", "end of the last window, in place of --windows"))
+            run.add_argument("--unbounded", action="store_true", help=UNBOUNDED)
             if all(option.name != "window" for option in spec.planned):
                 add_option(run, Option("window", "Length", "length of a window, needed with --end"))
         for option in (*spec.sizes.values(), *spec.planned):

@@ -108,7 +108,8 @@ class PlanCommand:
             made |= {"window": length, "start": 0, "end": None if end is None else end_of(end, length)}
         if method is not None:
             made[METHOD] = method
-        return spec.planned_class(**made, noise=KeyedNoise.random("plan"))
+        planned = spec.planned_class(**made, noise=KeyedNoise.random("plan"))
+        return planned.to_stream() if getattr(arguments, "unbounded", False) else planned.to_finish()
 
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""

@@ -98,7 +98,8 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
             patch.setattr(discovery, "_scale", functools.partial(scale, discovery._scale))
         noise = ExactTails(BandedFactor(1, 1), LAW, 0, 1)
         law = KeyLaw((noise,), PureDp(1.0), DELTA / (bounds.people * bounds.contributions), bounds)
-        vars(mechanism)["law"] = discovery._with_scales(law, discovery.scales_of(WINDOWS))
+        lengths = discovery.scales_of(WINDOWS, at_end=mechanism.at_end)
+        vars(mechanism)["law"] = discovery._with_scales(law, lengths)
     vars(mechanism)["_level"] = NotSmoothed()
     return mechanism
 
@@ -196,6 +197,7 @@ def promised(mechanism, epsilon):
 @pytest.mark.parametrize(("fields", "levels", "visible"), [
     ({"pruned": False}, OTHERS, (0.65, 0.5)), ({}, OTHERS, (0.65, 0.35)), ({"min_people": 2}, FEWER, (0.65, 0.35)),
     ({"neighbouring": "replace_one", "pruned": False}, FEWER, (0.7, 0.2)),
+    ({"at_end": True, "pruned": False}, OTHERS, (0.55, 0.3)),
 ])  # fmt: skip
 def test_what_is_seen_of_a_key_stays_within_both_deltas(fields, levels, visible):
     mechanism = made(**fields)
@@ -212,7 +214,10 @@ def broken(mechanism, transcripts_of, pairs, epsilon, beyond=1.0):
     assert delta > beyond * promised(mechanism, epsilon)
 
 
-BARE = [{"contributions": 1, "horizon": 15}, {"contributions": 8, "horizon": 15}, {"contributions": 40, "horizon": 7}]
+BARE = [
+    {"contributions": 1, "horizon": 15}, {"contributions": 8, "horizon": 15}, {"contributions": 40, "horizon": 7},
+    {"contributions": 8, "horizon": 15, "at_end": True},
+]  # fmt: skip
 
 
 def found_of_one_person(mechanism, keys):
@@ -238,19 +243,20 @@ def test_keys_of_one_person_are_found_as_seldom_as_stated(fields):
     assert 0.1 * allowed < found < allowed
 
 
+@pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("forgotten", ["nothing", "blocks", "scales"])
-def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
-    """Negative controls: a contribution lies in up to four blocks of a scale, and in blocks of four scales."""
+def test_tests_that_are_not_paid_for_are_seen(forgotten, at_end, monkeypatch):
+    """Negative controls: a contribution lies in up to four blocks of a scale, and in blocks of four or five scales."""
     scale, keys = discovery._scale, 200_000
 
     def unpaid(noise, tail, bounds, windows):
-        more = {"nothing": 1, "blocks": min(windows, 4), "scales": 4}[forgotten]
+        more = {"nothing": 1, "blocks": min(windows, 4), "scales": 5 if at_end else 4}[forgotten]
         return scale(noise, tail * more, bounds, windows)
 
     monkeypatch.setattr(discovery, "_scale", unpaid)
     monkeypatch.setattr(discovery, "_PRUNED", 0)
     monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
-    mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15)
+    mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15, at_end=at_end)
     found, _ = found_of_one_person(mechanism, keys)
     print(f"\nbroken: {found / keys:.4f} against {mechanism.delta}")
     if forgotten == "nothing":

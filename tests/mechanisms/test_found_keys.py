@@ -28,6 +28,8 @@ RUNS = {
     "replacing": ({"horizon": 12, "neighbouring": "replace_one", "contributions": 40}, 12),
     "many windows": ({"horizon": 40, "contributions": 3}, 40),
     "a list": ({"horizon": 40, "contributions": 60, "listed": 4}, 40),
+    "at the end": ({"horizon": 21, "contributions": 30, "at_end": True}, 21),
+    "a list at the end": ({"horizon": 40, "contributions": 60, "listed": 4, "at_end": True}, 40),
     "a list, sums": (
         {
             "horizon": 12,
@@ -119,7 +121,11 @@ class Reference:
 
     def passes(self, key, step):
         for scale in self.law.scales:
-            if step < scale.windows or step % max(1, scale.windows // 4):
+            if self.mechanism.at_end and scale.windows == self.mechanism.horizon:
+                due = step == scale.windows
+            else:
+                due = step >= scale.windows and step % max(1, scale.windows // 4) == 0
+            if not due:
                 continue
             block = range(step - scale.windows + 1, step + 1)
             if sum(self.inputs[s - 1].get(key, (0, 0))[0] for s in block) >= scale.least:
@@ -201,6 +207,7 @@ def test_keys_are_found_by_lists_and_by_blocks(name):
     by_list = sum(len(one.on_list) for one in references)
     assert 0 < by_list < sum(len(one.found) for one in references)
     last = mechanism.last_listed
+    assert (last == steps) == mechanism.at_end
     state = run(mechanism, stream(mechanism, steps)[:last])[1]
     assert state.listed.shape == (len(mechanism.law.people.steps), 0), "after its last test nothing is kept of a list"
 
@@ -222,6 +229,22 @@ def test_a_list_pays_for_its_noise_and_for_its_tests():
     blocks = 365 * len(listed.law.scales) * listed.law.tail * 0.9 / len(listed.law.scales)
     assert 0.5 * curve.slack < spent + blocks <= curve.slack
     assert 0.6 * curve.slack / 10 < spent <= curve.slack / 10
+
+
+def test_a_list_at_the_end_has_all_that_lists_may_cost_for_one_test():
+    """As above; blocks as long as the run have one test of each contribution."""
+    listed = made(epsilon=1.0, delta=1e-6, horizon=365, contributions=365, listed=8, at_end=True)
+    people, slack = listed.law.people, listed.law.curve.slack
+    assert people.steps == (365,) and [scale.windows for scale in listed.law.scales][-2:] == [256, 365]
+    assert people.noise.law.sigma**2 == pytest.approx(8 / (0.2 * listed.law.curve.curve.shift**2) + 4 / 8, rel=1e-9)
+    (few,), (threshold,) = people.least, people.thresholds
+    spent = 8 * stats.norm.sf((threshold - few - 0.5) / people.noise.law.sigma)
+    assert 0.6 * slack / 11 < spent <= slack / 11, "ten scales, and as much for the list"
+    whole = listed.law.scales[-1]
+    own = np.array([1, 365])
+    chances = stats.norm.sf((whole.threshold - whole.least + 0.5 - own) / (listed.stddev(1) * math.sqrt(365)))
+    allowed = own * slack / (11 * 365)
+    assert np.all(chances <= allowed) and np.any(chances > 0.6 * allowed)
 
 
 @pytest.mark.parametrize("more", [{}, {"max_value": 2}])
@@ -246,6 +269,29 @@ def test_a_list_is_kept_where_it_is_worth_its_cost(fields, keys):
     mechanism = made(**{"epsilon": 1.0, "delta": 1e-6} | fields)
     assert mechanism.with_list() == replace(mechanism, listed=keys)
     assert mechanism.with_list().with_list() == mechanism.with_list()
+
+
+@pytest.mark.parametrize(("fields", "keys"), [
+    ({"contributions": 365, "horizon": 365}, 8), ({"contributions": 12, "horizon": 12, "epsilon": 0.5}, 8),
+    ({"contributions": 365, "horizon": 365, "epsilon": 4.0}, 8), ({"contributions": 52, "horizon": 13}, 8),
+    ({"contributions": 400, "horizon": 365, "epsilon": 8.0}, 0), ({"contributions": 4, "horizon": 4}, 0),
+    ({"contributions": 20, "horizon": 1}, 0), ({"unit": "event", "horizon": 365}, 0),
+])  # fmt: skip
+def test_what_is_found_at_the_end_of_a_run(fields, keys):
+    mechanism = made(**{"epsilon": 1.0, "delta": 1e-6} | fields)
+    found = mechanism.with_list().for_end()
+    assert found == replace(mechanism, at_end=True, listed=keys) and found.for_end() == found
+    horizon = mechanism.horizon
+    assert found.people_needed(horizon, others=True) <= 1.05 * mechanism.with_list().people_needed(horizon, others=True)
+
+
+@pytest.mark.parametrize("horizon", [None, MOST_KEPT + 1])
+def test_a_run_of_which_rows_would_be_lost_finds_items_as_it_goes(horizon):
+    assert (mechanism := made(horizon=horizon)).for_end() is mechanism
+    with pytest.raises(ValueError, match=f"horizon must be at most 1,024 with at_end, got {horizon}"):
+        made(horizon=horizon, at_end=True)
+    with pytest.raises(TypeError, match="at_end must be true or false, got int"):
+        made(horizon=3, at_end=1)
 
 
 def test_listed_people_are_given_until_the_last_test():
@@ -841,7 +887,11 @@ def test_pruning_costs_at_most_three_percent(fields, law):
 
 def test_a_run_has_the_blocks_that_fit():
     for horizon, longest in ((1, 1), (2, 2), (3, 2), (7, 4), (8, 8), (256, 256), (10_000, 256), (None, 256)):
-        assert discovery.scales_of(horizon) == longest.bit_length()
+        assert discovery.scales_of(horizon) == tuple(1 << level for level in range(longest.bit_length()))
+    for horizon, longest in ((1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (8, (1, 2, 4, 8)), (400, (128, 256, 400))):
+        assert discovery.scales_of(horizon, at_end=True)[-3:] == longest[-3:]
+    whole = made(horizon=8, at_end=True).law.scales[-1]
+    assert [step for step in range(1, 9) if whole.is_due(step)] == [8] and whole.people(3) == whole.threshold / 3
     strides = {scale.windows: scale.stride for scale in made().law.scales}
     assert strides == {n: max(1, n // 4) for n in strides}
 

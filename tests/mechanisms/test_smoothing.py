@@ -42,9 +42,16 @@ def covered(smoothed, exact):
     return ((smoothed.lower <= exact) & (exact <= smoothed.upper)).mean()
 
 
+def alone(monkeypatch):
+    """Leave one model: a drift of 0.3 without scatter or bursts."""
+    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0)])
+    monkeypatch.setattr(smoothing, "_PRIOR", np.ones((1, 1)))
+    monkeypatch.setattr(smoothing, "_BURST", 1e-12)
+
+
 def test_one_model_is_the_exact_posterior(monkeypatch):
     """Least squares with explicit matrices: noisy counts, and steps of the level."""
-    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0)])
+    alone(monkeypatch)
     values = walks(12, 1, seed=1)[0]
     steps = np.diff(np.eye(12), axis=0) / (0.3 * NOISE)
     precision = np.eye(12) / NOISE**2 + steps.T @ steps
@@ -66,9 +73,9 @@ def test_models_are_mixed_with_what_lies_within_and_between(monkeypatch):
     assert np.round(scattered, 1).ravel().tolist() == [12.0, 7.4, 16.6]  # variance 9 / 2 + 4 / 4
 
 
-@pytest.mark.parametrize(("size", "held"), [(0, 0.99), (5, 0.85), (7, 0.85), (10, 0.7)])
+@pytest.mark.parametrize(("size", "held"), [(0, 0.99), (5, 0.78), (7, 0.9), (10, 0.7)])
 def test_a_burst_of_one_window_stands_as_it_is(size, held):
-    """Without that, intervals held 19%, 60% and 69% of bursts of 5, 7 and 10 deviations in a file."""
+    """Without that, intervals held 29%, 45% and 69% of bursts of 5, 7 and 10 deviations in a file."""
     exact = np.full((64, 3000), 150.0)
     exact[40] += size * NOISE
     values = noisy(exact, seed=size)
@@ -77,7 +84,23 @@ def test_a_burst_of_one_window_stands_as_it_is(size, held):
     assert np.mean((forward.lower <= exact[40]) & (exact[40] <= forward.upper)) > min(held, 0.7)
     rest = np.delete(np.arange(64), 40)
     assert covered(smoothing.Smoothed(*(ends[rest] for ends in both)), exact[rest]) > 0.98
-    assert np.sqrt(np.mean((both.estimates[rest] - 150) ** 2)) < 0.4 * NOISE
+    assert np.sqrt(np.mean((both.estimates[rest] - 150) ** 2)) < 0.42 * NOISE
+
+
+@pytest.mark.parametrize("size", [1.5, 3.0])
+def test_a_step_in_a_long_series_is_followed_by_all_models(size):
+    """It is no jump: models that hardly move go on from where others are, or they would be off for long."""
+    exact = np.where(np.arange(365)[:, None] < 180, 150.0, 150.0 + size * NOISE) * np.ones(300)
+    both = MODEL.smooth(noisy(exact, seed=3))
+    assert covered(both, exact) > 0.97
+    assert np.sqrt(np.mean((both.estimates - exact) ** 2)) < 0.22 * NOISE
+
+
+def test_quiet_series_are_nearly_as_well_known_as_by_their_mean():
+    exact = np.full((365, 300), 150.0)
+    values = noisy(exact, seed=4)
+    error = np.sqrt(np.mean((MODEL.smooth(values).estimates - exact) ** 2))
+    assert error < 2.2 * np.sqrt(np.mean((values.mean(axis=0) - 150) ** 2))
 
 
 @pytest.mark.parametrize("windows", [16, 64])
@@ -215,7 +238,7 @@ def test_refused(call, message):
 
 def test_a_rise_has_the_exact_posterior_of_one_model(monkeypatch):
     """As above, with explicit matrices: windows that are near each other share most of their error."""
-    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0)])
+    alone(monkeypatch)
     values = walks(12, 1, seed=1)[0]
     steps = np.diff(np.eye(12), axis=0) / (0.3 * NOISE)
     law = np.linalg.inv(np.eye(12) / NOISE**2 + steps.T @ steps)
@@ -231,7 +254,7 @@ def test_a_rise_has_the_exact_posterior_of_one_model(monkeypatch):
 
 def test_a_sum_has_the_exact_posterior_of_one_model(monkeypatch):
     """As above; errors of neighbours add up, and those of all windows are less than theirs side by side."""
-    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0)])
+    alone(monkeypatch)
     values = 500 + walks(14, 1, seed=1)[0]
     steps = np.diff(np.eye(14), axis=0) / (0.3 * NOISE)
     law = np.linalg.inv(np.eye(14) / NOISE**2 + steps.T @ steps)
@@ -271,7 +294,7 @@ def test_a_long_series_has_the_sums_of_a_short_one(monkeypatch):
     values = walks(300, 3, seed=5)[0]
     whole = MODEL.smooth_sums(values, 20)[1]
     monkeypatch.setattr(smoothing, "_LONGEST", 50)
-    monkeypatch.setattr(smoothing, "_MARGIN", 100)
+    monkeypatch.setattr(smoothing, "_MARGIN", 200)
     parts = MODEL.smooth_sums(values, 20)[1]
     assert all(np.allclose(one, other, rtol=0, atol=40) for one, other in zip(whole, parts, strict=True)), "of 96,000"
 
@@ -320,7 +343,7 @@ def test_of_what_is_likely_to_have_risen_as_much_has_risen():
     assert told.min() >= 0.001 and told.max() <= 0.999
     low, high = rises.interval
     held = (low[4:] <= exact[4:] - exact[:-4]) & (exact[4:] - exact[:-4] <= high[4:])
-    assert 0.93 < held.mean() < 0.995
+    assert 0.92 < held.mean() < 0.995
 
 
 @pytest.mark.parametrize(

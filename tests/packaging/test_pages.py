@@ -131,7 +131,7 @@ def test_the_monitor_of_the_first_page_answers_five_questions(shop: Shop, capfd:
         <= float(row["smoothed_upper"])
         for row in found["customers"]
     ]
-    assert len(held) > 130 and sum(held) > 0.9 * len(held)
+    assert len(held) > 130 and sum(held) > 0.87 * len(held)  # 93% in the mean, and three deviations below
     (median,) = found["amounts"]
     assert float(median["lower"]) <= shop.median <= float(median["upper"])
     assert float(median["upper"]) - float(median["lower"]) < 12

@@ -87,7 +87,9 @@ def test_the_plan_is_what_a_run_promises(neighbouring: str, capsys: pytest.Captu
             method=method,
             noise=KeyedNoise(b"0123456789abcdef"),
         )
-        assert planned[method] == hitters.accuracy.to_dict(), method
+        assert planned[method] == hitters.to_finish().accuracy.to_dict(), method
+    unbounded = budget(capsys, "--unbounded", *options)["methods"]["counts"]
+    assert unbounded == hitters.accuracy.to_dict() != planned["counts"]
 
 
 def test_what_cannot_be_says_why_and_the_rest_is_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,8 +245,11 @@ def test_items_that_last_the_whole_run_are_told(capsys):
     assert cli.main(given) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "1 window ┃ 4 windows ┃ 8 windows" in shown
-    assert re.search(r"by 74 people in each of 4 windows, or \d+ people in each of 8 windows", shown)
-    assert "surely found in one" in shown
+    assert re.search(r"by \d+ people in each of 4 windows, or \d+ people in each of 8 windows", shown)
+    assert "surely found in one" in shown and "Some are found at the end of the run alone" in shown
+    assert cli.main([*given, "--unbounded"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "by 74 people in each of 4 windows" in shown and "at the end of the run" not in shown
 
 
 @pytest.mark.slow

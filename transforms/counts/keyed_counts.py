@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, cast
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -44,6 +44,7 @@ MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
 FULL = "By how much is estimated in the columns of full numbers, if what limits leave out is like what counts"
+Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -341,10 +342,14 @@ class CountsParameters(Parameters):
         return self._finished(windows, rising, None, live=live)
 
     def to_finish(self) -> Self:
-        """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""
+        """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums.
+
+        Nobody sees a window before the run is over, so that items may be found at its end.
+        """
         made = copy.copy(self)
         made.selection = self.selection or "random"
-        made._to_finish = self.finish is not None
+        if self.finish is not None:
+            made._to_finish, made.mechanism = True, for_end(self.mechanism, self.steps)
         return made
 
     def to_stream(self) -> Self:
@@ -504,6 +509,13 @@ def public_list(items: Items | None, *, useful: bool, refused: str) -> Domain | 
     if not useful:
         raise ValueError(refused)
     return Domain.of(items, "public_items")
+
+
+def for_end(mechanism: Counted, steps: Steps) -> Counted:
+    """Return a mechanism for a run of which nothing is seen before its end; as it is where everything starts afresh."""
+    if not isinstance(mechanism, FoundKeys) or steps.renewal is not None:
+        return mechanism
+    return cast(Counted, mechanism.for_end())
 
 
 def forgets(missing: str) -> str:

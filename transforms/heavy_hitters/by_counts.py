@@ -33,7 +33,7 @@ from privstream.transforms.counts.contributions import (
     sealed_counts,
 )
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.keyed_counts import forgets, short_period
+from privstream.transforms.counts.keyed_counts import for_end, forgets, short_period
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
@@ -88,6 +88,10 @@ class ByCounts:
     def lists(self) -> bool:
         """Whether there is a list of different people, so that what is held must come by shard of people."""
         return isinstance(self.counts, FoundKeys) and self.counts.listed > 0
+
+    def for_end(self) -> ByCounts:
+        """Return this method for a run whose rows `finish` gets."""
+        return replace(self, to_finish=True, counts=for_end(self.counts, self.steps))
 
     @cached_property
     def error(self) -> int:

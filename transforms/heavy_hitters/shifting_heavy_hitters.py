@@ -372,7 +372,7 @@ class ShiftingHeavyHitters(SharedTransform):
         if not isinstance(self.answer, ByCounts) or not self.answer.remembers:
             return self
         made = copy.copy(self)
-        made.answer = replace(self.answer, to_finish=True)
+        made.answer = self.answer.for_end()
         return made
 
     @property

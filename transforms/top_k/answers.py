@@ -22,6 +22,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
+from privstream.transforms.counts.keyed_counts import for_end
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, PublicKeys
 from privstream.transforms.events.coverage import together
 from privstream.transforms.events.dead_letters import late_letter
@@ -232,6 +233,10 @@ class FoundItems:
     shards: int
     always: PublicKeys | None = None
     to_finish: bool = False
+
+    def for_end(self) -> FoundItems:
+        """Return this answer for a run whose rows `finish` gets."""
+        return replace(self, to_finish=True, mechanism=for_end(self.mechanism, self.steps))
 
     @property
     def note(self) -> str:

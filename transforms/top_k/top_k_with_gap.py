@@ -312,7 +312,7 @@ class TopKWithGap(SharedTransform):
         if not isinstance(self.answer, FoundItems):
             return self
         made = copy.copy(self)
-        made.answer = replace(self.answer, to_finish=True)
+        made.answer = self.answer.for_end()
         return made
 
     @property
