@@ -26,6 +26,7 @@ COMMON = {
     "domain": Domain(ITEMS),
     "noise": SeededNoise(0),
     "measure_share": 0.5,
+    "items_per_step": 1,
     "method": "exponential_gaps",
 }
 OTHERS = [(10, 0), (11, 1), (12, 0)]  # (person, item)
