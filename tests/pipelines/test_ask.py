@@ -183,7 +183,8 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
     keep = RunCommand.run
 
     def run(command: RunCommand, arguments: argparse.Namespace, others: list[str]) -> None:
-        written.update({name: Path(getattr(arguments, name)).read_text() for name in command.spec.files})
+        files = {name: getattr(arguments, name) for name in command.spec.files}
+        written.update({name: Path(path).read_text() for name, path in files.items() if path is not None})
         keep(command, arguments, others)
 
     monkeypatch.setattr(RunCommand, "run", run)
