@@ -73,6 +73,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         if not self._by_person:
             return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        random = self.chooses_randomly(bounded=batches.is_bounded)
         bound = BoundPerWindow(
             **common,
             timer_offset=1,
@@ -81,9 +82,9 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             item_shards=1,
             by_people=True,
             ranked=False,
+            distinct=random and self._distinct,
             domain=self.domain,
         )
-        random = self.chooses_randomly(bounded=batches.is_bounded)
         count = (CountRandomContributions if random else CountContributions)(
             **common,
             timer_offset=2,
