@@ -283,8 +283,8 @@ def submitted_job(
 ) -> Iterator[SubmittedJob | None]:
     """Give the job that is submitted to a cluster meanwhile, tell of its restarts, and end it at Ctrl-C.
 
-    Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command. Others may have jobs of the
-    same name, so eight random digits are added to it: no job but this one has them.
+    Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command. Other jobs may have the
+    same name, so eight random digits are added to it, by which this one is known.
 
     Args:
         options: those of the job, which has a name.

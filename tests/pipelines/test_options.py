@@ -518,10 +518,9 @@ def test_every_option_is_explained() -> None:
         assert [action.dest for action in parser._actions if not action.help] == [], words
 
 
-@pytest.mark.parametrize("words", [["queries"], ["plan", "queries"]], ids=" ".join)
-def test_queries_speak_of_their_number_by_its_own_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """`--queries` is their file, which a plan has not."""
-    shown = " ".join(page(words, capsys).split())
+def test_queries_speak_of_their_number_by_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--queries` is their file."""
+    shown = " ".join(page(["queries"], capsys).split())
     assert "square root of the number of queries that are planned" in shown
     assert "of --queries" not in shown
     assert "if --queries is given" not in shown

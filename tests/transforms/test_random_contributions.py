@@ -80,7 +80,7 @@ def test_an_item_is_chosen_once_where_people_are_counted_since_the_start():
 
 
 def test_an_item_that_comes_again_and_again_is_as_likely_as_one_that_comes_once():
-    """With a false alarm below 1e-9. Where windows had numbers of their own, one in three had the item that comes last."""
+    """With a false alarm below 1e-9. Where windows had numbers of their own, one in three had what comes last."""
     people, noise = 300, SeededNoise(2)
 
     def counted(visits):

@@ -320,7 +320,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
     people. `also` makes what else goes on, out of all that people have, before it is bounded. Unless they are `ranked`,
-    all ranks are 0. A person's items are in the same random order in all steps of a period if they are `distinct`, which
+    all ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and
     count once in it; otherwise each step has its own.
     """
 

@@ -90,8 +90,8 @@ class QueriesParameters(Parameters):
         beta: probability with which the accuracy statement may be wrong.
         selection: which record of a person counts: the "last" or the "first"; at the same time, the item decides.
         real_weights: allow weights between 0 and 1; answers are then rounded, which their error bounds include. The
-            noise of "multiplicative_weights" is then floating-point noise, whose low bits may reveal more than the guarantee
-            says (Mironov 2012).
+            noise of "multiplicative_weights" is then floating-point noise, whose low bits may reveal more than the
+            guarantee says (Mironov 2012).
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         shards: number of parallel parts into which people are divided. It changes no answer.
