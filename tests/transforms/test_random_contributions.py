@@ -114,6 +114,18 @@ def test_the_rows_say_so_and_share_no_noise_with_those_of_first_come():
     assert over_files.guarantee == in_stream.guarantee
 
 
+@pytest.mark.parametrize(("selection", "same"), [("first", True), (None, False)])
+def test_a_command_over_files_gives_the_counts_of_a_stream_if_the_first_ones_are_asked_for(selection, same):
+    counts = [
+        sorted(
+            (row.window_start, row.item, row.count)
+            for row in run_bounded("fn_api", as_rows(visits()), each).elements("rows")
+        )
+        for each in (made(spread=False), made(spread=False, selection=selection).to_finish())
+    ]
+    assert (counts[0] == counts[1]) == same
+
+
 def test_where_no_limit_binds_nothing_changes():
     few = made(spread=False, selection="random", max_contributions=1_000)
     labels = np.arange(4, dtype=np.uint64)
