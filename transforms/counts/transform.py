@@ -73,7 +73,6 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         if not self._by_person:
             return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        random = self.chooses_randomly(bounded=batches.is_bounded)
         bound = BoundPerWindow(
             **common,
             timer_offset=1,
@@ -82,10 +81,10 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             item_shards=1,
             by_people=True,
             ranked=False,
-            distinct=random and self._distinct,
+            distinct=self.chooses_randomly and self._distinct,
             domain=self.domain,
         )
-        count = (CountRandomContributions if random else CountContributions)(
+        count = (CountRandomContributions if self.chooses_randomly else CountContributions)(
             **common,
             timer_offset=2,
             contributions=self.mechanism.contributions,
@@ -109,7 +108,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         publisher = KeyPublisher(
             steps=self.steps,
             mechanism=mechanism,
-            noise=self.counting_noise(bounded=counted.is_bounded),
+            noise=self.counting_noise,
             domain=self.domain,
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,
