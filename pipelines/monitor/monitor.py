@@ -111,7 +111,7 @@ class Monitor(beam.PTransform[Any, Any]):
         }
         self._specs = {each.name: each.spec for each in file.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
-        self.guarantees = {name: each.transform.guarantee for name, each in paid.items()}
+        self.guarantees = {name: each.guarantee for name, each in paid.items()}
         self._parameters = identity_of(file, options, self._given, [], unbounded=False).parameters
 
     def record(self, data: str) -> Receipt:
