@@ -27,7 +27,7 @@ MOST_LISTED = 16
 
 _LIST_TIMES = (32, 8, 2)  # a list is read after this part of the steps
 _LISTED = ((40.0, 8), (4.0, 4))  # keys of a person, where the longest block needs so many times more than a list
-_LISTED_AT_END = ((1.5, 8),)  # the same of a list that is read once, at the end
+_LISTED_AT_END = ((4.5, 4), (1.5, 8))  # the same of a list that is read once, at the end
 _LEAST_NEEDED = 8.0  # people in each window of the run: where fewer are enough, blocks find all that can be looked at
 _LEAST_NEEDED_AT_END = 6.0
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
