@@ -57,7 +57,7 @@ def finished(transform: KeyedCounts, folder: Path) -> list[Any]:
 
 def list_first(given: Mapping[str, Any], folder: Path) -> list[Any]:
     """Return the rows of two runs within the budget of one: what is on the list, and its counts."""
-    whole = {"window": given["end"] - START, "max_contributions": LISTED, "forget": True}
+    whole = {"window": given["end"] - START, "max_contributions": LISTED, "forget": True, "selection": "random"}
 
     def listing(epsilon: float, delta: float) -> KeyedCounts:
         return KeyedCounts(**given | whole | {"epsilon": epsilon, "delta": delta})

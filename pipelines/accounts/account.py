@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.entries import BOUNDS, Entry
+from privstream.pipelines.accounts.entries import BOUNDS, NOISE, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import RunIdentity
@@ -110,6 +110,7 @@ class Account:
             why = f"ledger: none ({self.why}): no account is kept of what this run costs"
             return Charge(f"run id: {arguments.run_id}; {why}", None)
         begin, end = span_of(arguments)
+        labels = {NOISE: identity.labels} if identity.labels else {}
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             run_id=run_id,
@@ -117,7 +118,7 @@ class Account:
             dataset=self.dataset,
             command=identity.command,
             version=identity.version,
-            parameters={**identity.parameters, BOUNDS: arguments.beta},
+            parameters={**identity.parameters, BOUNDS: arguments.beta} | labels,
             data=identity.data,
             key=noise.fingerprint,
             guarantee=guarantee,

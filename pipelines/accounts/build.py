@@ -29,6 +29,13 @@ def build() -> str:
     return f"{version('privstream')}+{found.hexdigest()}"
 
 
+@cache
+def modules() -> dict[str, Traversable]:
+    """Return the files of all modules whose code shapes answers or noise, by the names of these."""
+    found = {name: file for package in SHAPING for name, file in _sources(files(package), package)}
+    return {name.removesuffix(".py").removesuffix(".__init__"): file for name, file in found.items()}
+
+
 def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
     """Yield all modules below a folder, with their names."""
     for each in folder.iterdir():

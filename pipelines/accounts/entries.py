@@ -27,6 +27,9 @@ SALT_BYTES = 32
 BOUNDS = "beta"
 """The parameter in which two runs of one run id may differ: it is about error bounds, and shapes no true answer."""
 
+NOISE = "noise labels"
+"""Among the parameters of a run without an end, a digest of what its noise is drawn from."""
+
 WATCHED = "watched: "
 """What data begin with that have no end."""
 
@@ -51,7 +54,8 @@ class Entry:
         dataset: whose budget it spends.
         command: such as "histogram".
         version: of privstream, with a digest of the code that shapes answers and noise, which older lines have not.
-        parameters: by name, what shapes answers, noise or error bounds; files by a digest of their contents.
+        parameters: by name, what shapes answers, noise or error bounds; files by a digest of their contents;
+            of a run without an end also what its noise is drawn from.
         data: digest of the input files, or the source, if that has no end.
         key: the noise key's public fingerprint.
         guarantee: what it promises, with the whole privacy curve.
@@ -80,16 +84,19 @@ class Entry:
     def release(self) -> tuple[str, ...]:
         """What two runs have in common that publish the same: then the second one costs nothing.
 
-        A run without an end goes on under another version, from its state; over files it needs another run id.
+        A run without an end goes on under another version, from its state, or begins again: it publishes the same if
+        its noise is drawn from the same labels. Where these are not known, as in older lines, any other version is
+        another release. A run over files needs another run id then.
         """
-        version = "" if self.data.startswith(WATCHED) else self.version
-        return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS))
+        watched, labels = self.data.startswith(WATCHED), self.parameters.get(NOISE)
+        version = "" if watched and labels is not None else self.version
+        return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS)), json.dumps(labels)
 
     def differs_from(self, other: Entry) -> list[str]:
         """Return the names of what shapes answers or noise and is not as in another entry."""
         bound = ("command", "data") if self.data.startswith(WATCHED) else ("command", "version", "data")
         names = [name for name in bound if getattr(self, name) != getattr(other, name)]
-        options = sorted({*self.parameters, *other.parameters} - {BOUNDS})
+        options = sorted({*self.parameters, *other.parameters} - {BOUNDS, NOISE})
         return names + [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
 
     def to_record(self) -> dict[str, Any]:

@@ -66,12 +66,14 @@ class RunIdentity:
         parameters: by name, all options that shape something, but `NOT_SHAPING`; files by a digest of their contents.
         data: digest of the contents of all input files, whatever their names and order; or the source, if that has no
             end.
+        labels: digest of what its noise is drawn from, if it has no end; empty if it has one, and `version` says more.
     """
 
     command: str
     version: str
     parameters: Mapping[str, Any]
     data: str
+    labels: str = ""
 
     @property
     def run_id(self) -> str:

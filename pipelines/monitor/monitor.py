@@ -22,6 +22,7 @@ from privstream.pipelines.frames import check_account, in_python
 from privstream.pipelines.monitor.monitor_file import MonitorFile, Output, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun, identity_of
+from privstream.pipelines.questions.catalogue import COUNTS
 from privstream.pipelines.questions.input_output import input_fields
 from privstream.pipelines.questions.run import given_to
 from privstream.pipelines.runners import launch
@@ -112,6 +113,9 @@ class Monitor(beam.PTransform[Any, Any]):
         self._specs = {each.name: each.spec for each in file.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
         self.guarantees = {name: each.guarantee for name, each in paid.items()}
+        for each in file.questions:  # as it runs, whether the input ends or not: no entry could say which
+            if each.spec is COUNTS and options[each.name].selection in (None, "auto"):
+                options[each.name].selection = "first"
         self._parameters = identity_of(file, options, self._given, [], unbounded=False).parameters
 
     def record(self, data: str) -> Receipt:

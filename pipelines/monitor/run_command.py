@@ -25,6 +25,7 @@ from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import BOUNDS
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
+from privstream.pipelines.accounts.noise_labels import drawn_from
 from privstream.pipelines.accounts.run_identity import (
     RunIdentity,
     data_of,
@@ -574,7 +575,12 @@ def identity_of(
             found[f"questions.{each.name}.{key}"] = value
     first = next(iter(given.values()))
     data = data_of(first, files, watched)
-    return RunIdentity(command=COMMAND_NAME, version=build(), parameters=found, data=data)
+    labels = ""
+    if unbounded:
+        labels = drawn_from(
+            {each.name: partial(transform_of, each.spec, made[each.name], unbounded=True) for each in monitor.questions}
+        )
+    return RunIdentity(command=COMMAND_NAME, version=build(), parameters=found, data=data, labels=labels)
 
 
 def _asked(

@@ -109,7 +109,7 @@ class PlanCommand:
         if method is not None:
             made[METHOD] = method
         planned = spec.planned_class(**made, noise=KeyedNoise.random("plan"))
-        return planned.to_stream() if getattr(arguments, "unbounded", False) else planned.to_finish()
+        return planned if getattr(arguments, "unbounded", False) else planned.to_finish()
 
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""

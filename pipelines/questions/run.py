@@ -397,7 +397,7 @@ def given_to(spec: QuestionSpec, arguments: argparse.Namespace, fields: FieldMap
 def shaping(
     spec: QuestionSpec, arguments: argparse.Namespace, given: Mapping[str, Any], *, unbounded: bool
 ) -> argparse.Namespace:
-    """Return options without those that the method taken does not use: they do not make it another run.
+    """Return options as they are in a run, without those that the method taken does not use: these make no other run.
 
     Nor do views, unless a run has no end, which is bound to them, nor other words for the same unit. Which options
     these are depends on public ones alone, and on no noise.
@@ -407,7 +407,7 @@ def shaping(
         options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
     if spec.methods or spec.settle is not None:
         made = spec.transform_class(**given, noise=KeyedNoise.random("options"))
-        options |= dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
+        options |= dict(made.settled) | dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
     return argparse.Namespace(**options)
 
 
@@ -440,7 +440,7 @@ def shared_evenly(given: Mapping[str, Any], workers: int) -> dict[str, Any]:
 def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:
     """Return the transform that answers a question."""
     transform = spec.transform_class(**given, noise=noise)
-    return transform.to_stream() if unbounded else transform.to_finish()
+    return transform if unbounded else transform.to_finish()
 
 
 def promise(

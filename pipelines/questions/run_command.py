@@ -7,12 +7,13 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.noise_labels import drawn_from
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
@@ -127,6 +128,9 @@ class RunCommand:
         given = given_to(self.spec, arguments, read.fields)
         shaped = shaping(self.spec, arguments, given, unbounded=unbounded)
         identity = identify(shaped, read.files, self.spec.files, self.spec.watched if unbounded else None)
+        if unbounded:
+            made = partial(transform_of, self.spec, given, unbounded=True)
+            identity = replace(identity, labels=drawn_from({self.spec.word: made}))
         label = run_label(arguments, identity, unbounded=unbounded)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))

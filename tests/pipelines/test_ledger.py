@@ -9,11 +9,13 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, SECOND, PrivacyUnit
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.entries import BEFORE_ALL, Entry, head_after, to_line
+from privstream.pipelines.accounts import run_identity
+from privstream.pipelines.accounts.entries import BEFORE_ALL, NOISE, Entry, head_after, to_line
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.runners import launch
 
@@ -101,11 +103,19 @@ def test_what_repeats_a_run_and_what_does_not() -> None:
     with pytest.raises(ValueError, match="differs in version, and under one run id both would get the same noise"):
         ledger.append(replace(ENTRY, version="0.2.0"), accept)
     assert len(ledger.read()) == 5
+
+
+def test_a_run_without_an_end_is_the_same_under_another_version_if_its_noise_is() -> None:
+    ledger = Ledger("ledger")
     watched = replace(ENTRY, run_id="watched", data="watched: /in")
-    assert not ledger.append(watched, accept).repeats
-    assert ledger.append(replace(watched, version="0.2.0"), accept).repeats, (
-        "a run without an end goes on after an upgrade"
-    )
+    one, other = ({**ENTRY.parameters, NOISE: labels} for labels in ("aa", "bb"))
+    assert not ledger.append(replace(watched, version="0.0.9"), accept).repeats
+    assert not ledger.append(watched, accept).repeats, "older lines do not say what noise was drawn from"
+    assert not ledger.append(replace(watched, parameters=one), accept).repeats
+    assert ledger.append(replace(watched, parameters=one, version="0.2.0"), accept).repeats, "it goes on"
+    assert not ledger.append(replace(watched, parameters=other, version="0.2.0"), accept).repeats
+    assert ledger.append(replace(watched, parameters=one, version="0.3.0"), accept).repeats
+    assert len({entry.release for entry in ledger.read()}) == 4
 
 
 @pytest.mark.parametrize(
@@ -282,6 +292,25 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch
     for damaged in ("{}", "[]", "no JSON", '{"parameters": 5}'):
         Path("out/_guarantee.json").write_text(damaged)
         assert run("out", *watch) == 2
+
+
+def test_a_run_without_an_end_that_begins_again_with_other_noise_is_another_release(monkeypatch, capsys):
+    watched_folders(monkeypatch)
+    watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
+
+    def repeats() -> bool:
+        assert run("out", *watch) == 0
+        return "a repetition" in capsys.readouterr().err
+
+    assert not repeats()
+    monkeypatch.setattr(run_identity, "build", lambda: "0.1.0+other")
+    assert repeats(), "other code with the same labels"
+    monkeypatch.setattr(HistogramMechanism, "noise_label", "histogram mechanism 2")
+    assert not repeats() and repeats()
+    labels = [entry.parameters[NOISE] for entry in Ledger("key.ledger.jsonl").read()]
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+    assert run("1.jsonl") == 0
+    assert NOISE not in Ledger("key.ledger.jsonl").read()[-1].parameters, "over files the version says more"
 
 
 @pytest.mark.parametrize(

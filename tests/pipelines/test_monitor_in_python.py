@@ -6,6 +6,7 @@ from typing import Any
 import apache_beam as beam
 import pandas as pd
 import pytest
+from apache_beam.pipeline import PipelineVisitor
 from apache_beam.testing.util import assert_that
 from privstream.pipelines import Monitor, ask
 from privstream.pipelines.accounts.ledger import Ledger
@@ -97,6 +98,40 @@ def test_a_pipeline_gets_a_table_for_each_question() -> None:
     assert changed.record(data="clicks of a day").repeats
     with pytest.raises(ValueError, match=r"differs in questions\.present\.timeout"):
         Monitor.from_file("day.yaml", run_id="mine").record(data="clicks of a day")
+
+
+def test_what_is_recorded_of_counts_is_what_runs_whether_the_input_ends_or_not() -> None:
+    """Nothing else in an entry could tell the first contributions of a person from random ones."""
+    Path("day.yaml").write_text(DAY.replace("max_contributions: 4", "max_contributions: 3"))
+    monitor = Monitor.from_file("day.yaml", run_id="mine")
+    monitor.record(data="clicks")
+    (entry,) = Ledger("key.ledger.jsonl").read()
+    assert entry.parameters["questions.pages.selection"] == "first"
+    ends, goes_on = beam.Pipeline("FnApiRunner"), beam.Pipeline("FnApiRunner")
+    unbounded = goes_on | beam.Create(clicks())
+    unbounded.is_bounded = False
+    for name, events in {"ends": ends | beam.Create(clicks()), "goes on": unbounded}.items():
+        _ = events | name >> monitor
+    stages = [{label.partition("/")[2] for label in _labels(each)} for each in (ends, goes_on)]
+    assert stages[0] == stages[1]
+    assert any("CountContributions" in label for label in stages[0])
+    Path("day.yaml").write_text(DAY.replace("max_contributions: 4", "max_contributions: 2, selection: random"))
+    with pytest.raises(
+        ValueError, match=r"differs in questions\.pages\.max_contributions, questions\.pages\.selection"
+    ):
+        Monitor.from_file("day.yaml", run_id="mine").record(data="clicks")
+
+
+def _labels(pipeline: beam.Pipeline) -> set[str]:
+    """Return the full labels of all transforms of a pipeline."""
+    found: set[str] = set()
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, node: Any) -> None:
+            found.add(node.full_label)
+
+    pipeline.visit(Visitor())
+    return found
 
 
 def test_a_pipeline_is_refused_that_nobody_counts() -> None:

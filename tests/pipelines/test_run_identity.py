@@ -9,13 +9,23 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.run_identity import NOT_SHAPING, content_digest, data_digest, identify
+from privstream.pipelines.accounts.run_identity import (
+    NOT_SHAPING,
+    content_digest,
+    data_digest,
+    identify,
+    shaping_parameters,
+)
 from privstream.pipelines.command import Parser
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.run import settled, shaping
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, match_files
 from privstream.pipelines.sources.readers import ReadEvents
+from privstream.transforms.queries.parameters import QueriesParameters
 
 CATEGORIES = ("a", "b")
 HOURS = 24
@@ -222,3 +232,34 @@ def test_files_are_matched_with_the_time_of_their_last_change() -> None:
     write("a.jsonl", events(1, "u"))
     os.utime("a.jsonl", (5, 7))
     assert match_files("a.jsonl")[0].modified == 7
+
+
+@pytest.mark.parametrize(
+    ("word", "given", "same", "other"),
+    [
+        ("top-k", [], ["--items_per_step", "4"], ["--items_per_step", "3"]),
+        ("queries", [], ["--planned", "1000"], ["--planned", "999"]),
+        ("queries", ["--planned=1"], ["--planned=1", "--method=answers"], ["--planned=1", "--method=counts"]),
+    ],
+)
+def test_what_nobody_says_is_noted_as_it_is(word: str, given: list[str], same: list[str], other: list[str]) -> None:
+    """A later version may have another number where nobody gives one: an entry says which one a run has had."""
+    Path("domain").write_text("\n".join(f"item {number}" for number in range(40)))
+    needed = ["--input", "a", "--output", "b", "--domain", "domain", "--epsilon", "1"]
+    windows = ["--window", "1d", "--start", "2026-01-01", "--end", "2026-02-01"]
+    needed += ["--queries", "q"] if word == "queries" else windows
+
+    def noted(*options: str) -> dict[str, object]:
+        parser = Parser(prog=word)
+        cli.load(cli.COMMANDS[word][0]).add_arguments(parser)
+        arguments, spec = settled(question(word), parser.parse_args([*needed, *options])), question(word)
+        made = arguments_of(spec, vars(arguments), streams=False)
+        return shaping_parameters(shaping(spec, arguments, made, unbounded=False), [], None)
+
+    assert noted(*given) == noted(*same) != noted(*other)
+
+
+def test_a_number_of_queries_that_takes_another_method_is_another_run() -> None:
+    given = {"epsilon": 1.0, "domain": [f"item {number}" for number in range(40)], "noise": SeededNoise(1)}
+    assert QueriesParameters(**given).settled == {"planned": 1000}
+    assert QueriesParameters(**given, queries=1).settled == {"planned": 1, "method": "answers"}

@@ -213,7 +213,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     public = [] if made.public_items is None else sorted(made.public_items.texts.to_pylist(), key=code)
     names |= {code(item): item for item in public}
     for stream in sorted({stream for _, stream, _, _ in kept} | set(made.streams or ("",))):
-        noise = made.counting_noise(bounded=True).derive("stream", stream)
+        noise = made.counting_noise.derive("stream", stream)
         known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
         state = made.mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
         seen, numbers = set(), [code(item) for item in public]
@@ -253,7 +253,7 @@ def noisy_totals(made: KeyedCounts, totals: dict[int, list[int]]) -> np.ndarray:
     if made.mechanism.left_out is not None:
         for number, step in enumerate(range(made.steps.first, made.steps.end), start=1):
             sums = np.array(totals.get(step, [0, 0, 0]), np.int64)
-            told = made.mechanism.tell(number, sums, told, made.counting_noise(bounded=True))
+            told = made.mechanism.tell(number, sums, told, made.counting_noise)
     return told.numbers
 
 

@@ -140,7 +140,7 @@ def names_of(stage: type) -> tuple[str, ...]:
 def longer(name: str, **changes: Any) -> beam.PTransform:
     """Return an example with windows enough to stop in the middle of them, as a job without an end runs it."""
     of, more = MORE.get(name, (name, {}))
-    return example(of, **(LONGER if "window" in EXAMPLES[of][1] else {}), **more, **changes).to_stream()
+    return example(of, **(LONGER if "window" in EXAMPLES[of][1] else {}), **more, **changes)
 
 
 def stage_of(name: str, stage: str, **changes: Any) -> Any:

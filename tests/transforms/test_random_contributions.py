@@ -10,7 +10,7 @@ from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.batches import HolderBatch, InStreams, Names
 from privstream.transforms.counts.contributions import CountRandomContributions
 from privstream.transforms.timing.steps import Steps
-from test_spread import ITEMS, made, totals
+from test_spread import ITEMS, made, reference, totals
 from test_spread import events as visits
 
 WINDOWS, LIMIT = 20, 5
@@ -91,7 +91,7 @@ def test_who_comes_all_the_time_makes_no_decline():
 
 @pytest.mark.slow
 def test_contributions_are_chosen_in_each_period_by_itself():
-    transform = made(spread=False, windows=None, end=6 * 3600, renew_every=3 * 3600)
+    transform = made(spread=False, selection="random", windows=None, end=6 * 3600, renew_every=3 * 3600)
     rows = visits()
     found = totals(transform, rows)
     for first in (0, 3):
@@ -104,29 +104,51 @@ def test_contributions_are_chosen_in_each_period_by_itself():
 
 
 def test_the_rows_say_so_and_share_no_noise_with_those_of_first_come():
-    over_files, in_stream = made(spread=False).to_finish(), made(spread=False).to_stream()
+    over_files, in_stream = made(spread=False).to_finish(), made(spread=False)
     assert "chosen at random" in over_files.accuracy.sentence
     assert "decline" not in over_files.accuracy.sentence
     assert "most so in later windows, which can look like a decline" in in_stream.accuracy.sentence
-    assert "random ones where the input ends, else those of the first windows" in made(spread=False).accuracy.sentence
     labels = np.arange(4, dtype=np.uint64)
-    words = [made(spread=False).counting_noise(bounded=bounded).words(labels) for bounded in (True, False)]
+    words = [made.counting_noise.words(labels) for made in (over_files, in_stream)]
     assert not (words[0] == words[1]).any()
     assert over_files.guarantee == in_stream.guarantee
 
 
+@pytest.mark.parametrize(("selection", "same"), [("first", True), (None, False)])
+def test_a_command_over_files_gives_the_counts_of_a_stream_if_the_first_ones_are_asked_for(selection, same):
+    counts = [
+        sorted(
+            (row.window_start, row.item, row.count)
+            for row in run_bounded("fn_api", as_rows(visits()), each).elements("rows")
+        )
+        for each in (made(spread=False), made(spread=False, selection=selection).to_finish())
+    ]
+    assert (counts[0] == counts[1]) == same
+
+
 def test_where_no_limit_binds_nothing_changes():
-    few = made(spread=False, max_contributions=1_000)
+    few = made(spread=False, selection="random", max_contributions=1_000)
     labels = np.arange(4, dtype=np.uint64)
-    assert not few.chooses_randomly(bounded=True)
-    words = [few.counting_noise(bounded=bounded).words(labels) for bounded in (True, False)]
+    assert not few.chooses_randomly
+    words = [each.counting_noise.words(labels) for each in (few, made(spread=False, max_contributions=1_000))]
     assert (words[0] == words[1]).all()
 
 
 def test_input_without_an_end_has_no_random_ones():
     with pytest.raises(ValueError, match="selection must not be random when the input is unbounded"):
         _ = beam.Pipeline(runner="PrismRunner") | beam_test_stream.TestStream() | made(spread=False, selection="random")
-    assert not made(spread=False).chooses_randomly(bounded=False)
+
+
+@pytest.mark.parametrize("selection", [None, "auto"])
+def test_a_pipeline_of_ones_own_takes_the_first_ones_whether_its_input_ends_or_not(selection):
+    """An entry of a ledger does not say whether it ends: under one entry there must not be two selections."""
+    written, plain = (made(spread=False, selection=one) for one in ("first", selection))
+    assert totals(plain, visits()) == totals(written, visits()) == reference(visits(), lambda hour: 7)
+    assert (
+        not plain.chooses_randomly and plain.to_finish().chooses_randomly and not written.to_finish().chooses_randomly
+    )
+    labels = np.arange(4, dtype=np.uint64)
+    assert (plain.counting_noise.words(labels) == written.counting_noise.words(labels)).all()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +174,7 @@ def test_rows_are_those_of_any_number_of_shards():
             as_rows(rows),
             KeyedCounts(
                 epsilon=1.0, window=3600, start=0, windows=6, max_contributions=7, domain=Domain(ITEMS), shards=shards,
-                noise=SeededNoise(1),
+                noise=SeededNoise(1), selection="random",
             ),
         ).elements("rows")
         for shards in (1, 5)

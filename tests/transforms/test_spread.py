@@ -82,7 +82,7 @@ def test_nothing_else_of_the_guarantee_changes():
 
 def test_a_run_with_it_shares_no_noise_with_one_without():
     labels = np.arange(4, dtype=np.uint64)
-    words = [made(spread=spread).counting_noise(bounded=False).words(labels) for spread in (True, False)]
+    words = [made(spread=spread).counting_noise.words(labels) for spread in (True, False)]
     assert not (words[0] == words[1]).any()
 
 

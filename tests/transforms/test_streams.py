@@ -486,7 +486,7 @@ def noise_of(made):
     if isinstance(made, TopKWithGap):
         source = made.answer.noise
     elif isinstance(made, KeyedCounts):
-        source = made.counting_noise(bounded=True)
+        source = made.counting_noise
     elif isinstance(made, ShiftingHeavyHitters):
         source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:

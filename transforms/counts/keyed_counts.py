@@ -30,7 +30,6 @@ from privstream.transforms.events.coverage import (
     JUST_FOUND,
     RANDOM,
     SPREAD,
-    WHERE_IT_ENDS,
     WHOLE_RUN,
 )
 from privstream.transforms.events.domain import Domain, Items
@@ -80,9 +79,10 @@ class CountsParameters(Parameters):
             more of early windows and less of late ones, and what `full_share` pays for is more exact. Noise of counts
             stays the same, unless so many in each window are fewer than `max_contributions`.
         selection: which contributions of a person count: "random" ones of the whole run, or of a period, as many early
-            as late, which needs input that ends; or the "first" ones, those of earlier windows, which can make a
-            decline that is none. Without it, or with "auto", random ones where the input ends, as files do, and a last
-            window is known by `start`, and `end` or `renew_every`; else the first ones.
+            as late, which needs input that ends, and `start`, and `end` or `renew_every`; or the "first" ones, those of
+            earlier windows, which can make a decline that is none. Without it, or with "auto", random ones where a
+            command or `ask` reads files and the last window is known; else the first ones, also in every pipeline of
+            your own: what is recorded of one does not say whether its input ends.
         spread: whether the first ones are taken, but up to the end of each window at most such a part of
             `max_contributions` as the part of the run until then, rounded up; what is not used is carried over. In a
             stream, limits then leave out about as much early as late of people who come all the time. It needs `start`,
@@ -352,12 +352,6 @@ class CountsParameters(Parameters):
             made._to_finish, made.mechanism = True, for_end(self.mechanism, self.steps)
         return made
 
-    def to_stream(self) -> Self:
-        """Return this transform with the selection that it has where the input has no end."""
-        made = copy.copy(self)
-        made.selection = self.selection or "first"
-        return made
-
     @property
     def views(self) -> dict[str, Any]:
         """Which rows are shown; and, where items stay found, how many windows are added up: each has its own counts."""
@@ -419,14 +413,15 @@ class CountsParameters(Parameters):
         """Which contributions of a person count, in words, and whether limits leave out more and more."""
         if self.selection == "random":
             return RANDOM, False
-        if self.selection is None:
-            return WHERE_IT_ENDS, False
         return f"{SPREAD if self.spread else FIRST_WINDOWS}, and random ones in a window", not self.spread
 
-    def chooses_randomly(self, *, bounded: bool) -> bool:
-        """Return whether random contributions of the whole run count; `bounded`: whether the input ends."""
-        wanted = self.selection == "random" or (self.selection is None and bounded)
-        return wanted and self._by_person and self._run_may_leave_out
+    @property
+    def chooses_randomly(self) -> bool:
+        """Whether random contributions of the whole run count.
+
+        Privacy: parameters alone decide it, not whether the input ends: an entry of a ledger has no more than them.
+        """
+        return self.selection == "random" and self._by_person and self._run_may_leave_out
 
     @property
     def _may_leave_out(self) -> bool:
@@ -477,17 +472,15 @@ class CountsParameters(Parameters):
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
 
-    def counting_noise(self, *, bounded: bool) -> NoiseSource:
-        """Return the noise of counts: a run with other limits, lists of items or streams shares none of it.
-
-        `bounded`: whether the input ends.
-        """
+    @property
+    def counting_noise(self) -> NoiseSource:
+        """The noise of counts: a run with other limits, lists of items or streams shares none of it."""
         streams = "" if self.streams is None else f"{sorted(self.streams)}"
         domain = "" if self.domain is None else self.domain.digest
         found = self.noise.derive("counts per key", self.steps.label, streams, domain)
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
-        if self.chooses_randomly(bounded=bounded):
+        if self.chooses_randomly:
             return found.derive("random contributions")
         return found.derive("spread") if self.spread else found
 
@@ -567,7 +560,7 @@ def _checked_spread(spread: bool, unit: str, windows: int | None) -> bool:
 
 
 def _checked_selection(selection: str | None, unit: str, windows: int | None, *, spread: bool) -> str | None:
-    """Return which contributions count, "random" or "first" ones; None for random ones where the input ends.
+    """Return which contributions count, "random" or "first" ones; None for random ones in runs over files alone.
 
     Raises:
         ValueError: there is no such selection, random ones cannot be taken, or `spread` takes others.

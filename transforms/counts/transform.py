@@ -83,8 +83,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             ranked=False,
             domain=self.domain,
         )
-        random = self.chooses_randomly(bounded=batches.is_bounded)
-        count = (CountRandomContributions if random else CountContributions)(
+        count = (CountRandomContributions if self.chooses_randomly else CountContributions)(
             **common,
             timer_offset=2,
             contributions=self.mechanism.contributions,
@@ -108,7 +107,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         publisher = KeyPublisher(
             steps=self.steps,
             mechanism=mechanism,
-            noise=self.counting_noise(bounded=counted.is_bounded),
+            noise=self.counting_noise,
             domain=self.domain,
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,

@@ -11,7 +11,6 @@ WHOLE_RUN = "in the whole run"
 FIRST = "first"
 FIRST_WINDOWS = "those of the first windows"
 RANDOM = "random"
-WHERE_IT_ENDS = f"random ones where the input ends, else {FIRST_WINDOWS}, so that later ones miss more"
 SPREAD = "by each window no more than its part of the run, with those carried over that were not used"
 
 ALL_PEOPLE = "the numbers of people in all records that are usable and in time"

@@ -89,14 +89,15 @@ class Parameters:
         """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
         return self
 
-    def to_stream(self) -> Self:
-        """Return this transform for a run whose input has no end."""
-        return self
-
     @property
     def unused(self) -> frozenset[str]:
         """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
         return frozenset()
+
+    @property
+    def settled(self) -> Mapping[str, Any]:
+        """Options as they are in this run, by name, though nobody or another word has said so: accounts have these."""
+        return {}
 
     @property
     def views(self) -> Mapping[str, Any]:

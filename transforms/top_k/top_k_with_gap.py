@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -314,6 +314,11 @@ class TopKWithGap(SharedTransform):
         made = copy.copy(self)
         made.answer = self.answer.for_end()
         return made
+
+    @property
+    @override
+    def settled(self) -> Mapping[str, Any]:
+        return {"items_per_step": self.items_per_step}
 
     @property
     @override
