@@ -359,7 +359,7 @@ def _planned(path: str, folder: str) -> Audit:
     promises = {}
     for asked, paid in zip(monitor.questions, planned.questions, strict=True):
         options = asked.with_budget(paid.epsilon, paid.delta)
-        content = json.loads(json.dumps(promise_of(asked.spec, paid.transform, options, {})))
+        content = json.loads(json.dumps(promise_of(asked.spec, paid.transform, options, {}, paid.guarantee)))
         promises[asked.name] = Promise(f"{path}, line {asked.line}: questions.{asked.name}", content)
     return MonitorAudit.of(path, planned.guarantee, promises)
 

@@ -17,7 +17,7 @@ from privstream.mechanisms.privacy.accounting import (
     joint_curve,
     largest_shift,
 )
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import FOLLOWING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 OF_DELTA = 0.9
@@ -37,6 +37,7 @@ MIXED = (
 )
 TOO_SMALL = "epsilon or delta of privacy must be larger for so many questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
+ANY_LIMIT = "docs/proofs/units.md, Theorem 3b"
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,21 @@ class Asked:
 
 @dataclass(frozen=True)
 class Paid:
-    """What a question gets: its own epsilon and delta, and the transform that has them."""
+    """What a question gets: its own epsilon and delta, the transform that has them, and what it promises by itself."""
 
     name: str
     share: float
     epsilon: float
     delta: float
     transform: Any
+    guarantee: PrivacyGuarantee
+
+    def at_point(self, *, several: bool) -> Paid:
+        """Return the same with a promise of one point alone; with `several` questions its epsilon is not fixed."""
+        own = self.guarantee
+        adaptivity = f"{own.adaptivity} {FOLLOWING}" if several else own.adaptivity
+        point = PointCurve(at_epsilon=own.epsilon, at_delta=own.delta)
+        return replace(self, guarantee=replace(own, curve=point, adaptivity=adaptivity))
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,20 @@ class Calibrated:
 
     questions: tuple[Paid, ...]
     guarantee: PrivacyGuarantee
+
+    def at_points(self, epsilon: float, delta: float) -> Calibrated:
+        """Return the same with promises that hold for every limit which may follow from earlier results.
+
+        Privacy: docs/proofs/units.md, Theorem 3b. Other limits have other curves, of which none bounds the others; for
+        all of them the total holds. What one of several questions gets of it depends on the limit.
+
+        Args:
+            epsilon, delta: the total that was shared out.
+        """
+        point = PointCurve(at_epsilon=epsilon, at_delta=delta)
+        proof = "; ".join(filter(None, (self.guarantee.proof, ANY_LIMIT)))
+        whole = replace(self.guarantee, epsilon=epsilon, delta=delta, curve=point, proof=proof)
+        return Calibrated(tuple(each.at_point(several=len(self.questions) > 1) for each in self.questions), whole)
 
 
 def calibrate(asked: Sequence[Asked], epsilon: float, delta: float) -> Calibrated:
@@ -147,7 +170,7 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
             raise ValueError(
                 f"{each.name}: {error} (its share of the budget: epsilon {own:g}, delta {part:g})"
             ) from None
-        paid.append(Paid(each.name, each.share, own, part, made))
+        paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
     promised = [each.transform.guarantee for each in paid]
     unit, neighbouring = common_unit({each.name: each.transform.guarantee for each in paid})
     turned = [one for each in promised if (one := each.about(unit, neighbouring)) is not None]

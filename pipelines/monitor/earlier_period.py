@@ -14,6 +14,7 @@ from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.report.result import files_of, read_file, read_promise
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.timing.steps import Steps
 
 LARGEST = 10
@@ -25,7 +26,8 @@ NOT_TOLD = "must have been published with full_share, which tells what its limit
 def limit_from(folder: str, question: str) -> int:
     """Return the limit that suits the next period of a question of a monitor.
 
-    Privacy: post-processing of published rows, of which the digest is checked (docs/proofs/units.md, Theorem 3a).
+    Privacy: post-processing of published rows, of which the digest is checked (docs/proofs/units.md, Theorems
+    3a and 3b).
 
     Args:
         folder: the output of a run of an earlier period.
@@ -44,16 +46,20 @@ def limit_from(folder: str, question: str) -> int:
     if not any(row.used_up is not None for row in rows):
         raise ValueError(f"{question} {NOT_TOLD}, and must have rows: there is none that tells it")
     given = result.parameters
-    steps = _steps(given)
-    told = _told(rows, steps, int(given["max_contributions"]))
-    run = LaterRun(
-        epsilon=given["epsilon"],
-        delta=given["delta"],
-        windows=steps.count or 1,
-        items=LARGEST,
-        question="sums" if given.get("max_value") else "counts",
-    )
-    return next_limit(told, run)
+    try:
+        steps = _steps(given)
+        told = _told(rows, steps, given.get("max_contributions", USUAL_CONTRIBUTIONS))
+        run = LaterRun(
+            epsilon=given["epsilon"],
+            delta=given["delta"],
+            windows=steps.count or 1,
+            items=LARGEST,
+            question="sums" if given.get("max_value") else "counts",
+        )
+        return next_limit(told, run)
+    except (KeyError, TypeError) as error:
+        rule = "must have the guarantee file that its run wrote"
+        raise ValueError(f"{question} {rule}: its parameters do not say enough ({type(error).__name__})") from None
 
 
 def _names(question: str) -> tuple[str, ...]:

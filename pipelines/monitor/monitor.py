@@ -112,7 +112,7 @@ class Monitor(beam.PTransform[Any, Any]):
         }
         self._specs = {each.name: each.spec for each in file.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
-        self.guarantees = {name: each.transform.guarantee for name, each in paid.items()}
+        self.guarantees = {name: each.guarantee for name, each in paid.items()}
         for each in file.questions:  # as it runs, whether the input ends or not: no entry could say which
             if each.spec is COUNTS and options[each.name].selection in (None, "auto"):
                 options[each.name].selection = "first"

@@ -104,6 +104,7 @@ class Question:
         options: of its command, as if they had been given there, but for the budget.
         shown: what guarantee files say in place of options that are lists, by name.
         line: where it stands.
+        follows: whether its limit follows from what an earlier period has published.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Question:
     options: argparse.Namespace
     shown: Mapping[str, str]
     line: int
+    follows: bool = False
 
     def with_budget(self, epsilon: float, delta: float) -> argparse.Namespace:
         """Return its options with a budget, and those that follow from them."""
@@ -309,7 +311,8 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
-    if LIMIT in options and (isinstance(options[LIMIT], dict) or options[LIMIT] == AUTO):
+    follows = isinstance(options.get(LIMIT), dict) or options.get(LIMIT) == AUTO
+    if follows:
         options[LIMIT] = _limit_of_period(document, name, spec, options[LIMIT])
     if named := _named_in_alerts(document, name, spec, options):
         options["public_items"] = named
@@ -319,7 +322,8 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         raise wrong_option(document, name, given, in_python(str(error))) from None
     if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
         read.end = _end(document, read)
-    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=document.lines[keys])
+    line = document.lines[keys]
+    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=line, follows=follows)
 
 
 def _limit_of_period(document: Document, name: str, spec: QuestionSpec, given: Any) -> int:

@@ -218,7 +218,7 @@ class MonitorRun:
         if unbounded:
             _check_same_views(monitor, described, output)
         charged = _charged(common, given, output)
-        parts = {each.name: each.transform.guarantee for each in asked}
+        parts = {each.name: each.guarantee for each in planned.questions}
         return cls(
             run=Run(
                 arguments=common,
@@ -600,7 +600,7 @@ def _asked(
     if transform.guarantee != paid.transform.guarantee:
         raise ValueError(f"questions.{question.name} must promise in a run what it promises in its plan")
     whole = {"monitor": {"question": question.name, "guarantee": GUARANTEE}}
-    promised = promise(question.spec, transform, options, question.shown) | whole
+    promised = promise(question.spec, transform, options, question.shown, paid.guarantee) | whole
     row_type = row_type_of(question.spec, transform, fields, options)
     if unbounded:
         check_same_promise(guarantee_path(options), promised, "output.folder")

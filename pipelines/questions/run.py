@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.questions.input_output import end_paths, files_option, prepare, sent, window_writer
@@ -443,7 +444,11 @@ def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSourc
 
 
 def promise(
-    spec: QuestionSpec, transform: PrivateTransform, arguments: argparse.Namespace, shown: Mapping[str, str]
+    spec: QuestionSpec,
+    transform: PrivateTransform,
+    arguments: argparse.Namespace,
+    shown: Mapping[str, str],
+    guarantee: PrivacyGuarantee | None = None,
 ) -> dict[str, Any]:
     """Return the guarantee, the accuracy and their public parameters, for machines and people.
 
@@ -454,14 +459,15 @@ def promise(
         transform: what answers it.
         arguments: its options.
         shown: what the guarantee file says in place of options, by name.
+        guarantee: what is promised, if it is less than what the transform promises.
     """
     given = {name: value for name, value in vars(arguments).items() if name not in PLACES and value is not None}
-    guarantee = {name: value for name, value in guarantee_record(transform.guarantee).items() if value is not None}
+    record = guarantee_record(transform.guarantee if guarantee is None else guarantee)
     return {
         "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
         "parameters": {**given, **shown},
         **({"public": dict(transform.public)} if transform.public else {}),
-        "guarantee": guarantee,
+        "guarantee": {name: value for name, value in record.items() if value is not None},
         "accuracy": ({METHOD: getattr(transform, METHOD)} if spec.methods else {}) | transform.accuracy.to_dict(),
     }
 

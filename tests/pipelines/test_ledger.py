@@ -265,8 +265,11 @@ def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFi
 
 def watched_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make folders, and let a run without an end be taken as soon as its pipeline is built."""
+    run_to_the_end = launch.run
 
     def taken(options: object, build, end: object, accepted) -> dict[str, int]:
+        if accepted is None:  # the input ends
+            return run_to_the_end(options, build, end, accepted)
         build(beam.Pipeline(runner="FnApiRunner"))
         accepted()
         return {}

@@ -6,9 +6,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from privstream.mechanisms.privacy.accounting import PointCurve
+from privstream.mechanisms.privacy.guarantee import FOLLOWING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import total
+from privstream.pipelines.monitor import earlier_period
+from privstream.pipelines.monitor.calibration import Calibrated
 from privstream.pipelines.monitor.earlier_period import limit_from
+from privstream.pipelines.monitor.monitor_file import read_monitor
+from privstream.pipelines.monitor.plan_command import shared_out
+from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 
 MONTH = """\
 data: {{input: clicks.csv, user: customer, item: page, time: ts}}
@@ -55,6 +64,10 @@ def test_the_limit_of_a_period_follows_from_the_one_before(shop: Path, capsys: p
     assert promised["parameters"]["max_contributions"] == 2 == limit_from("out/first", "pages")
     first, second = Ledger("noise.key.ledger.jsonl").read()
     assert second.parameters["questions.pages.max_contributions"] == 2 and first.run_id != second.run_id
+    assert second.guarantee.curve == PointCurve(at_epsilon=4.0, at_delta=1e-6) != first.guarantee.curve
+    assert promised["guarantee"]["curve"] == {"type": "PointCurve", "at_epsilon": 4.0, "at_delta": 1e-6}
+    together = total([first.guarantee, second.guarantee], PERSON, "add_remove")
+    assert together.epsilon == together.plain_epsilon == 8  # by curves it would be 5
     capsys.readouterr()
     Path("clicks.csv").unlink()
     assert command("plan", SECOND) == 0
@@ -64,6 +77,70 @@ def test_the_limit_of_a_period_follows_from_the_one_before(shop: Path, capsys: p
     rows.write_text(rows.read_text().replace(",400,", ",401,", 1) + "\n")
     assert command("plan", SECOND) == 2
     assert "monitor.yaml, line 5: max_contributions.from: RESULT must be as its run wrote it" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_first_limit_may_be_the_usual_one(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then the guarantee file has none; and one without what the run wrote is refused, with the line."""
+    assert command("run", FIRST.replace("max_contributions: 1\n", "")) == 0
+    beside = Path("out/first/pages.csv.guarantee.json")
+    promise = json.loads(beside.read_text())
+    assert "max_contributions" not in promise["parameters"]
+    assert command("plan", SECOND) == 0
+    monkeypatch.setattr(earlier_period, "next_limit", lambda told, run: told.limit)
+    assert limit_from("out/first", "pages") == USUAL_CONTRIBUTIONS
+    for name in ("epsilon", "window"):
+        some = {key: value for key, value in promise["parameters"].items() if key != name}
+        beside.write_text(json.dumps({**promise, "parameters": some}))
+        capsys.readouterr()
+        assert command("plan", SECOND) == 2
+        assert "line 5: max_contributions.from: pages must have the guarantee file" in capsys.readouterr().err
+
+
+PRESENT = "  present: {question: cardinality, timeout: 30m}\noutput:"
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, folder: Path, limit: int, text: str) -> Calibrated:
+    """Return the plan of a monitor, as if the limit that follows were this one."""
+    monkeypatch.setattr(earlier_period, "limit_from", lambda folder, question: limit)
+    (folder / "monitor.yaml").write_text(text)
+    return shared_out(read_monitor(str(folder / "monitor.yaml"), str(folder)))
+
+
+@pytest.mark.parametrize("more", ["output:", PRESENT])
+def test_what_a_period_promises_does_not_depend_on_the_limit_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    """One curve holds for every limit, though the laws have curves of which none bounds the others."""
+    text = SECOND.replace("output:", more)
+    found = [planned(monkeypatch, tmp_path, limit, text) for limit in (1, 1000)]
+    small, large = (each.guarantee for each in found)
+    assert small.curve == large.curve == PointCurve(at_epsilon=4.0, at_delta=1e-6)
+    assert (small.epsilon, small.delta) == (large.epsilon, large.delta) == (4.0, 1e-6)
+    assert "Theorem 3b" in small.proof
+    laws = [each.questions[0].transform.guarantee.known_curve for each in found]
+    assert laws[0].delta(1.0) < laws[1].delta(1.0) and laws[0].delta(6.0) > laws[1].delta(6.0)
+    for each in found:
+        for paid in each.questions:
+            point = PointCurve(at_epsilon=paid.transform.guarantee.epsilon, at_delta=paid.transform.guarantee.delta)
+            assert paid.guarantee.curve == point
+            assert (FOLLOWING in paid.guarantee.adaptivity) == (more == PRESENT)
+
+
+def test_budgets_that_follow_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a question gets beside others depends on the limit: no composition is proved for it but the sum."""
+    text = SECOND.replace("output:", PRESENT)
+    own = [planned(monkeypatch, tmp_path, limit, text).questions[0].guarantee for limit in (1, 2)]
+    assert own[0].epsilon != own[1].epsilon
+    promised: PrivacyGuarantee = own[0]
+    with pytest.raises(ValueError, match=r"^epsilon must be fixed before anything is published, to be composed"):
+        promised.compose(own[1], delta=1e-6)
+    together = total(own * 20, promised.unit, promised.neighbouring)
+    assert together.epsilon == together.plain_epsilon
+    fixed = planned(monkeypatch, tmp_path, 1, text.replace("{from: out/first}", "1")).questions[0].guarantee
+    assert total([fixed] * 40, fixed.unit, fixed.neighbouring).epsilon < together.epsilon / 1.2
 
 
 @pytest.mark.slow

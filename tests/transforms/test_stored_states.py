@@ -49,5 +49,7 @@ def test_options_are_the_same_however_they_are_written() -> None:
     for changes in ({"epsilon": 30}, {"window": 10.0}, {"beta": 0.01}, {"streams": None}):
         assert stage_of("counts", "PublishFound", **changes).keys.options == same, changes
     assert longer("ranges", standing=np.array([(1, 64)])).fingerprint == longer("ranges").fingerprint
+    assert longer("top-k", items_per_step=4).fingerprint == longer("top-k", items_per_step=None).fingerprint
+    assert longer("top-k", items_per_step=None).fingerprint != longer("top-k").fingerprint, "1 was the default once"
     for changes in ({"epsilon": 30.5}, {"beta": 0.02}, {"shards": 3}, {"top": 5}):
         assert stage_of("counts", "PublishFound", **changes).keys.options != same, changes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
@@ -36,6 +36,9 @@ class Parameters:
     Args:
         noise: what all noise is drawn from.
     """
+
+    former_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Defaults of arguments as they were when state was first stored; what these are now is in `settled`."""
 
     _given: Mapping[str, Any] = MappingProxyType({})
 
@@ -146,7 +149,9 @@ class Parameters:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
         defaults = {name: _plain(one.default) for name, one in inspect.signature(type(self)).parameters.items()}
+        defaults |= self.former_defaults
         given = {name: _plain(value) for name, value in self._given.items()}
+        given |= {name: self.settled[name] for name in self.former_defaults}
         given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from apache_beam.pvalue import PCollection
@@ -147,6 +148,8 @@ class TopKWithGap(SharedTransform):
     Source: Ding et al., Free gap estimates (2022), Algorithm 3; docs/proofs/top_k_windows.md; without a `domain`
     derived here, docs/proofs/keyed_counts.md, section 9.
     """
+
+    former_defaults = MappingProxyType({"items_per_step": 1})
 
     def __init__(
         self,
