@@ -75,7 +75,8 @@ class Jobs:
         """Start a job from a savepoint, see that it goes on from there, and return it.
 
         It goes on when Flink has restored the savepoint, and has then completed a checkpoint without a restart; what
-        does not is cancelled. A step reads its state with its next window, and restarts the job if it cannot use it.
+        does not is cancelled, unless several jobs begin: it is not known then which of them it is. A step reads its
+        state with its next window, and restarts the job if it cannot use it.
 
         Args:
             submit: gives the job to the cluster.
@@ -91,6 +92,8 @@ class Jobs:
             if time.monotonic() > deadline:
                 raise JobError(f"no job has come within {UPGRADE_SECONDS} s; see launcher.out")
             time.sleep(0.2)
+        if len(new) > 1:
+            raise JobError(f"several jobs have begun, so that none was cancelled: {', '.join(sorted(new))}")
         (job,) = new
         try:
             while not self._goes_on(job, savepoint):

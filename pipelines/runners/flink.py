@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -282,7 +283,8 @@ def submitted_job(
 ) -> Iterator[SubmittedJob | None]:
     """Give the job that is submitted to a cluster meanwhile, tell of its restarts, and end it at Ctrl-C.
 
-    Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command.
+    Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command. Other jobs may have the
+    same name, so eight random digits are added to it, by which this one is known.
 
     Args:
         options: those of the job, which has a name.
@@ -294,8 +296,9 @@ def submitted_job(
         yield None
         return
     over = threading.Event()
-    master, name = options.view_as(FlinkRunnerOptions).flink_master, options.view_as(GoogleCloudOptions).job_name
-    job = SubmittedJob(master, name, tell)
+    named = options.view_as(GoogleCloudOptions)
+    named.job_name = f"{named.job_name} {secrets.token_hex(4)}"
+    job = SubmittedJob(options.view_as(FlinkRunnerOptions).flink_master, named.job_name, tell)
     thread = threading.Thread(target=job.watch, args=(over, seconds), daemon=True)
     thread.start()
     try:
@@ -308,17 +311,16 @@ def submitted_job(
 
 
 class SubmittedJob:
-    """The job of a name that appears on a cluster from now on.
+    """The job of a name that no other job on a cluster has.
 
     Args:
         master: address of the cluster's REST interface.
-        name: of the job; others may have it too.
+        name: of the job.
         tell: is called with a line for people.
     """
 
     def __init__(self, master: str, name: str, tell: Callable[[str], None]) -> None:
         self._master, self._name, self._tell = master, name, tell
-        self._before = self._listed()
         self._count = self._newest = 0
         self._cause = ""
 
@@ -326,25 +328,22 @@ class SubmittedJob:
         """Tell of restarts until it is over."""
         job = None
         while not over.wait(seconds):
-            job = job or next(iter(self._own() or ()), None)
+            with suppress(*UNANSWERED):
+                job = job or self._own()
             if job is not None:
                 self._look(job)
 
     def cancel(self) -> str:
-        """End the job, wait until it has ended, and say what became of it; its last checkpoint stays.
-
-        Where several jobs of the name have come, none is ended: it is not known which of them is this one.
-        """
-        own = self._own()
-        if own is None:
+        """End the job, wait until it has ended, and say what became of it; its last checkpoint stays."""
+        try:
+            job = self._own()
+        except UNANSWERED:
             return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
-        if len(own) > 1:
-            return f"several jobs of this name have begun, so that none was cancelled: {', '.join(own)}"
-        for job in own:
-            if not self._ended(job):
-                return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"
-            return f"job {job} has ended on the cluster; its last checkpoint stays"
-        return "no job has begun on the cluster"
+        if job is None:
+            return "no job has begun on the cluster"
+        if not self._ended(job):
+            return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"
+        return f"job {job} has ended on the cluster; its last checkpoint stays"
 
     def _ended(self, job: str) -> bool:
         """Cancel a job unless it has ended; tell whether it has ended soon after."""
@@ -357,18 +356,14 @@ class SubmittedJob:
             time.sleep(CANCEL_POLL_SECONDS)
         return False
 
-    def _own(self) -> list[str] | None:
-        """Return the jobs of the name that have come since; None if that cannot be told."""
-        listed = self._listed()
-        return None if self._before is None or listed is None else [job for job in listed if job not in self._before]
+    def _own(self) -> str | None:
+        """Return the job if it has begun.
 
-    def _listed(self) -> list[str] | None:
-        """Return the jobs of the name; None if there is no answer."""
-        try:
-            jobs = ask_cluster(self._master, "/jobs/overview")["jobs"]
-            return [job["jid"] for job in jobs if job["name"] == self._name]
-        except UNANSWERED:
-            return None
+        Raises:
+            OSError, HTTPException, ValueError, KeyError, TypeError: there is no answer.
+        """
+        jobs = ask_cluster(self._master, "/jobs/overview")["jobs"]
+        return next((job["jid"] for job in jobs if job["name"] == self._name), None)
 
     def _look(self, job: str) -> None:
         """Tell of restarts since the last look, oldest first."""

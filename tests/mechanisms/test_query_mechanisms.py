@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -333,6 +334,24 @@ class TestAnsweredQueries:
         reach = np.arange(1, 10_000)
         bound = int(pure.accuracy(4, 0.04))
         assert 2 * pure.law.pmf(reach[bound:]).sum() <= 0.01 < 2 * pure.law.pmf(reach[bound - 1 :]).sum()
+
+    @given(
+        st.lists(st.tuples(st.floats(0, 1), st.integers(0, 10**10)), min_size=1, max_size=3), st.sampled_from([1, 20])
+    )
+    def test_sums_are_rounded_once_and_a_record_moves_them_by_one_at_most(self, pairs, fraction):
+        made = AnsweredQueries(epsilon=1.0, queries=3, fraction=fraction)
+        weights, counts = (np.array(column) for column in zip(*pairs, strict=True))
+        found = made.exact_sum(weights, counts)
+        exact = sum((Fraction(weight) * count for weight, count in pairs), Fraction(0))
+        assert abs(Fraction(found, 2**fraction) - exact) <= Fraction(1, 2**20) + Fraction(1, 2 ** (fraction + 1))
+        more = [made.exact_sum(weights, counts + one) - found for one in np.eye(len(counts), dtype=np.int64)]
+        assert all(0 <= moved <= 2**fraction for moved in more)
+        assert max(more) - min(more) <= 2**fraction
+
+    def test_sums_of_whole_weights_are_exact(self):
+        made = AnsweredQueries(epsilon=1.0, queries=3)
+        counts = np.array([2**34, 7, 2**33 + 1])
+        assert made.exact_sum(np.array([1.0, 0.0, 1.0]), counts) == 2**34 + 2**33 + 1
 
     def test_the_budget_ends_and_a_run_goes_on_where_it_was(self):
         made, noise = AnsweredQueries(epsilon=1.0, queries=5), SeededNoise(1)

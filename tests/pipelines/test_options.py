@@ -518,6 +518,14 @@ def test_every_option_is_explained() -> None:
         assert [action.dest for action in parser._actions if not action.help] == [], words
 
 
+def test_queries_speak_of_their_number_by_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--queries` is their file."""
+    shown = " ".join(page(["queries"], capsys).split())
+    assert "square root of the number of queries that are planned" in shown
+    assert "of --queries" not in shown
+    assert "if --queries is given" not in shown
+
+
 FREE = (
     ["schema"],
     *(["demo"], ["budget"], ["plan", "cardinality"], ["plan", "counts"], ["plan", "quantiles"]),

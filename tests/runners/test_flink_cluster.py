@@ -177,6 +177,20 @@ def test_commands_without_a_cluster_say_so(cluster):
         assert "start one first" in answer.stderr
 
 
+def test_an_upgrade_ends_none_of_several_jobs_that_have_begun(flink_jobs, monkeypatch):
+    jobs, listed, asked = flink_jobs.Jobs("http://127.0.0.1:1"), [], []
+
+    def rest(path, method="GET", body=None):
+        asked.append(method)
+        return {"jobs": listed}
+
+    monkeypatch.setattr(jobs, "rest", rest)
+    begun = [{"jid": job, "start-time": 1} for job in ("theirs", "ours")]
+    with pytest.raises(flink_jobs.JobError, match="several jobs have begun, so that none was cancelled: ours, theirs"):
+        jobs.resume(lambda: listed.extend(begun), "/savepoints/one")
+    assert set(asked) == {"GET"}
+
+
 def _repaired(monkeypatch, run, dies, survives):
     """Repair a cluster of which `dies` is still seen to run twice; return the names of what was started, in order."""
     monkeypatch.syspath_prepend(str(DEPLOY))

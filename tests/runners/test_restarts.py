@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -133,6 +134,10 @@ def cluster():
         server.shutdown()
 
 
+def name_of(options: PipelineOptions) -> str:
+    return options.view_as(GoogleCloudOptions).job_name
+
+
 def wait_for(told: list[str], number: int) -> list[str]:
     deadline = time.monotonic() + 60
     while len(told) < number and time.monotonic() < deadline:
@@ -153,8 +158,9 @@ def test_restarts_of_this_job_are_told(cluster):
     told: list[str] = []
     with submitted_job(options, told.append, seconds=0.02):
         cluster.answers["/jobs/old/exceptions"] = exceptions(other)
+        cluster.answers["/jobs/other/exceptions"] = exceptions(other)
         cluster.answers["/jobs/new/exceptions"] = exceptions(heap)
-        jobs = [{"jid": "other", "name": "other"}, {"jid": "new", "name": "counts to rows"}]
+        jobs = [{"jid": "other", "name": "counts to rows"}, {"jid": "new", "name": name_of(options)}]
         cluster.answers["/jobs/overview"]["jobs"] += jobs
         wait_for(told, 1)
         assert told[0].startswith("Flink restarts the job, 1 time so far: a task manager ran out of heap memory")
@@ -176,50 +182,49 @@ def test_a_cluster_without_an_answer_and_other_runners_tell_nothing():
     assert told == []
 
 
-def interrupted(cluster, *begun: str) -> str:
-    """Return what is told at Ctrl-C when so many jobs of the name have begun."""
+def begin(cluster, job: str, name: str) -> None:
+    cluster.answers["/jobs/overview"]["jobs"].append({"jid": job, "name": name})
+    cluster.answers[f"/jobs/{job}"] = {"state": "RUNNING"}
+
+
+def interrupted(cluster, own: str | None = None, *others: str) -> str:
+    """Return what is told at Ctrl-C when this job has begun, and other people's jobs of the same name have."""
     options = PipelineOptions(["--runner=FlinkRunner", f"--flink_master=127.0.0.1:{cluster.server_port}"])
     name_job(options, "counts to rows")
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt), submitted_job(options, told.append):
-        for job in begun:
-            cluster.answers["/jobs/overview"]["jobs"].append({"jid": job, "name": "counts to rows"})
-            cluster.answers[f"/jobs/{job}"] = {"state": "RUNNING"}
+        for other in others:
+            begin(cluster, other, "counts to rows")
+            begin(cluster, f"{other} too", "counts to rows 5c0d19e2")
+        if own is not None:
+            begin(cluster, own, name_of(options))
         raise KeyboardInterrupt
     (line,) = told
     return line
 
 
 def test_ctrl_c_ends_the_job_of_this_command_and_no_other(cluster):
-    assert interrupted(cluster) == "no job has begun on the cluster"
-    cluster.answers["/jobs/overview"]["jobs"].append({"jid": "another", "name": "counts to elsewhere"})
-    assert interrupted(cluster, "new") == "job new has ended on the cluster; its last checkpoint stays"
+    assert interrupted(cluster, None, "theirs") == "no job has begun on the cluster"
+    assert cluster.cancelled == []
+    line = interrupted(cluster, "new", "theirs as well")
+    assert line == "job new has ended on the cluster; its last checkpoint stays"
     assert cluster.cancelled == ["/jobs/new?mode=cancel"]
     assert cluster.answers["/jobs/new"]["state"] == "CANCELED"
-
-
-def test_ctrl_c_ends_none_of_several_jobs_of_the_name(cluster):
-    line = interrupted(cluster, "one", "two")
-    assert line == "several jobs of this name have begun, so that none was cancelled: one, two"
-    assert cluster.cancelled == []
 
 
 def test_ctrl_c_says_where_a_cluster_is_not_known_to_have_ended_the_job(cluster, monkeypatch):
     monkeypatch.setattr(flink, "CANCEL_SECONDS", 0)
     assert interrupted(cluster, "new").startswith("the cluster has not confirmed that job new has ended")
     cluster.answers["/jobs/overview"] = {}
-    options = PipelineOptions(["--runner=FlinkRunner", f"--flink_master=127.0.0.1:{cluster.server_port}"])
-    name_job(options, "counts to rows")
-    told: list[str] = []
-    with pytest.raises(KeyboardInterrupt), submitted_job(options, told.append):
-        jobs = [{"jid": "old", "name": "counts to rows"}]
-        cluster.answers["/jobs/overview"] = {"jobs": jobs}  # it answers too late to tell whose job this is
-        raise KeyboardInterrupt
-    assert told == ["the cluster does not answer, so that the job may go on there: cancel it on Flink's page"]
+    line = interrupted(cluster)
+    assert line == "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
     assert cluster.cancelled == []
 
 
-def test_a_job_keeps_the_name_that_it_was_given():
-    options = PipelineOptions(["--job_name=mine"])
+@pytest.mark.parametrize(("given", "name"), [([], "counts to rows"), (["--job_name=mine"], "mine")])
+def test_a_job_has_the_name_that_it_was_given_and_on_a_cluster_random_digits(cluster, given, name):
+    options = PipelineOptions([*given, "--runner=FlinkRunner", f"--flink_master=127.0.0.1:{cluster.server_port}"])
     name_job(options, "counts to rows")
-    assert options.view_as(GoogleCloudOptions).job_name == "mine"
+    assert name_of(options) == name
+    with submitted_job(options, pytest.fail):
+        assert re.fullmatch(rf"{name} [0-9a-f]{{8}}", name_of(options))

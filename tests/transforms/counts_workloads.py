@@ -143,7 +143,7 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
             coded = {(stream, code(item)): item for stream, item in pairs}
             possible = []
             for stream in {stream for stream, _ in coded}:
-                order = made.noise.derive("item order", stream, step)
+                order = item_order(made, stream, step)
                 of_stream = [pair for pair in coded if pair[0] == stream]
                 possible += sorted(of_stream, key=lambda pair: lot(order, person, pair[1]))[:limit]
             if made.mechanism.over == "start":
@@ -164,6 +164,12 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
     return kept, totals
 
 
+def item_order(made: KeyedCounts, stream: str, step: int):
+    """Return what draws a person's random order of items: one for all windows where random items count once."""
+    once = made.selection == "random" and made.mechanism.over == "start"
+    return made.noise.derive("item order", stream, made.steps.first or 0 if once else step)
+
+
 def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, str, int]]]:
     """Return the contributions of each person that count: of each window, and then of the run, those of least lot."""
     code, limit, kept = coder(made), made.mechanism.contributions, defaultdict(list)
@@ -171,7 +177,7 @@ def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, str, int]]
         for user, pairs in found[step].items():
             person, known = hashed(made.noise.derive("user hash"), user), {place[1:] for _, place in kept[user]}
             lots = sorted(
-                (lot(made.noise.derive("item order", stream, step), person, code(item)), (step, stream, code(item)))
+                (lot(item_order(made, stream, step), person, code(item)), (step, stream, code(item)))
                 for stream, item in pairs
                 if made.mechanism.over != "start" or (stream, code(item)) not in known
             )

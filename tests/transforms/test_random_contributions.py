@@ -79,6 +79,36 @@ def test_an_item_is_chosen_once_where_people_are_counted_since_the_start():
     assert (chosen % 2 == 0).all()
 
 
+def test_an_item_that_comes_again_and_again_is_as_likely_as_one_that_comes_once():
+    """With a false alarm below 1e-9. Where windows had numbers of their own, one in three had what comes last."""
+    people, noise = 300, SeededNoise(2)
+
+    def counted(visits):
+        transform = KeyedCounts(
+            epsilon=2_000.0, window=10, start=0, windows=4, over="start", max_contributions=1, noise=noise,
+            domain=Domain(("a", "b")), selection="random",
+        )  # fmt: skip
+        rows = [(f"u{person}", item, window * 10_000_000, "") for person in range(people) for item, window in visits]
+        found = run_bounded("fn_api", as_rows(rows), transform).elements("rows")
+        return {row.item: row.count for row in found if row.window_start == 30}
+
+    often = counted([("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 3)])
+    assert often["a"] + often["b"] == people
+    assert abs(often["a"] - people / 2) < 6.5 * np.sqrt(people / 4)
+    assert often == counted([("a", 3), ("b", 3)])
+
+
+def test_periods_draw_by_themselves_which_item_counts():
+    steps = Steps.of(window=10.0, start=0.0, end=200.0, renew_every=100.0)
+    given = {step: held([(person, item) for person in range(200) for item in (1, 2)]) for step in (3, 4, 13)}
+    fn = CountRandomContributions(
+        steps=steps, noise=SeededNoise(1), timer_offset=2, key_shards=1, contributions=1, distinct=True
+    )
+    draws = {step: fn._drawn(step, one, np.arange(400)) for step, one in given.items()}
+    assert (draws[3] == draws[4]).all()
+    assert not (draws[3] == draws[13]).any()
+
+
 def test_who_comes_all_the_time_makes_no_decline():
     steady = [(f"u{person}", item, (hour * 3600 + 60) * 1_000_000, "") for person in range(60) for hour in range(6)
               for item in ITEMS]  # fmt: skip

@@ -286,9 +286,10 @@ class CountRandomContributions(CountContributions, state="count_random"):
     """Leave out what is beyond a person's limit, random ones of the whole run, or of a period, and count the rest.
 
     All steps are handled when the last one is due. Each contribution has a random number of its own, by the noise key,
-    its person, item, stream and step; of a person those with the least numbers count: in a step, if there is a limit of
-    it, and of these in the run. In each step `BoundPerWindow` keeps those with the least, by the same numbers. So which
-    ones count depends on the person's own events and the key, and on no time. Arguments: see `CountContributions`.
+    its person, item, stream and step, or period if it counts once (`distinct`). Of a person those with the least
+    numbers count: in a step, if there is a limit of it, and of these in the run. In each step `BoundPerWindow` keeps
+    those with the least, by the same numbers. So which ones count depends on the person's own events and the key, and
+    on no time. Arguments: see `CountContributions`.
     """
 
     def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
@@ -354,7 +355,10 @@ class CountRandomContributions(CountContributions, state="count_random"):
     def _drawn(self, step: int, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
         """Return the random numbers of some rows of a step, uint64."""
         labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
-        return draw_in_streams(lambda stream: self._orders[stream].derive(step), held.streams, held.codes[rows], labels)
+        order = self.steps.first_of_period(step) if self.distinct else step  # as in `BoundPerWindow`
+        return draw_in_streams(
+            lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
+        )
 
 
 def _mask(size: int, rows: np.ndarray) -> np.ndarray:

@@ -81,6 +81,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             item_shards=1,
             by_people=True,
             ranked=False,
+            distinct=self.chooses_randomly and self._distinct,
             domain=self.domain,
         )
         count = (CountRandomContributions if self.chooses_randomly else CountContributions)(

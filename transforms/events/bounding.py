@@ -320,7 +320,8 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
     people. `also` makes what else goes on, out of all that people have, before it is bounded. Unless they are `ranked`,
-    all ranks are 0.
+    all ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and
+    count once in it; otherwise each step has its own.
     """
 
     def __init__(
@@ -334,11 +335,13 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         item_shards: int,
         by_people: bool = False,
         ranked: bool = True,
+        distinct: bool = False,
         domain: Domain | None = None,
         also: Beside | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self._sources = SourcesByName(partial(noise.derive, ITEM_ORDER))
+        self.distinct = distinct
         self.also = also
         self.ranked = ranked
         self.items_per_step = items_per_step
@@ -350,9 +353,10 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
     @override
     def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
         rows, people, codes = events.batch, events.people(), events.codes
+        order = self.steps.first_of_period(key.step) if self.distinct else key.step
 
         def sources(stream: str) -> NoiseSource:
-            return self._sources[stream].derive(key.step)
+            return self._sources[stream].derive(order)
 
         def draws(some: np.ndarray) -> np.ndarray:
             labels = np.stack([rows.users[some], rows.items[some]], axis=1)

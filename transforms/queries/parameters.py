@@ -29,6 +29,8 @@ SELECTIONS = ("last", "first")
 WEIGHTS = "multiplicative_weights"
 PROOF = "docs/proofs/private_queries.md"
 USUAL_QUERIES = 1000
+DIGITS = 1
+"""Of an answer that is no whole number."""
 REFUSING = 3.0
 """So many times better must "answers" be, which refuses queries, and has no smaller error for few items."""
 
@@ -71,9 +73,10 @@ class QueriesParameters(Parameters):
         noise: `KeyedNoise`; the same key gives the same rows for the same input.
         method: method that answers; "auto" takes the one with the smallest error bound for a query of all items.
             "counts" adds up noisy counts of items: errors grow with the square root of the number of items of a query.
-            "answers" adds noise to each answer: errors grow with the square root of `queries` (with `queries` if delta
-            is 0), and not with the items. "auto" takes it only if `queries` is given, and its bound is a third of that
-            of "counts": queries of few items have a smaller error by "counts", which refuses none.
+            "answers" adds noise to each answer: errors grow with the square root of the number of queries that are
+            planned (with that number itself if delta is 0), and not with the items. "auto" takes it only if that number
+            is given, and its bound is a third of that of "counts": queries of few items have a smaller error by
+            "counts", which refuses none.
             "multiplicative_weights" learns a hypothesis: errors grow with `records`, and hardly with the items.
         records: public number of people, exact or estimated, which "multiplicative_weights" needs. A wrong number costs
             accuracy, not privacy.
@@ -86,9 +89,9 @@ class QueriesParameters(Parameters):
             answers no more.
         beta: probability with which the accuracy statement may be wrong.
         selection: which record of a person counts: the "last" or the "first"; at the same time, the item decides.
-        real_weights: allow weights between 0 and 1; by "answers" they count to a millionth. The noise of
-            "multiplicative_weights" is then floating-point noise, whose low bits may reveal more than the guarantee
-            says (Mironov 2012).
+        real_weights: allow weights between 0 and 1; answers are then rounded, which their error bounds include. The
+            noise of "multiplicative_weights" is then floating-point noise, whose low bits may reveal more than the
+            guarantee says (Mironov 2012).
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         shards: number of parallel parts into which people are divided. It changes no answer.
@@ -239,7 +242,11 @@ class QueriesParameters(Parameters):
     @property
     def error_bound(self) -> float:
         """The error, in people, of any answer that is not refused, at most."""
-        return self.mechanism.accuracy(self.queries, self.beta)
+        made = self.mechanism
+        rounding = 0.0
+        if isinstance(made, AnsweredQueries) and made.fraction:  # of the sum, and of the answer
+            rounding = math.ldexp(1, -made.fraction) + 10.0**-DIGITS / 2
+        return made.accuracy(self.queries, self.beta) + rounding
 
     @property
     @override

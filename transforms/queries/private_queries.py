@@ -38,13 +38,10 @@ from privstream.transforms.queries.answering import (
     encode_counts,
     without_digest,
 )
-from privstream.transforms.queries.parameters import ANSWERS, COUNTS, QueriesParameters
+from privstream.transforms.queries.parameters import ANSWERS, COUNTS, DIGITS, QueriesParameters
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.on_time import KeyedBatch
 from typing_extensions import override
-
-DIGITS = 1
-"""Of an answer that is no whole number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +121,12 @@ class ByAnswers:
     Attributes:
         mechanism: its mechanism.
         noise: of the run.
-        beta: probability with which not all bounds hold.
+        error_bound: of all answers, in whole people.
     """
 
     mechanism: AnsweredQueries
     noise: NoiseSource
-    beta: float
+    error_bound: float
 
     def take(self, counts: np.ndarray) -> np.ndarray:
         """Keep the counts as they are."""
@@ -160,26 +157,21 @@ class ByAnswers:
     ) -> tuple[int, list[QueryAnswer]]:
         """Answer queries as long as there are answers left; refuse the others."""
         some = queries[: self.mechanism.queries - learnt]
-        weights = (np.rint(np.ldexp(query.weights, self.mechanism.fraction)).astype(np.int64) for query in some)
-        sums = [int(each @ data[query.positions]) for each, query in zip(weights, some, strict=True)]
+        sums = [self.mechanism.exact_sum(query.weights, data[query.positions]) for query in some]
         after, values = self.mechanism.step(learnt, sums, self.noise)
-        bound = self.mechanism.accuracy(self.mechanism.queries, self.beta)
         rows = [
-            self._row(query, value, bound, self.mechanism.queries - number)
+            self._row(query, value, self.mechanism.queries - number)
             for number, (query, value) in enumerate(zip(some, values.tolist(), strict=True), learnt + 1)
         ]
-        return after, rows + [self._row(query, None, NO_BOUND, 0) for query in queries[len(some) :]]
+        return after, rows + [self._row(query, None, 0) for query in queries[len(some) :]]
 
-    def _row(self, query: SparseQuery, value: float | None, bound: float, left: int) -> QueryAnswer:
+    def _row(self, query: SparseQuery, value: float | None, left: int) -> QueryAnswer:
         """Return a row that is published; without a value it is refused, and says 0."""
-        digits = DIGITS if self.mechanism.fraction else None
-        if value is not None:
-            bound = float(math.ceil(bound if digits is None else bound + 10.0**-digits / 2))
         return QueryAnswer(
             query=query.name,
             time=Timestamp(micros=query.time),
-            estimate=0.0 if value is None else value if digits is None else round(value, digits),
-            error_bound=bound,
+            estimate=0.0 if value is None else round(value, DIGITS) if self.mechanism.fraction else value,
+            error_bound=NO_BOUND if value is None else self.error_bound,
             source=REFUSED if value is None else ANSWERS,
             measurements_left=left,
         )
@@ -320,7 +312,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         """Return what answers queries, with the noise of the run."""
         common: dict[str, Any] = {"noise": noise, "queries": self.queries, "beta": self.beta}
         if isinstance(self.mechanism, AnsweredQueries):
-            return ByAnswers(self.mechanism, noise, self.beta)
+            return ByAnswers(self.mechanism, noise, float(math.ceil(self.error_bound)))
         if isinstance(self.mechanism, CountedQueries):
             return ByCounts(self.mechanism, **common)
         return ByHypothesis(self.mechanism, **common)
