@@ -52,7 +52,7 @@ FEWEST = 400
 
 RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "counts": (
-        {"epsilon": EPSILON, "domain": ONE, "max_contributions": 1},
+        {"epsilon": EPSILON, "domain": ONE, "max_contributions": 1, "selection": "first"},
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": 10},
         {"epsilon": EPSILON, "delta": SMALL, "max_contributions": 10},
     ),
@@ -116,13 +116,14 @@ class Spending:
         return self.numbers + self.others * sum(map(len, self.plan[:windows]))
 
 
-def planned(windows: int, most: int, items: Sequence[str], per_window: int) -> Plan:
+def planned(windows: int, most: int, items: Sequence[str], per_window: int, *, beyond: bool = True) -> Plan:
     """Return the items that a person sends who may count so many times in all, in the first windows.
 
-    The person sends half as much again in the windows after these, as if there were no limit.
+    With `beyond` the person sends half as much again in the windows after these, as if there were no limit. Where random
+    ones of all that is sent count, an adversary would not know which, and would see less.
     """
     used = -(-most // per_window)
-    sent = [list(items[:per_window]) for _ in range(min(windows, used + -(-used // 2)))]
+    sent = [list(items[:per_window]) for _ in range(min(windows, used + -(-used // 2) * beyond))]
     if used <= windows:
         sent[used - 1] = list(items[: most - (used - 1) * per_window])
     return sent + [[] for _ in range(windows - len(sent))]
@@ -141,7 +142,8 @@ def _of_counts(transform: Any) -> Spending:
     elif made.over == "start":
         plan = [names[:most], *([] for _ in range(windows - 1))]
     else:
-        plan = planned(windows, most, names, min(len(names), most, -(-(most + 1) // windows)))
+        per_window = min(len(names), most, -(-(most + 1) // windows))
+        plan = planned(windows, most, names, per_window, beyond=not transform.chooses_randomly)
     others = 0 if public is not None else made.detection(1, MISSING)
     return Spending(
         plan=plan,
@@ -246,7 +248,7 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
     if steps.period != steps.size:
         raise ValueError("period must not be given: an attack is on windows that do not overlap")
     claim: PrivacyGuarantee = transform.guarantee
-    spent = SPENDINGS[spec.word](transform)
+    spent = SPENDINGS[spec.word](transform.to_finish())
     windows = len(spent.plan)
     who = "one event" if claim.unit.what == "event" else f"one person who sends all that may count ({spent.counted:,})"
     return Attack(
