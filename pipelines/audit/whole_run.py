@@ -119,8 +119,8 @@ class Spending:
 def planned(windows: int, most: int, items: Sequence[str], per_window: int, *, beyond: bool = True) -> Plan:
     """Return the items that a person sends who may count so many times in all, in the first windows.
 
-    With `beyond` the person sends half as much again in the windows after these, as if there were no limit. Where random
-    ones of all that is sent count, an adversary would not know which, and would see less.
+    With `beyond` the person sends half as much again in the windows after these, as if there were no limit. Where
+    random ones of all that is sent count, an adversary would not know which, and would see less.
     """
     used = -(-most // per_window)
     sent = [list(items[:per_window]) for _ in range(min(windows, used + -(-used // 2) * beyond))]
