@@ -12,14 +12,14 @@ Every program is measured from its start to its end, imports included: CPU secon
 (`--workers 1`). What one pass ought to cost is the three commands less two readings; the figure is the monitor over
 that. Of several repeats, which take turns, the least CPU of each program counts.
 
-Writes one_pass.csv to benchmarks/results.
+Writes one_pass.csv and one_pass.png to benchmarks/results.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from _measure import of_program
 from _report import load_average, parser, print_table, results_folder, write_csv
+from matplotlib.figure import Figure
 
 START, WINDOW, WINDOWS, ITEMS = 1_704_067_200, 3600, 48, 5_000  # 2024-01-01
 READING = Path(__file__).with_name("_reading.py")
@@ -99,6 +100,21 @@ def programs(folder: Path, path: Path) -> dict[str, Sequence[str]]:
     return found
 
 
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the CPU seconds of the monitor beside those of the three commands less two readings."""
+    figure = Figure(figsize=(8, 1 + len(rows)), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(rows))
+    bars = (("monitor_cpu_seconds", "the monitor"), ("three_less_two_readings", "three commands, less two readings"))
+    for number, (name, label) in enumerate(bars):
+        axes.barh(places + 0.4 * number, [row[name] for row in rows], 0.4, label=label)
+    axes.set_yticks(places + 0.2, [f"{row['format']}, {row['events']:,} events" for row in rows])
+    axes.set(xlabel="CPU seconds")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=100)
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--events", type=int, default=2_000_000)
@@ -126,6 +142,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     folder = results_folder(options)
     write_csv(folder / "one_pass.csv", rows)
+    draw(rows, folder / "one_pass.png")
     print_table("one pass for three questions: CPU seconds", rows)
 
 

@@ -345,7 +345,8 @@ def test_items_that_stay_found_are_rows_pictures_and_pages(city: City, tmp_path:
     rows, few = (read_row_file(str(path), HeavyHitter) for path in (found, forgot))
     assert "Items that are found stay found" in said[0] and "stay found" not in said[1]
     items = {row.item for row in rows}
-    assert len({row.window_start for row in rows}) == WINDOWS and {row.item for row in few} <= items
+    assert len({row.window_start for row in rows}) == WINDOWS
+    assert len({row.item for row in few} - items) <= 1, "noise is another one: a small item may be missed"
     assert len(few) < len(rows) and min(row.smoothed_lower for row in rows) > 0
     assert all(row.smoothed_lower <= row.smoothed <= row.smoothed_upper for row in rows)
     before = {(row.item, row.window_end): row for row in rows}

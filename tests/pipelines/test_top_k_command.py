@@ -342,7 +342,7 @@ def test_plan_says_how_many_people_are_needed(capsys: pytest.CaptureFixture[str]
     (answer,) = json.loads(capsys.readouterr().out)["budgets"]
     assert answer["taken"] == "counts"
     planned = answer["methods"]["counts"]
-    found = FoundKeys(epsilon=1.0, delta=1e-6, contributions=192, horizon=64, listed=8, at_end=True)
+    found = FoundKeys(epsilon=1.0, delta=1e-6, contributions=192, horizon=64, listed=4, at_end=True)
     for windows in (1, 4, 16, 64):
         assert planned[f"needed_in_{windows}"] == round(found.people_needed(windows))
     assert planned["stddev"] == pytest.approx(found.stddev(1))
@@ -352,7 +352,7 @@ def test_plan_says_how_many_people_are_needed(capsys: pytest.CaptureFixture[str]
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{planned['needed_in_16']} people in each of 16 windows" in shown
     listed = [f"{people} in the first {windows}" for windows, people in found.listed_people.items()]
-    assert f"by so many people in so many windows: {', '.join(listed)}. There a person counts for the first 8" in shown
+    assert f"by so many people in so many windows: {', '.join(listed)}. There a person counts for the first 4" in shown
     assert "items_per_step), the last ones; who has 6 counts with half of them" in shown, "what the limit leaves out"
     assert "ranking" not in shown, "a column without numbers"
     assert cli.main(["plan", "top-k", *options, "--items", "50"]) == 0

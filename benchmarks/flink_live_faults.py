@@ -1,6 +1,6 @@
 """What breaks under a job that never ends, and how long until it has caught up: one job, one fault after the other.
 
-Usage: python benchmarks/live_faults.py [--quick] [--seconds 40]
+Usage: python benchmarks/flink_live_faults.py [--quick] [--seconds 40]
 
 Counts of ten items in windows of five seconds, which are decided 30 seconds after their end, go from a topic of Kafka
 through a Flink cluster of two task managers into a table of PostgreSQL, with a checkpoint every two seconds. Twice a
@@ -12,7 +12,7 @@ compared with the rows of one run over all events, on one process, with the same
 The database is reached through a proxy, which can stop to pass on anything. Where root may mount a small file system in
 memory, the copy of the rows lies on one, which is filled.
 
-Needs Java and PostgreSQL; Flink, the job server and Kafka are fetched on first use. Writes live_faults.csv to
+Needs Java and PostgreSQL; Flink, the job server and Kafka are fetched on first use. Writes flink_live_faults.csv to
 benchmarks/results.
 """
 
@@ -326,7 +326,7 @@ def main() -> None:
         options.seconds, options.away = 10, 2
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as name:
         rows = list(measure(Path(name), options.seconds, options.away))
-    write_csv(results_folder(options) / "live_faults.csv", rows)
+    write_csv(results_folder(options) / "flink_live_faults.csv", rows)
     print_table("faults of a running job", rows)
 
 
