@@ -68,8 +68,11 @@ EXAMPLES = {
         (WINDOWS | LIST | {"top": 1, "unit": "person_in_window"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "participation_cap": 2} | TWO, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1} | ONE_OF_TWO, (people_hashed, streams_hashed)),
-        (WINDOWS | {"top": 1, "delta": 1e-6}, (people_hashed, items_hashed)),
-        (WINDOWS | {"top": 1, "delta": 1e-6} | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
+        (WINDOWS | {"top": 1, "delta": 1e-6}, (people_hashed, items_hashed, contributions_hashed)),
+        (
+            WINDOWS | {"top": 1, "delta": 1e-6} | ONE_OF_TWO,
+            (people_hashed, items_hashed, contributions_hashed, streams_hashed),
+        ),
     ],
     "SparseVectorAlerts": [
         (WINDOWS | RULES | {"method": "sparse_vector"}, ()),
