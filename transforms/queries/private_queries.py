@@ -114,19 +114,8 @@ ENTRIES = 2**22  # of queries that are answered at once
 NO_BOUND = -1.0
 
 
-@dataclass(frozen=True, eq=False)
-class ByAnswers:
-    """The method "answers" of `PrivateQueries`: each answer has noise of its own, and there are so many and no more.
-
-    Attributes:
-        mechanism: its mechanism.
-        noise: of the run.
-        error_bound: of all answers, in whole people.
-    """
-
-    mechanism: AnsweredQueries
-    noise: NoiseSource
-    error_bound: float
+class OverCounts:
+    """What methods share whose answers are made of exact counts."""
 
     def take(self, counts: np.ndarray) -> np.ndarray:
         """Keep the counts as they are."""
@@ -139,6 +128,21 @@ class ByAnswers:
     def unpack(self, packed: bytes) -> np.ndarray:
         """Decode the counts."""
         return decode_counts(packed)
+
+
+@dataclass(frozen=True, eq=False)
+class ByAnswers(OverCounts):
+    """The method "answers" of `PrivateQueries`: each answer has noise of its own, and there are so many and no more.
+
+    Attributes:
+        mechanism: its mechanism.
+        noise: of the run.
+        error_bound: of all answers, in whole people.
+    """
+
+    mechanism: AnsweredQueries
+    noise: NoiseSource
+    error_bound: float
 
     def initial(self) -> int:
         """Return that nothing has been answered."""
@@ -178,7 +182,7 @@ class ByAnswers:
 
 
 @dataclass(frozen=True, eq=False)
-class ByHypothesis:
+class ByHypothesis(OverCounts):
     """The method "multiplicative_weights" of `PrivateQueries`.
 
     Attributes:
@@ -192,18 +196,6 @@ class ByHypothesis:
     noise: NoiseSource
     queries: int
     beta: float
-
-    def take(self, counts: np.ndarray) -> np.ndarray:
-        """Keep the counts as they are."""
-        return counts
-
-    def pack(self, data: np.ndarray) -> bytes:
-        """Encode the counts."""
-        return encode_counts(data)
-
-    def unpack(self, packed: bytes) -> np.ndarray:
-        """Decode the counts."""
-        return decode_counts(packed)
 
     def initial(self) -> Hypothesis:
         """Return the first hypothesis."""
