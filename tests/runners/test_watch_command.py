@@ -36,7 +36,10 @@ COMMANDS = {
     ),
     "counts": Watch(
         ["counts", "--users=5000", "--items=300"],
-        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--over=2h", "--forget", "--min_people=5"],
+        [
+            *[*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--selection=first"],
+            *["--over=2h", "--forget", "--min_people=5"],
+        ],
     ),
     "top-k": Watch(
         ["top-k", "--users=2000", "--items=50", "--domain={}/domain"], [*ON_A_CLOCK, "--domain={}/domain", "--top=3"]
