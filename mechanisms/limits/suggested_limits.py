@@ -48,7 +48,7 @@ def count_noise(
         answer: which of both.
     """
     made = KeyedCounts(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
-    return MEAN_OF_NORMAL * made.stddev(1, answer)
+    return MEAN_OF_NORMAL * made.with_full_share().stddev(1, answer)
 
 
 @cache
@@ -60,7 +60,7 @@ def people_needed(
     It is an item that nobody knew before, and lasts all windows.
     """
     made = FoundKeys(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
-    return made.people_needed(windows)
+    return made.with_full_share().people_needed(windows)
 
 
 @cache
