@@ -37,7 +37,6 @@ from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.transforms.timing.steps import MICROS, Steps
 from typing_extensions import override
 
-
 FULL_SHARE = "full_share"
 
 

@@ -407,7 +407,8 @@ def shaping(
         options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
     if spec.methods or spec.settle is not None:
         made = transform_of(spec, given, KeyedNoise.random("options"), unbounded=unbounded)
-        options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
+        options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused)
+        options |= {} if unbounded else dict(made.views)
     return argparse.Namespace(**options)
 
 

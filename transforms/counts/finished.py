@@ -140,10 +140,12 @@ class SmoothFinished:
         shares, cut = self._cut_short(window[order], series, counts / factors)
         factors = factors * shares
         told = None
-        if self.left_out is not None and self.steps is not None:
+        if self.left_out is not None and self.steps is not None and rows[0].kept is not None:  # else not told then
             periods = self.steps.renewals(self.steps.starting(starts))
             alone, told = _shares(self.left_out, rows, periods, self.windows)
-            factors = factors * np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
+            share = np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
+            moves = np.abs(share / share.mean() - 1)  # by noise, as far as that may be
+            factors, cut = factors * share, np.hypot(cut, np.fmin(moves, told[1][order] / share))
             activity, error = self._activity(window[order], series, counts, factors)
             factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
