@@ -136,7 +136,7 @@ class CategoryParameters(Parameters):
             raise TypeError(f"restartable must be true, false or None, got {type(restartable).__name__}")
         self.restartable = end is None if restartable is None else restartable
         self.shards = check_shards(shards)
-        self._source = noise
+        self.noise = noise
 
     @property
     @abstractmethod
