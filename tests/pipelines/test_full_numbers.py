@@ -145,7 +145,19 @@ def test_nothing_is_paid_where_nothing_can_come_out_or_it_would_cost_much(shop, 
 
 
 def test_a_plan_is_about_the_run_with_its_share(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "plan counts --epsilon 1 --delta 1e-6 --max_contributions 40 --windows 13 --json".split()
+    line = [
+        "plan",
+        "counts",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+        "--max_contributions",
+        "40",
+        "--windows",
+        "13",
+        "--json",
+    ]
     numbers = []
     for more in ([], ["--full_share", "0.05"], ["--full_share", "0"]):
         assert cli.main([*line, *more]) == 0
@@ -157,7 +169,8 @@ def test_a_plan_is_about_the_run_with_its_share(capsys: pytest.CaptureFixture[st
 
 def test_a_monitor_over_files_pays_for_it_too_and_its_plan_says_so(shop, tmp_path, capsys):
     (tmp_path / "monitor.yaml").write_text(
-        f"data: {{input: {shop}/sales.jsonl, user: user, time: time}}\nwindow: 1h\nstart: 2024-01-01\nwindows: {HOURS}\n"
+        f"data: {{input: {shop}/sales.jsonl, user: user, time: time}}\n"
+        f"window: 1h\nstart: 2024-01-01\nwindows: {HOURS}\n"
         "privacy: {epsilon: 2, delta: 1e-6}\n"
         f"questions:\n  told: {{question: counts, item: item, max_contributions: 8}}\n"
         f"  plain: {{question: counts, item: item, max_contributions: 8, full_share: 0}}\n"
