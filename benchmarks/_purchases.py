@@ -24,8 +24,8 @@ class Purchases:
             customers make half of the purchases.
         largest: None, or the most that a customer buys: then the number has a Pareto law of shape 1.6 in place of the
             gamma law, and a few customers buy so much.
-        tail: None, or "pareto" or "lognormal": then the number has a Pareto law of shape 1.1, or a lognormal one of sigma
-            2, and a few customers make most purchases.
+        tail: None, or "pareto" or "lognormal": then the number has a Pareto law of shape 1.1, or a lognormal law of
+            sigma 2, and a few customers make most purchases.
         heavy_alone: None, or from how many purchases on a customer prefers other products: the other half of the list.
         seed: of the draw.
     """

@@ -309,6 +309,7 @@ class CountsParameters(Parameters):
             self.mechanism if windows > 1 else None,
             self.steps,
             self.mechanism.left_out,
+            self.chooses_randomly,
             live,
         )
 
