@@ -234,6 +234,7 @@ def test_a_table_on_the_terminal_says_what_it_holds(limits, shop, capsys, monkey
     monkeypatch.chdir(shop.folder)
     line = f"counts --input purchases.parquet --output - --window {limits.WEEK} --start {limits.START} --epsilon 8"
     line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"
+    line += " --full_share 0"
     assert cli.main(line.split()) == 0
     shown = capsys.readouterr()
     _, found, last = " ".join(shown.out.split()).rpartition("Between, by this model: ")
