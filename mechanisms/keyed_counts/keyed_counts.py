@@ -507,17 +507,14 @@ class ShardSteps:
         answers += counted.answers
         chosen = self._chosen(counted, answers[0], given.step)
         counted.published[:] |= chosen
-        following = self.start(NO_KEYS, given.step) if self._windows_alone else KeyedState(given.step, waiting, counted)
+        following = KeyedState(given.step, waiting, counted)
+        if self.law.bounds.span == 1 and not self._public:  # nothing outlives a step
+            following = self.start(NO_KEYS, given.step)
         return following, counted.keys[chosen], answers[:, chosen]
 
     @property
     def _rows(self) -> int:
         return sum(noise.rows for noise in self.law.noises)
-
-    @property
-    def _windows_alone(self) -> bool:
-        """Whether nothing outlives a step."""
-        return self.law.bounds.span == 1 and not self._public
 
     @property
     def _public(self) -> bool:
