@@ -43,7 +43,7 @@ from privstream.transforms.methods import FEW_HITS
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
-from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions
+from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
 
 BETTER = 0.75
@@ -212,7 +212,7 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
         checks.positive("epsilon", epsilon)
         checks.probability("delta", delta, zero=True)
         checks.integer("min_alerts", min_alerts, minimum=1)
-        checks.real("start", start)
+        check_moment("start", start)
         rules = check_rules(rules, counts=True)
         names = check_streams(streams)
         if streams_per_person is not None:
@@ -252,7 +252,8 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
         )
         self.plan = replace(tested, by_rule=False)  # of methods that share no budget
         self.delta = delta
-        self.max_hits = max(FEW_HITS, len(rules)) if max_hits is None else max_hits
+        few = max(FEW_HITS, len(rules))
+        self.max_hits = few if max_hits is None else checks.integer("max_hits", max_hits, minimum=1)
         self.method, self.counted = self._choose(method)
         if self.counted is None:
             self.plan = tested

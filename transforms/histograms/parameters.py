@@ -162,7 +162,7 @@ class CategoryParameters(Parameters):
 
     def shape_with(self, delta: float) -> dict[str, Any]:
         """Return the same, with what limits a person in one window if noise is smaller for it: if delta > 0."""
-        limited = delta > 0 and self.max_per_window is not None
+        limited = checks.probability("delta", delta, zero=True) > 0 and self.max_per_window is not None
         return self.shape | ({"rows_per_step": self.max_per_window} if limited else {})
 
     @property
