@@ -432,7 +432,7 @@ def _shares(
 def _count_left_out(left_out: LeftOutLaw, totals: np.ndarray) -> None:
     """Count noisy totals for the run's report, where limits surely leave something out."""
     part, stddev = left_out.part_left_out(totals)
-    if part > NORMAL * stddev:  # not where it is nan
+    if part > PLAIN * stddev:  # not where it is nan
         for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
             _count(name, total)
 
