@@ -76,6 +76,21 @@ def test_many_numbers_and_few_trials():
     assert 0.85 < fit(one + moved, other, people, curve, delta, WRONG).measured < 1.02
 
 
+def test_a_month_of_hours_leaves_the_control_in_sight():
+    """With 720 windows, of which a person is in 200, where to look is hard to learn from a small crowd."""
+    curve = GaussianCurve(shift=largest_shift(1.0, DELTA))
+    people, rng = crowd_size(curve, 200), np.random.default_rng(4)
+    moved = np.where(np.arange(720) < 200, people, 0)
+    found = []
+    for noise in (1.0, LESS_NOISE):
+        sigma = noise * math.sqrt(200) / curve.shift
+        one, other = (np.rint(rng.normal(0, sigma, (size, 720))) for size in sizes(1600))
+        found.append(fit(one + moved, other, people, curve, DELTA, WRONG))
+    honest, control = found
+    assert 0.85 < honest.measured < 1.02
+    assert honest.least < 1 < control.least
+
+
 def test_equal_inputs_show_nothing():
     for law in ("Gaussian", "Laplace"):
         curve, delta, draw = claim(law, 1.0)
