@@ -7,7 +7,7 @@ import inspect
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
 from numbers import Real
 from types import MappingProxyType
@@ -43,14 +43,17 @@ class Parameters:
     _given: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls) -> None:
-        """Let signatures have the options of windows, too, that a transform hands on."""
+        """Let signatures have what a transform hands on: options of windows, or all that it derives from takes."""
         super().__init_subclass__()
         made = inspect.signature(cls.__init__)
         own = list(made.parameters.values())[1:]
-        if own and own[-1].kind is own[-1].VAR_KEYWORD and WindowOptions.__name__ in str(own[-1].annotation):
+        if own and own[-1].kind is own[-1].VAR_KEYWORD:
             options = inspect.signature(Steps.of).parameters
-            shared = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
-            own[-1:] = shared
+            shared = {name: options[name] for name in WindowOptions.__annotations__}
+            maker, *others = (each for each in cls.__mro__ if "__init__" in vars(each))
+            if (base := next(each for each in others if issubclass(maker, each))) is not Parameters:
+                shared = dict(inspect.signature(base).parameters)
+            own[-1:] = [each for name, each in shared.items() if name not in made.parameters]
         cls.__signature__ = made.replace(  # type: ignore[attr-defined]
             parameters=own, return_annotation=inspect.Signature.empty
         )
@@ -179,6 +182,8 @@ def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
 
 def check_texts(name: str, values: Any, what: str = "texts") -> None:
     """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
+    if values is not None and not isinstance(values, Collection):
+        raise TypeError(f"{name} must be {what}, got {type(values).__name__}")
     if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
         got = (
             repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"
