@@ -8,7 +8,7 @@ from event_forms import as_rows, run_bounded
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.batches import HolderBatch, InStreams, Names
-from privstream.transforms.counts.contributions import CountRandomContributions
+from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.timing.steps import Steps
 from test_spread import ITEMS, made, reference, totals
 from test_spread import events as visits
@@ -26,6 +26,12 @@ def stage(seed=1, **given):
     )
 
 
+def kept_by(fn, given):
+    """Return which rows of each step count, bool."""
+    return [np.isin(np.arange(len(each.users)), each_of[1].rows) for each, each_of in
+            zip(list(given.values()), fn.choose(dict(given)), strict=True)]  # fmt: skip
+
+
 def held(pairs, streams=("",)):
     """Return what people have in a step, from pairs of a person and an item, in the first stream."""
     users, items = (np.array(column, np.uint64) for column in zip(*pairs, strict=True))
@@ -36,7 +42,7 @@ def held(pairs, streams=("",)):
 def test_each_window_keeps_the_same_part():
     """With a false alarm below 1e-9 for each window; those of first come keep all of the first five and no others."""
     people = 3_000
-    chosen = stage()._choose({step: held([(person, 7) for person in range(people)]) for step in range(WINDOWS)})
+    chosen = kept_by(stage(), {step: held([(person, 7) for person in range(people)]) for step in range(WINDOWS)})
     kept = np.array(chosen)
     assert (kept.sum(axis=0) == LIMIT).all()
     part = LIMIT / WINDOWS
@@ -44,7 +50,7 @@ def test_each_window_keeps_the_same_part():
 
 
 def test_two_windows_of_a_person_are_kept_together_as_often_as_any_two():
-    kept = np.array(stage()._choose({step: held([(person, 7) for person in range(3_000)]) for step in range(WINDOWS)}))
+    kept = np.array(kept_by(stage(), {step: held([(person, 7) for person in range(3_000)]) for step in range(WINDOWS)}))
     together = (kept[0] & kept[1]).mean()
     expected = LIMIT / WINDOWS * (LIMIT - 1) / (WINDOWS - 1)
     assert abs(together - expected) < 6.5 * np.sqrt(expected / 3_000)
@@ -56,8 +62,8 @@ def test_what_counts_of_a_person_depends_on_nobody_else(limits):
     alone = {step: [(1, item) for item in rng.permutation(30)[: rng.integers(1, 6)].tolist()] for step in range(9)}
     others = {step: [(int(rng.integers(2, 9)), item) for item in range(30)] for step in range(9)}
     fn = stage(**limits)
-    only = fn._choose({step: held(some) for step, some in alone.items()})
-    among = fn._choose({step: held(others[step] + some) for step, some in alone.items()})
+    only = kept_by(fn, {step: held(some) for step, some in alone.items()})
+    among = kept_by(fn, {step: held(others[step] + some) for step, some in alone.items()})
     for step in range(9):
         assert among[step][len(others[step]) :].tolist() == only[step].tolist()
     count = sum(rows.sum() for rows in only)
@@ -68,12 +74,12 @@ def test_what_counts_of_a_person_depends_on_nobody_else(limits):
 
 def test_another_key_takes_other_ones_and_the_same_key_the_same():
     given = {step: held([(1, item) for item in range(3)]) for step in range(WINDOWS)}
-    found = [np.concatenate(stage(seed)._choose(given)).tolist() for seed in (1, 1, 2)]
+    found = [np.concatenate(kept_by(stage(seed), given)).tolist() for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
 
 
 def test_an_item_is_chosen_once_where_people_are_counted_since_the_start():
-    kept = stage(distinct=True)._choose({step: held([(1, step // 2)]) for step in range(WINDOWS)})
+    kept = kept_by(stage(distinct=True), {step: held([(1, step // 2)]) for step in range(WINDOWS)})
     chosen = np.flatnonzero(np.concatenate(kept))
     assert len(chosen) == LIMIT
     assert (chosen % 2 == 0).all()

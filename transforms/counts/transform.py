@@ -11,12 +11,12 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CountContributions,
     CountEvents,
-    CountRandomContributions,
     Totals,
     lists_of,
 )
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
+from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform

@@ -265,18 +265,32 @@ def within_limit(
         draws: random words for some rows, uint64, that depend on nothing but what the row says of its person.
         at_once: how much one person may use of these rows; None for all that is left.
     """
-    distinct, person, wanted = _grouped(people)
+    grouped = distinct, _, _ = by_person(people)
     left = limit - used.charged(distinct)
     if at_once is not None:
         left = np.minimum(left, at_once)
-    kept = np.ones(len(people), bool)
+    return first_drawn(grouped, left, draws)
+
+
+def first_drawn(
+    grouped: tuple[np.ndarray, np.ndarray, np.ndarray], left: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Mark so many rows of each person, those that come first in a random order.
+
+    Args:
+        grouped: see `by_person`.
+        left: how many rows of each person.
+        draws: random words for some rows, uint64.
+    """
+    _, person, wanted = grouped
+    kept = np.ones(len(person), bool)
     over = np.flatnonzero((wanted > left)[person])  # few: nobody else's rows need an order
-    place = place_in_run(people[over], np.lexsort((draws(over), people[over])))
+    place = place_in_run(person[over], np.lexsort((draws(over), person[over])))
     kept[over] = place < left[person[over]]
     return kept
 
 
-def _grouped(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_person(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return distinct people, increasing, for each row the place of its person, and how many rows each person has."""
     if np.any(people[1:] < people[:-1]):
         return np.unique(people, return_inverse=True, return_counts=True)
