@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import HolderBatch, InStreams, StepKey
+from privstream.transforms.batches import HolderBatch, InStreams, StepKey, sealed_batch, sealed_key
 from privstream.transforms.counts.contributions import CountContributions, Totals
 from privstream.transforms.events.bounding import (
     ITEM_ORDER,
+    PartOfPeople,
     Used,
     by_person,
     draw_in_streams,
@@ -25,6 +27,9 @@ from privstream.transforms.timing.keyed_state import NEVER, Decoded
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 from typing_extensions import override
+
+AT_ONCE = 1 << 27
+"""Bytes, about, of what is chosen from at a time."""
 
 Held = dict[int, InStreams[HolderBatch]]
 """What people have in each step of a period."""
@@ -51,12 +56,12 @@ class Chosen(NamedTuple):
 class CountRandomContributions(CountContributions, state="count_random"):
     """Leave out what is beyond a person's limit, random ones of the whole run, or of a period, and count the rest.
 
-    All steps are handled when the last one is due. Each contribution has a random number of its own, by the noise key,
-    its person, item, stream and step, or period if it counts once (`distinct`). Of a person those with the least
-    numbers count: in a step, if there is a limit of it, and of these in the run. In each step `BoundPerWindow` keeps
-    those with the least, by the same numbers. So which ones count depends on the person's own events and the key, and
-    on no time. Nothing is remembered: what comes after a period has been handled is late. Arguments: see
-    `CountContributions`.
+    All steps are handled when the last one is due, one part of people after the other. Each contribution has a random
+    number of its own, by the noise key, its person, item, stream and step, or period if it counts once (`distinct`). Of
+    a person those with the least numbers count: in a step, if there is a limit of it, and of these in the run. In each
+    step `BoundPerWindow` keeps those with the least, by the same numbers. So which ones count depends on the person's
+    own events and the key, and on no time. Nothing is remembered: what comes after a period has been handled is late.
+    Arguments: see `CountContributions`.
     """
 
     def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
@@ -71,18 +76,36 @@ class CountRandomContributions(CountContributions, state="count_random"):
     @override
     def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
         while (until := self._last_of_period(decoded.first)) <= last:
-            held = {
-                step: InStreams.join(HolderBatch, [self.unpack(record) for record in records])
-                for step, records in decoded.take_until(until)
-            }
-            for step, chosen in self.choose(held):
-                yield step, [(StepKey("", step, 0), chosen)]
+            records = dict(decoded.take_until(until))
+            size = sum(InStreams.bytes_of(sealed_batch(record)) for each in records.values() for record in each)
+            bits = (size // AT_ONCE).bit_length()
+            for number in range(1 << bits):
+                for step, chosen in self.choose(self._held(records, PartOfPeople(bits, number))):
+                    yield step, [(StepKey("", step, 0), chosen)]
+            for record in chain.from_iterable(records.values()):
+                InStreams.release(sealed_batch(record))
 
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
         ((_, (held, came, rows, new, sums)),) = batches
         self.limited.add(step, came, came - len(rows))
         return Handled(state, None, self.counted(step, held, rows, new, sums))
+
+    def _held(self, records: Mapping[int, Sequence[bytes]], part: PartOfPeople) -> Held:
+        """Return what a part of people has in each step in which it has something."""
+        held: Held = {}
+        for step, each in records.items():
+            some = [record for record in each if part.meets(PartOfPeople.of_code(sealed_key(record).shard))]
+            whole = [self.unpack(record) for record in some]
+            rows = [part.rows(one.users) for one in whole]
+            found = [
+                one if len(these) == len(one.users) else one.take(these)
+                for one, these in zip(whole, rows, strict=True)
+                if len(these)
+            ]
+            if found:
+                held[step] = InStreams.join(HolderBatch, found)
+        return held
 
     def _last_of_period(self, step: int) -> int:
         """Return the last step that is handled together with one; NEVER if there is none."""

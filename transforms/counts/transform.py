@@ -80,6 +80,7 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             selection="random",
             item_shards=1,
             by_people=True,
+            in_parts=self.chooses_randomly,
             ranked=False,
             distinct=self.chooses_randomly and self._distinct,
             domain=self.domain,

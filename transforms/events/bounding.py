@@ -174,7 +174,7 @@ def _choose(
     draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
     """Choose rows by least time, or at random, and rank them; `users` are nondecreasing, and so are those chosen."""
-    order = np.lexsort((times, items, users))
+    order = np.lexsort((items, users) if random else (times, items, users))  # of equal ones any, if times do not matter
     held = order[first_of_run(users[order], items[order])]  # by person, then by item
     if limit == 1 and not random and len(held):
         starts = np.flatnonzero(first_of_run(users[held]))
@@ -316,7 +316,10 @@ class BoundEvents(OnTimeBatches):
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        yield from self.bound(key, InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, b) for b in batches]))
+        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        for batch in batches:
+            InStreams.release(batch)
+        yield from self.bound(key, events)
 
     @override
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
@@ -333,8 +336,9 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
     """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
-    people. `also` makes what else goes on, out of all that people have, before it is bounded. Unless they are `ranked`,
-    all ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and
+    people; `in_parts`, large ones as several records (see `PartOfPeople`). `also` makes what else goes on, out of all
+    that people have, before it is bounded. Unless they are `ranked`, all ranks are 0. A person's random order of items
+    is the same in all steps of a period if they are `distinct`, and
     count once in it; otherwise each step has its own.
     """
 
@@ -348,6 +352,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         selection: str,
         item_shards: int,
         by_people: bool = False,
+        in_parts: bool = False,
         ranked: bool = True,
         distinct: bool = False,
         domain: Domain | None = None,
@@ -362,6 +367,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
+        self.in_parts = in_parts
         self.limited = LimitCounter("items", steps)
 
     @override
@@ -391,10 +397,54 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         held = InStreams.sort(events.streams, codes[kept.rows], batch)
         if self.also is not None:
             yield from self.also(key, people, rows.items)
-        if self.by_people:
+        if self.by_people and self.in_parts:
+            for part, some in parts_of_people(held):
+                yield people_key(key.shard), seal_encoded(key._replace(shard=part.code), some.to_bytes())
+        elif self.by_people:
             yield to_people(key, held.to_bytes())
         else:
             yield from split_by_item(key, held, self.item_shards)
+
+
+PART_ROWS = 1 << 18
+"""Rows of a record, about, where people are parted."""
+
+
+class PartOfPeople(NamedTuple):
+    """The people whose hashes begin with some bits: as many as there are, and the number that they are."""
+
+    bits: int
+    number: int
+
+    @property
+    def code(self) -> int:
+        """A number that stands for this part."""
+        return (1 << self.bits) + self.number
+
+    @classmethod
+    def of_code(cls, code: int) -> PartOfPeople:
+        """Return the part that a number stands for."""
+        bits = code.bit_length() - 1
+        return cls(bits, code - (1 << bits))
+
+    def meets(self, other: PartOfPeople) -> bool:
+        """Tell whether somebody can be in both parts: the bits of one begin with those of the other."""
+        bits = min(self.bits, other.bits)
+        return self.number >> (self.bits - bits) == other.number >> (other.bits - bits)
+
+    def rows(self, users: np.ndarray) -> np.ndarray:
+        """Return the rows of its people, increasing; `users`: uint64 hashes."""
+        if not self.bits:
+            return np.arange(len(users))
+        return np.flatnonzero(users >> np.uint64(64 - self.bits) == np.uint64(self.number))
+
+
+def parts_of_people(held: InStreams[HolderBatch]) -> Iterator[tuple[PartOfPeople, InStreams[HolderBatch]]]:
+    """Yield what people have in parts of people, each of `PART_ROWS` rows about; as it is if it has no more."""
+    bits = (max(0, len(held.users) - 1) // PART_ROWS).bit_length()
+    for number in range(1 << bits):
+        part = PartOfPeople(bits, number)
+        yield part, held.take(part.rows(held.users)) if part.bits else held
 
 
 def to_people(key: StepKey, data: bytes) -> Keyed:
