@@ -388,7 +388,8 @@ def _named(batch: Batch) -> Batch:
     """Return a batch with the texts of its items alone."""
     if not len(batch.names.items):
         return batch
-    return replace(batch, names=batch.names.select(np.unique(batch.items)))
+    items = batch.items if np.all(batch.items[1:] > batch.items[:-1]) else np.unique(batch.items)
+    return replace(batch, names=batch.names.select(items))
 
 
 def _encoded(data: bytes) -> bytes:

@@ -30,7 +30,7 @@ class ForgetfulAtRandom(CountRandomContributions):
     def due(self, decoded, last):
         for step, batches in CountContributions.due(self, decoded, last):
             held = InStreams.join(HolderBatch, [batch for _, batch in batches])
-            yield step, [(StepKey("", step, 0), chosen) for _, chosen in self.choose({step: held})]
+            yield step, [(StepKey("", step, 0), self._counted(chosen)) for _, chosen in self.choose({step: held})]
 
 
 class Forgetful(CountContributions):

@@ -187,26 +187,10 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         sums = None
         if self.totals is not None:
             sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
-        return charged, self.counted(step, held, admitted, counted, sums)
+        return charged, self.counted(step, self._count(held, admitted, counted), sums)
 
-    def counted(
-        self,
-        step: int,
-        held: InStreams[HolderBatch],
-        rows: np.ndarray,
-        new: np.ndarray | None,
-        sums: np.ndarray | None,
-    ) -> list[Keyed]:
-        """Return what is sent on of a step.
-
-        Args:
-            step: its number.
-            held: what people have.
-            rows: those that count, increasing.
-            new: bool (n,): of each row whether the person is new to the key, or on its list; None if nobody asks.
-            sums: what is told of limits; None if nothing is.
-        """
-        found = self._count(held, rows, new)
+    def counted(self, step: int, found: StreamCounts, sums: np.ndarray | None) -> list[Keyed]:
+        """Return what is sent on of a step: its counts, and what is told of limits, if something is."""
         sent = list(by_group(step, found, self.key_shards))
         if self.totals is not None and sums is not None:
             has = {"new": found.batch.new is not None, "values": found.batch.sums is not None}

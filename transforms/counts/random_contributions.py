@@ -11,7 +11,7 @@ import numpy as np
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch, InStreams, StepKey, sealed_batch, sealed_key
-from privstream.transforms.counts.contributions import CountContributions, Totals
+from privstream.transforms.counts.contributions import CountContributions, StreamCounts, Totals, joined
 from privstream.transforms.events.bounding import (
     ITEM_ORDER,
     PartOfPeople,
@@ -21,6 +21,7 @@ from privstream.transforms.events.bounding import (
     first_drawn,
     first_of_run,
     place_in_run,
+    sorted_in_groups,
 )
 from privstream.transforms.timing.clocked import set_timer
 from privstream.transforms.timing.keyed_state import NEVER, Decoded
@@ -53,6 +54,28 @@ class Chosen(NamedTuple):
     sums: np.ndarray | None
 
 
+class Counted(NamedTuple):
+    """What counts of a step.
+
+    Attributes:
+        came: how many rows there were to choose from.
+        kept: how many of them count.
+        counts: of these rows, by stream and key.
+        sums: what is told of limits, int64 (3,); None if nothing is.
+    """
+
+    came: int
+    kept: int
+    counts: StreamCounts
+    sums: np.ndarray | None
+
+    def with_more(self, other: Counted) -> Counted:
+        """Return what counts of the people in both, who are different ones."""
+        sums = None if self.sums is None or other.sums is None else self.sums + other.sums
+        counts = joined([self.counts, other.counts])
+        return Counted(self.came + other.came, self.kept + other.kept, counts, sums)
+
+
 class CountRandomContributions(CountContributions, state="count_random"):
     """Leave out what is beyond a person's limit, random ones of the whole run, or of a period, and count the rest.
 
@@ -79,17 +102,26 @@ class CountRandomContributions(CountContributions, state="count_random"):
             records = dict(decoded.take_until(until))
             size = sum(InStreams.bytes_of(sealed_batch(record)) for each in records.values() for record in each)
             bits = (size // AT_ONCE).bit_length()
+            counted: dict[int, Counted] = {}
             for number in range(1 << bits):
                 for step, chosen in self.choose(self._held(records, PartOfPeople(bits, number))):
-                    yield step, [(StepKey("", step, 0), chosen)]
+                    found = self._counted(chosen)
+                    counted[step] = found if step not in counted else counted[step].with_more(found)
+            for step in sorted(counted):
+                yield step, [(StepKey("", step, 0), counted[step])]
             for record in chain.from_iterable(records.values()):
                 InStreams.release(sealed_batch(record))
 
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
-        ((_, (held, came, rows, new, sums)),) = batches
-        self.limited.add(step, came, came - len(rows))
-        return Handled(state, None, self.counted(step, held, rows, new, sums))
+        ((_, counted),) = batches
+        self.limited.add(step, counted.came, counted.came - counted.kept)
+        return Handled(state, None, self.counted(step, counted.counts, counted.sums))
+
+    def _counted(self, chosen: Chosen) -> Counted:
+        """Count what was chosen of a step."""
+        counts = self._count(chosen.held, chosen.rows, chosen.new)
+        return Counted(chosen.came, len(chosen.rows), counts, chosen.sums)
 
     def _held(self, records: Mapping[int, Sequence[bytes]], part: PartOfPeople) -> Held:
         """Return what a part of people has in each step in which it has something."""
@@ -116,6 +148,8 @@ class CountRandomContributions(CountContributions, state="count_random"):
 
     def choose(self, held: Held) -> Iterator[tuple[int, Chosen]]:
         """Choose what counts of all that people have in a period, and yield it step by step."""
+        if not held:
+            return
         sizes = [len(each.users) for each in held.values()]
         starts = np.cumsum([0, *sizes])
         users = np.concatenate([each.users for each in held.values()])
@@ -128,7 +162,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
             pairs = np.concatenate([self._pairs(each, np.arange(len(each.users))) for each in held.values()])[order]
             first = np.unique(pairs, return_index=True)[1]
         counts = self._counts(held, starts, order, persons, steps, first)
-        came = np.arange(len(order)) if first is None else _not_counted_before(pairs, first, counts)
+        came = slice(None) if first is None else _not_counted_before(pairs, first, counts)
         sums = None if self.totals is None else self._told(self.totals, persons[came], steps[came], counts[came])
         number = np.bincount(steps[came], minlength=len(held)).tolist()
         del steps, came, pairs
@@ -170,25 +204,21 @@ class CountRandomContributions(CountContributions, state="count_random"):
         draws = self._draws(held, starts, order[over])
         if self.per_window is not None:
             in_step = persons[over] * np.int64(len(held)) + steps[over]
-            kept = place_in_run(in_step, _by_draws(in_step, draws)) < self.per_window
-            counts[over[~kept]] = False
+            counts[over[_beyond(in_step, draws, self.per_window)]] = False
+            kept = counts[over]
             over, draws = over[kept], draws[kept]
-        places = place_in_run(persons[over], _by_draws(persons[over], draws))
-        counts[over[places >= self.contributions]] = False
+        counts[over[_beyond(persons[over], draws, self.contributions)]] = False
         return counts
 
     def _draws(self, held: Held, starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the random numbers of some rows of all steps, uint64."""
-        order = np.argsort(rows)
-        parts = np.split(rows[order], np.searchsorted(rows[order], starts[1:-1]))
-        drawn = np.empty(len(rows), np.uint64)
-        drawn[order] = np.concatenate(
-            [
-                self._drawn(step, each, some - start)
-                for (step, each), some, start in zip(held.items(), parts, starts[:-1], strict=True)
-            ]
-        )
-        return drawn
+        wanted = np.zeros(starts[-1], bool)
+        wanted[rows] = True
+        drawn = np.empty(len(wanted), np.uint64)
+        for (step, each), start, end in zip(held.items(), starts, starts[1:], strict=False):
+            some = np.flatnonzero(wanted[start:end])
+            drawn[start + some] = self._drawn(step, each, some)
+        return np.asarray(drawn[rows])
 
     def _drawn(self, step: int, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
         """Return the random numbers of some rows of a step, uint64."""
@@ -277,19 +307,17 @@ def _not_counted_before(pairs: np.ndarray, first: np.ndarray, counts: np.ndarray
     return np.flatnonzero(~before)
 
 
-def _by_draws(persons: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return the order by person, and of each by random numbers; integers that are distinct are sorted fast."""
-    if int(persons.max(initial=0)) >> 32 or len(persons) >> 32:
-        return np.lexsort((draws, persons))
-    order = np.argsort(draws)
-    packed = (persons[order].astype(np.uint64) << np.uint64(32)) | np.arange(len(order), dtype=np.uint64)
-    packed.sort()
-    return order[(packed & np.uint64(2**32 - 1)).astype(np.int64)]
+def _beyond(groups: np.ndarray, draws: np.ndarray, limit: int) -> np.ndarray:
+    """Return the rows that are not among so many of their group with the least random numbers; groups are in order."""
+    firsts = np.flatnonzero(first_of_run(groups))
+    lengths = np.diff(np.append(firsts, len(groups)))
+    place = np.arange(len(groups)) - np.repeat(firsts, lengths)
+    return sorted_in_groups(groups, draws)[place >= limit]
 
 
 def _running(persons: np.ndarray, amounts: np.ndarray) -> np.ndarray:
     """Return the sum of the amounts of each person, in rows that are in the order of people, up to each row."""
     first = first_of_run(persons)
-    until: np.ndarray = np.cumsum(amounts)
+    until = np.cumsum(amounts)
     before = (until - amounts)[first]
-    return until - before[np.cumsum(first) - 1]
+    return np.asarray(until - before[np.cumsum(first) - 1])
