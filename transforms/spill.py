@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import tempfile
 import threading
 import zlib
@@ -116,7 +117,8 @@ def _place(reference: bytes) -> tuple[int, int]:
 
 def _hole_maker() -> Callable[[int, int, int, int], int] | None:
     """Return the system's function that frees a part of a file; None where there is none."""
-    found: Any = getattr(ctypes.CDLL(None), "fallocate", None) if os.name == "posix" else None
+    wide = os.name == "posix" and sys.maxsize > 2**32  # else places have another size
+    found: Any = getattr(ctypes.CDLL(None), "fallocate", None) if wide else None
     if found is not None:
         found.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
     return cast("Callable[[int, int, int, int], int] | None", found)

@@ -446,8 +446,8 @@ class PartOfPeople(NamedTuple):
     @classmethod
     def of_code(cls, code: int) -> PartOfPeople:
         """Return the part that a number stands for."""
-        bits = code.bit_length() - 1
-        return cls(bits, code - (1 << bits))
+        bits = max(1, code).bit_length() - 1
+        return cls(bits, code & ((1 << bits) - 1))
 
     def meets(self, other: PartOfPeople) -> bool:
         """Tell whether somebody can be in both parts: the bits of one begin with those of the other."""
