@@ -29,7 +29,7 @@ from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 from typing_extensions import override
 
-AT_ONCE = 1 << 27
+AT_ONCE = 1 << 26
 """Bytes, about, of what is chosen from at a time."""
 
 Held = dict[int, InStreams[HolderBatch]]

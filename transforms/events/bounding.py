@@ -428,7 +428,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
             yield from split_by_item(key, held, self.item_shards)
 
 
-PART_ROWS = 1 << 18
+PART_ROWS = 1 << 17
 """Rows of a record, about, where people are parted."""
 
 
