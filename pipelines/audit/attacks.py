@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 
@@ -56,12 +57,14 @@ class Transcript(NamedTuple):
         counted: how many of them one person moves by 1, or by the largest value.
         size: events and rows of a trial, about, beside those of the suspect.
         sent: how many events the suspect sends, more than may count.
+        apart: whether noise is independent in each number.
     """
 
     read: Callable[[Any, Sequence[Any]], Sequence[float]]
     counted: int
     size: int
     sent: int
+    apart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,7 @@ class Attack:
         about: whether it shows the epsilon that is there, or a delta alone.
         transcript: what is read of all rows, where the attack is on all that is published. It has no score of its own:
             that is the likelihood ratio of a model that is fitted to these numbers.
+        part: of a transform, the part of its guarantee that the attack is on; None where that is all of it.
     """
 
     name: str
@@ -98,6 +102,7 @@ class Attack:
     asked: tuple[tuple[str, ...], ...] = ()
     about: Literal["epsilon", "delta"] = "epsilon"
     transcript: Transcript | None = None
+    part: Callable[[Any], PrivacyGuarantee] | None = None
 
 
 def nobody(seen: Seen) -> Iterable[Sent]:
@@ -149,56 +154,20 @@ def most_telling(hits: NDArray[np.float64], windows: int) -> int:
 
 EPSILON = 2.0
 DELTA = 0.05
-FEW_WINDOWS = 2
 HITTER_WINDOWS = 8
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
 
 
-def most_telling_crowd(seen: Seen, windows: int) -> int:
-    """Return how many people must have an item in so many windows for one more to make the most of a difference."""
-    counts = np.arange(1, 2 * seen.transform.detection_threshold)
-    hits = seen.transform.answer.monitor.calibrated.hit_probability(counts)
-    return most_telling(hits, windows)
-
-
-def on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item, the same in all windows."""
-    return crowd(most_telling_crowd(seen, FEW_WINDOWS), "a")
-
-
 def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item of the window, others in each window."""
-    number = most_telling_crowd(seen, 1)
+    """Let so many people have the item of the window, others each time, that one more makes most of a difference."""
+    counts = np.arange(1, 2 * seen.transform.detection_threshold)
+    number = most_telling(seen.transform.answer.monitor.calibrated.hit_probability(counts), 1)
     return crowd(number, f"item {seen.window}", first=1 + seen.window * number)
 
 
-def waiting(method: str) -> Attack:
-    """Return the attack on the tests of a method."""
-    return Attack(
-        name=f"a test that is nearly passed, {method}",
-        text=f"others have the item, so many that it may be reported in each of {FEW_WINDOWS} windows. With D, one "
-        "person more has it in all of them. The adversary sees when it is first reported.",
-        options={
-            "epsilon": EPSILON,
-            "delta": DELTA,
-            "max_hits": 1,
-            "method": method,
-            "count_share": 0.0,
-            "domain": ONE,
-        },
-        control={"epsilon": 8 * EPSILON},
-        others=on_the_edge,
-        suspect=all_windows(Sent(SUSPECT, "a")),
-        score=earliness(FEW_WINDOWS),
-        windows=FEW_WINDOWS,
-    )
-
-
 HEAVY_HITTERS = (
-    waiting("status"),
-    waiting("clock"),
     Attack(
         name="too many charges",
         text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that it may be "
@@ -304,36 +273,14 @@ TOP_K = (
         suspect=SECOND_TWICE,
         score=total("estimate"),
     ),
-    Attack(
-        name="counts of two windows",
-        text="60 people have one item in both windows. With D, one person more has it in both. The adversary adds up "
-        "its counts.",
-        options={"epsilon": EPSILON, "delta": 0.01, "domain": TWO, "top": 1, "method": "counts"},
-        control={"epsilon": 2 * EPSILON},
-        others=all_windows(*CLEAR),
-        suspect=SECOND_TWICE,
-        score=total("estimate"),
-        windows=2,
-    ),
 )
 
 
 ALERT_WINDOWS = 16
-MOST_EXPONENT = 100.0
 RULE_FOR_ONE, LOW_RULE, HIGH_RULE = (
     (AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (1, 5, 60)
 )
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
-
-
-def on_the_edge_of_an_alert(seen: Seen) -> Iterable[Sent]:
-    """Let so many people meet the rule that one more makes the most of a difference."""
-    monitor = seen.transform.counted.monitor
-    eta, surely = monitor.calibrated.eta, math.log(monitor.tests / monitor.beta)
-    middle = HIGH_RULE[0].threshold + (surely - math.log(surely)) / (2 * eta)
-    counts = np.arange(1, 3 * HIGH_RULE[0].threshold)
-    hits = -np.expm1(-np.exp(np.minimum(eta * (counts - middle), MOST_EXPONENT)))
-    return crowd(most_telling(hits, FEW_WINDOWS), "a")
 
 
 def passed_by(transform: Any, rows: Sequence[Any]) -> float:
@@ -347,17 +294,6 @@ def passed_in_all(transform: Any, rows: Sequence[Any]) -> float:
 
 
 ALERTS = (
-    Attack(
-        name="a test that is nearly passed, status",
-        text=f"others meet the rule, so many that an alert may start in each of {FEW_WINDOWS} windows. With D, one "
-        "person more meets it in all of them. The adversary sees when it starts.",
-        options={"epsilon": EPSILON, "delta": DELTA, "rules": HIGH_RULE, "max_hits": 1, "method": "status"},
-        control={"epsilon": 16 * EPSILON},
-        others=on_the_edge_of_an_alert,
-        suspect=SUSPECT_ALWAYS,
-        score=earliness(FEW_WINDOWS),
-        windows=FEW_WINDOWS,
-    ),
     Attack(
         name="a test that is nearly passed, sparse vector",
         text="5 people meet a rule for 5. With D, one person more meets it. The adversary sees whether there is an "

@@ -44,16 +44,17 @@ def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 class Trials:
-    """The trials of one attack on one transform: every second one gets D, the others D'.
+    """The trials of one attack on one transform: one in so many gets D, the others D'.
 
     Args:
         spec: the question.
         attack: the attack.
         options: arguments of the transform beside its windows, streams and noise.
-        number: of trials, even.
+        number: of trials, a multiple of `one_in`.
         noise: of the whole run; trials derive theirs from it.
         people: that D has more than D': one, or a crowd of people who send the same.
-        first: number of the first trial, even: trials of several runs differ in it.
+        first: number of the first trial, a multiple of `one_in`: trials of several runs differ in it.
+        one_in: one trial in so many gets D.
 
     Attributes:
         transform: what is attacked.
@@ -69,8 +70,9 @@ class Trials:
         noise: NoiseSource,
         people: int = 1,
         first: int = 0,
+        one_in: int = 2,
     ) -> None:
-        self.spec, self.attack, self.people = spec, attack, people
+        self.spec, self.attack, self.people, self.one_in = spec, attack, people, one_in
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
         known = spec.signature.arguments
         self.streams = STREAMS in known
@@ -91,9 +93,9 @@ class Trials:
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
     def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the scores of the trials with D, and of those with D', shape (trials / 2,).
+        """Return the scores of the trials with D, shape (trials / one_in,), and of those with D', of all others.
 
-        Where the attack is one on the whole transcript, its numbers in place of scores: (trials / 2, numbers).
+        Where the attack is one on the whole transcript, its numbers in place of scores: (.., numbers).
 
         An adaptive attack takes a run for each window: with the same noise and the same events so far, the rows so far
         are repeated, and what comes next may depend on them.
@@ -114,7 +116,8 @@ class Trials:
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
         seen = attack.score if attack.transcript is None else attack.transcript.read
         scores = np.array([seen(self.transform, rows[name]) for name in self.names], np.float64)
-        return scores[0::2], scores[1::2]
+        with_suspect = np.arange(len(scores)) % self.one_in == 0
+        return scores[with_suspect], scores[~with_suspect]
 
     def _decided(self, rows: Sequence[Any], window: int) -> list[Any]:
         """Return the rows of earlier windows: none before the first one."""
@@ -136,7 +139,7 @@ class Trials:
         names: list[str] = []
         known: dict[bool, list[Sent]] = {}
         for number, name in enumerate(self.names):
-            with_suspect = number % 2 == 0
+            with_suspect = number % self.one_in == 0
             if attack.adaptive or with_suspect not in known:
                 known[with_suspect] = self._events(Seen(self.transform, window, before[name]), with_suspect)
             sent += known[with_suspect]
