@@ -380,25 +380,26 @@ HISTOGRAM = (
 
 
 LOW, HIGH = 0.5, 1.5
-MANY_RANKS = tuple(number / 40 for number in range(1, 40))
+MANY_LOW = tuple(Sent(1 + i, "", LOW) for i in range(30))
+RANKS_ABOVE = tuple(0.8 + number / 200 for number in range(40))
 FEW = (0.3, 0.5, 0.7)
-OTHERS = tuple(Sent(1 + i, "", LOW if i % 2 else HIGH) for i in range(8))
+OTHERS = tuple(Sent(1 + i, "", LOW if i % 2 else HIGH) for i in range(4))
 
 QUANTILES = (
     Attack(
         name="a value more",
-        text="of 8 people, half have a low value and half a high one. With D, one person more has a high one, twice. "
-        "The adversary adds up all quantiles.",
+        text=f"{len(MANY_LOW)} people have a low value. With D, one person more has a high one, twice. The adversary "
+        "adds up quantiles near the share of low ones, which is known well but for the noise of the high ones.",
         options={
             "epsilon": EPSILON,
             "low": 0,
             "high": 2,
             "resolution": 2,
             "max_contributions": 1,
-            "quantiles": MANY_RANKS,
+            "quantiles": RANKS_ABOVE,
         },
-        control={"epsilon": 4 * EPSILON},
-        others=all_windows(*OTHERS),
+        control={"epsilon": 2 * EPSILON},
+        others=all_windows(*MANY_LOW),
         suspect=all_windows(Sent(SUSPECT, "", HIGH), Sent(SUSPECT, "", HIGH)),
         score=total("estimate"),
     ),
@@ -409,7 +410,7 @@ QUANTILES = (
         "control has the same noise, and all of them count.",
         options={"epsilon": EPSILON, "low": 0, "high": 2, "resolution": 2, "max_contributions": 1, "quantiles": FEW},
         control={"epsilon": WINDOWS * EPSILON, "max_contributions": WINDOWS},
-        others=all_windows(*OTHERS[:4]),
+        others=all_windows(*OTHERS),
         suspect=all_windows(Sent(SUSPECT, "", HIGH)),
         score=total("estimate"),
         windows=WINDOWS,
@@ -449,6 +450,19 @@ LEAVE = ("out",)
 THIRTY_INSIDE = all_windows(*crowd(30, "in"))
 ENTERED_TWICE = all_windows(Sent(SUSPECT, "in"), Sent(SUSPECT, "in"))
 
+
+def up_and_down(others: int) -> Score:
+    """Score by how many numbers go up by 1 from so many others, and down again in the second window."""
+
+    def score(transform: Any, rows: Sequence[Any]) -> float:
+        found: dict[Any, list[int]] = {}
+        for row in sorted(rows, key=lambda row: row.window_start):
+            found.setdefault((getattr(row, "low", 0), getattr(row, "high", 0)), []).append(row.estimate)
+        return float(sum((up > others) + (down < up) for up, down in found.values()))
+
+    return score
+
+
 CARDINALITY = (
     Attack(
         name="fresh noise",
@@ -472,13 +486,15 @@ CARDINALITY = (
     ),
     Attack(
         name="an event",
-        text="the unit is an event. 30 people are in the set. With D, there is one event more, by which somebody "
-        "enters. The adversary sees the number.",
+        text="the unit is an event. 30 people are in the set, and in the second window one leaves who has not entered. "
+        "With D, there is one event more, by which that person enters in the first window. The adversary sees whether "
+        "the number goes up, and down again.",
         options={"epsilon": EPSILON, "unit": "event", "leave_values": LEAVE},
-        control={"epsilon": 4 * EPSILON},
-        others=THIRTY_INSIDE,
+        control={"epsilon": 2 * EPSILON},
+        others=lambda seen: [Sent(SUSPECT, "out")] if seen.window else crowd(30, "in"),
         suspect=first_window(Sent(SUSPECT, "in")),
-        score=total("estimate"),
+        score=up_and_down(30),
+        windows=2,
     ),
 )
 
@@ -498,13 +514,15 @@ RANGES = (
     ),
     Attack(
         name="a point in two ranges",
-        text="the unit is an event, and a point that is there is not counted again. With D, one point of two is "
-        "inserted. The adversary adds up the counts of a range with both and one with that point.",
-        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2))},
-        control={"epsilon": 8 * EPSILON},
-        others=nobody,
+        text="the unit is an event, and a point that is there is not counted again. One point of two is deleted in the "
+        "second window. With D, it is inserted in the first. The adversary sees whether the counts of a range with "
+        "both and of one with that point go up, and down again.",
+        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "delete_values": LEAVE},
+        control={"epsilon": 2 * EPSILON},
+        others=lambda seen: [Sent(POINT, "out")] if seen.window else [],
         suspect=INSERTED,
-        score=total("estimate"),
+        score=up_and_down(0),
+        windows=2,
     ),
     Attack(
         name="ranges that are known before",

@@ -22,7 +22,7 @@ from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
 from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
-from privstream.pipelines.audit.hidden_tests import tested_runs
+from privstream.pipelines.audit.hidden_tests import hidden_test_runs
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
@@ -352,7 +352,7 @@ class AuditCommand(Audit):
     @override
     def _attacks(self) -> Sequence[Attack]:
         own = () if self.spec.audit is None else loaded(self.spec.audit.path)
-        return (*own, *tested_runs(self.spec), *whole_runs(self.spec))
+        return (*own, *hidden_test_runs(self.spec), *whole_runs(self.spec))
 
     @override
     def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:

@@ -65,7 +65,7 @@ RUNS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 """By question and method: arguments of runs whose tests an audit attacks, beside streams and noise."""
 
 
-def tested_runs(spec: QuestionSpec) -> list[Attack]:
+def hidden_test_runs(spec: QuestionSpec) -> list[Attack]:
     """Return the attacks of the audit of a question on tests that people are charged for."""
     return [_attack(spec, method, {**given, "method": method}) for method, given in RUNS.get(spec.word, {}).items()]
 
