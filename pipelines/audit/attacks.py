@@ -518,7 +518,7 @@ RANGES = (
         "second window. With D, it is inserted in the first. The adversary sees whether the counts of a range with "
         "both and of one with that point go up, and down again.",
         options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "delete_values": LEAVE},
-        control={"epsilon": 2 * EPSILON},
+        control={"epsilon": 4 * EPSILON},
         others=lambda seen: [Sent(POINT, "out")] if seen.window else [],
         suspect=INSERTED,
         score=up_and_down(0),
