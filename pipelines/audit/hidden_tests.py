@@ -101,7 +101,7 @@ def of_tests(claim: PrivacyGuarantee, calibration: Calibration) -> PrivacyGuaran
 
 def _fewest(tests: Tests) -> int:
     """Return how many others there are: a test is passed by them alone about as often as `TESTED` says."""
-    numbers = np.arange(1, LEAST + tests.calibration.detection_threshold(1, 0.5))
+    numbers = np.arange(1.0, LEAST + tests.calibration.detection_threshold(1, 0.5))
     return int(numbers[np.argmin(np.abs(np.log(tests.hazard(numbers) / TESTED[0])))])
 
 
