@@ -95,8 +95,8 @@ def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Atta
 
 def of_tests(claim: PrivacyGuarantee, calibration: Calibration) -> PrivacyGuarantee:
     """Return the part of a guarantee that tests have of it: all of it, where nothing else is published."""
-    curve, delta = calibration.hits_curve, calibration.budget.hits_delta
-    return replace(claim, epsilon=curve.epsilon(delta), delta=delta, curve=curve)
+    budget = calibration.budget
+    return replace(claim, epsilon=budget.hits_epsilon, delta=budget.hits_delta, curve=calibration.hits_curve)
 
 
 def _fewest(tests: Tests) -> int:
