@@ -41,13 +41,14 @@ INTERVAL = 0.05
 LESS_NOISE = 0.85
 """The control of a fit has so much of the noise that is claimed; it must be refuted."""
 
-CROWDED = 10
-"""One trial in so many has the crowd; the others say what the noise is. Of tests it is every second one."""
+CROWDED = 20
+"""One trial in so many has the crowd. What it moves is seen in few trials, as the crowd is large; how large the noise
+is, which is the same without it, takes many. Of tests it is every second trial."""
 
 TESTED = 0.15, 3.5
 """H of a hidden test without the crowd and with it: so its factor is known best."""
 
-_SEEN = 25.0  # deviations of the noise by which a crowd moves the transcript
+_SEEN = 30.0  # deviations of the noise by which a crowd moves the transcript
 _TRIALS_PER_NUMBER = 20  # so many are enough to know how the noise of numbers goes together
 _TOUCHED = 0.3  # of the largest shift of a number: what moves less is left out
 _RIDGE = 1e-6  # of the variance: noise of two questions that goes together more than so much is the same

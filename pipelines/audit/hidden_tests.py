@@ -88,7 +88,16 @@ def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Atta
         others=_others(kind),
         suspect=lambda seen: [Sent(SUSPECT, NAMES[seen.window])],
         windows=TESTS,
-        transcript=Transcript(_reader(tests.field), TESTS, TESTS * (1 + _fewest(tests)), TESTS),
+        transcript=Transcript(
+            name=tests.field,
+            items=NAMES,
+            fields=(),
+            growing=False,
+            counted=TESTS,
+            size=TESTS * (1 + _fewest(tests)),
+            sent=TESTS,
+            read=_reader(tests.field),
+        ),
         part=lambda transform: of_tests(transform.guarantee, kind(transform).calibration),
     )
 

@@ -29,7 +29,6 @@ from privstream.pipelines.audit.attacks import (
     Transcript,
 )
 from privstream.pipelines.audit.fits import CROWDED, with_less_noise
-from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
@@ -301,7 +300,14 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
         suspect=_suspect(spent),
         windows=windows,
         transcript=Transcript(
-            _reader(spent), spent.counted * len(spent.fields), spent.size, sum(map(len, spent.plan)), spent.apart
+            name=spent.name,
+            items=_named(spent, transform),
+            fields=spent.fields,
+            growing=spent.growing,
+            counted=spent.counted * len(spent.fields),
+            size=spent.size,
+            sent=sum(map(len, spent.plan)),
+            apart=spent.apart,
         ),
     )
 
@@ -309,6 +315,13 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
 def _windows(transform: Any) -> int:
     """Return the number of windows, until everything starts afresh."""
     return int(transform.steps.count)
+
+
+def _named(spent: Spending, transform: Any) -> tuple[str, ...]:
+    """Return what rows are about, in each window: rules, or the items that are sent."""
+    if spent.name == "rule":
+        return tuple(rule.name for rule in transform.plan.rules)
+    return tuple(dict.fromkeys(item for sent in spent.plan for item in sent))
 
 
 def _suspect(spent: Spending) -> Adversary:
@@ -330,33 +343,12 @@ def _others(spent: Spending) -> Adversary:
     return send
 
 
-def _reader(spent: Spending) -> Callable[[Any, Sequence[Any]], Sequence[float]]:
-    """Return what reads all numbers of a trial, in the order of windows and items."""
-    items = list(dict.fromkeys(item for sent in spent.plan for item in sent))
-
-    def read(transform: Any, rows: Sequence[Any]) -> list[float]:
-        first, ending = transform.steps.first, transform.steps.ending
-        names = [rule.name for rule in transform.plan.rules] if spent.name == "rule" else items
-        found = {(ending(row.window_end) - first, getattr(row, spent.name)): row for row in rows}
-        places = [(window, name) for window in range(len(spent.plan)) for name in names]
-        if any(place not in found for place in places):
-            raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
-        numbers = [float(getattr(found[place], field)) for place in places for field in spent.fields]
-        if not spent.growing:
-            return numbers
-        step = len(names) * len(spent.fields)
-        return [after - before for before, after in zip([0.0] * step + numbers, numbers, strict=False)]
-
-    return read
-
-
 def trials_of(transcript: Transcript, wanted: int, people: int, one_in: int = CROWDED) -> int:
-    """Return how many trials an attack has, of which one in so many has the crowd: as many as are wanted, unless these
-    were too many events and rows.
+    """Return how many trials an attack has, of which one in so many has the crowd: as many as are wanted, rounded up to
+    a multiple of that, unless these were too many events and rows.
     """
-    most = 2 * MOST_NUMBERS // (2 * transcript.size + 2 * people * transcript.counted // one_in)
-    trials = min(wanted, max(ENOUGH, most))
-    return trials - trials % one_in
+    most = one_in * (MOST_NUMBERS // (one_in * transcript.size + people * transcript.counted))
+    return -(-min(wanted, max(ENOUGH, most)) // one_in) * one_in
 
 
 def trials_at_once(transcript: Transcript, people: int, one_in: int = CROWDED) -> int:
