@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import copy
 import json
 import os
 import re
@@ -18,6 +19,8 @@ import pytest
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
 from flink_cluster_jobs import load, wait_until
+from grafana_foundation_sdk.cog import encoder, plugins
+from grafana_foundation_sdk.models import dashboard
 from privstream.pipelines import cli
 from privstream.pipelines.runners import launch
 from privstream.pipelines.serve.metrics_command import OF_JOBS
@@ -39,7 +42,8 @@ PROMETHEUS = DEPLOY / "prometheus"
 ALERTS = [
     rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
 ]
-PANELS = json.loads((DEPLOY / "grafana" / "jobs.json").read_text())["panels"]
+DASHBOARD = json.loads((DEPLOY / "grafana" / "jobs.json").read_text())
+PANELS = DASHBOARD["panels"]
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 
 
@@ -233,6 +237,36 @@ def test_prometheus_takes_the_queries_of_the_dashboard(tmp_path):
     checked = lint(tool("promtool"), "check", "rules", str(tmp_path / "rules.yml"))
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert len({panel["id"] for panel in PANELS}) == len(PANELS) == len(rules)
+
+
+def test_grafanas_schema_knows_every_key_of_the_dashboard():
+    """Grafana's own types of its schema: they drop what they do not know."""
+    plugins.register_default_plugins()
+
+    def known(given: dict) -> dict:
+        return json.loads(encoder.JSONEncoder().encode(dashboard.Dashboard.from_json(copy.deepcopy(given))))
+
+    assert without(DASHBOARD, known(DASHBOARD)) == []
+    assert len(PANELS) > 8
+    for path in (("titel",), ("panels", 0, "gridPos", "width"), ("panels", 3, "fieldConfig", "defaults", "unitt")):
+        wrong = inner = copy.deepcopy(DASHBOARD)
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = 1
+        assert without(wrong, known(wrong)) == ["/".join(map(str, path))]
+    wrong = copy.deepcopy(DASHBOARD)
+    wrong["panels"][0]["targets"][0]["expression"] = "up"
+    assert without(wrong, known(wrong)) == ["panels/0/targets/0/expression"]
+
+
+def without(given, found, path=()) -> list[str]:
+    """Return the paths of what is not found, or is another value."""
+    if isinstance(given, dict) and isinstance(found, dict):
+        return [one for key in given for one in without(given[key], found.get(key), (*path, key))]
+    if isinstance(given, list) and isinstance(found, list) and len(given) == len(found):
+        pairs = zip(given, found, strict=True)
+        return [one for number, pair in enumerate(pairs) for one in without(*pair, (*path, number))]
+    return [] if given == found else ["/".join(map(str, path))]
 
 
 @pytest.mark.slow
