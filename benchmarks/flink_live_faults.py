@@ -20,6 +20,7 @@ Needs Java, Maven and PostgreSQL; Flink, the job server, Kafka and connectors ar
 flink_live_faults.csv to benchmarks/results.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -367,11 +368,11 @@ def restarts(running: RunningCluster, job: str) -> int:
     return int(found[0]["value"]) if found else 0
 
 
-def measure(scratch: Path, quiet_seconds: float, away: int, library: Path | None) -> Iterator[dict[str, Any]]:
+def measure(scratch: Path, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run the jobs, and break one thing after the other."""
     os.environ["PGPASSWORD"] = PASSWORD
     database, kafka, disk = PostgresServer(), scratch / "kafka", scratch / "disk"
-    clock = Clock(library, scratch / "clock")
+    clock = Clock(chosen.faketime, scratch / "clock")
     with ExitStack() as stack:
         stack.callback(database.remove)
         broker = broker_script("start", kafka)
@@ -404,10 +405,12 @@ def measure(scratch: Path, quiet_seconds: float, away: int, library: Path | None
         for delay in delays.values():
             delay.caught_up(time.time(), 2.0 * WINDOW)
         began = time.time()
-        time.sleep(quiet_seconds)
+        time.sleep(chosen.seconds)
         usual = {engine: delay.most(began) for engine, delay in delays.items()}
         seen = [(engine, "nothing", 0.0, usual[engine], 0, (0.0, time.time())) for engine in runs]
-        for fault in faults(running, kafka, database, proxy, clock, disk if small else None, away):
+        for fault in faults(running, kafka, database, proxy, clock, disk if small else None, chosen.away):
+            if not any(word in fault.name for word in chosen.only):
+                continue
             before, since = {engine: restarts(running, jobs[engine]) for engine in runs}, time.time()
             fault.happen()
             for engine in fault.engines:
@@ -449,11 +452,12 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=40, help="for which nothing happens at first")
     arguments.add_argument("--away", type=int, default=10, help="seconds for which broker and database are away")
     arguments.add_argument("--faketime", type=Path, default=next(Path("/usr/lib").glob(FAKETIME), None))
+    arguments.add_argument("--only", nargs="+", default=[""], help="faults that have one of these words in their name")
     options = arguments.parse_args()
     if options.quick:
         options.seconds, options.away = 10, 2
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as name:
-        rows = list(measure(Path(name), options.seconds, options.away, options.faketime))
+        rows = list(measure(Path(name), options))
     write_csv(results_folder(options) / "flink_live_faults.csv", rows)
     print_table("faults of a running job", rows)
 
