@@ -10,7 +10,9 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import Published
 from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
 from privstream.transforms.histograms.continual_histogram import ContinualHistogram
+from privstream.transforms.histograms.parameters import CategoryOptions
 from privstream.transforms.histograms.threshold_flags import ThresholdFlags
+from privstream.transforms.points.parameters import PointOptions
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
 from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
@@ -45,6 +47,7 @@ __all__ = [
     "AlertState",
     "CardinalityEstimate",
     "CategoryFlag",
+    "CategoryOptions",
     "ContinualHistogram",
     "DeadLetter",
     "Domain",
@@ -58,6 +61,7 @@ __all__ = [
     "MeasurementAlerts",
     "NearestPoints",
     "NumericQuantiles",
+    "PointOptions",
     "PredecessorQueries",
     "PredecessorQuery",
     "PrivateQueries",

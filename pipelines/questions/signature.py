@@ -57,27 +57,35 @@ def read_signature(path: str) -> Signature:
         TypeError: the signature says too little, or says it in a way that cannot be read.
     """
     module, _, name = path.rpartition(".")
-    found = next(each for each in _parse(module).body if isinstance(each, ast.ClassDef) and each.name == name)
-    made = next(each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
-    docstring = inspect.cleandoc(ast.get_docstring(found) or "")
-    texts = described(docstring)
-    arguments = {}
+    docstring = inspect.cleandoc(ast.get_docstring(_classes(module)[name]) or "")
+    return Signature(docstring.partition("\n")[0], _arguments(module, name, "__init__", docstring))
+
+
+def _arguments(module: str, name: str, method: str, docstring: str) -> dict[str, Argument]:
+    """Return the arguments of a method: its own, and those that it hands on unread, which `WindowOptions` describe.
+
+    Where it hands on the options of the class that it derives from, `FieldOptions` for example, they come first.
+    """
+    kind, texts, own = _classes(module)[name], described(docstring), {}
+    made = next(each for each in kind.body if isinstance(each, ast.FunctionDef) and each.name == method)
     for each, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True):
         if each.annotation is None or each.arg not in texts:
-            raise TypeError(f"{path}: {each.arg} must have a type and stand in the docstring")
-        types, choices = _types(each.annotation)
+            raise TypeError(f"{module}.{name}: {each.arg} must have a type and stand in the docstring")
         value = REQUIRED if default is None else ast.literal_eval(default)
-        arguments[each.arg] = Argument(each.arg, types, choices, value, _followed(each.arg, texts[each.arg]))
-    if made.args.kwarg is not None:
-        for option in _window_options():
-            arguments[option.name] = option._replace(text=texts.get(option.name, option.text))
-    return Signature(docstring.partition("\n")[0], arguments)
+        own[each.arg] = Argument(each.arg, *_types(each.annotation), value, texts[each.arg])
+    if made.args.kwarg is None or made.args.kwarg.annotation is None:
+        return own
+    options = ast.unparse(made.args.kwarg.annotation).removeprefix("Unpack[").removesuffix("]")
+    if options == "WindowOptions":
+        return own | {each.name: each._replace(text=texts.get(each.name, each.text)) for each in _window_options()}
+    described_there = inspect.cleandoc(ast.get_docstring(_classes(module)[options]) or "")
+    return _arguments(module, ast.unparse(kind.bases[0]), method, described_there) | own
 
 
 @cache
 def _window_options() -> tuple[Argument, ...]:
-    """Return the options of windows, which transforms hand on unread: see `WindowOptions`."""
-    classes = {each.name: each for each in _parse("timing.steps").body if isinstance(each, ast.ClassDef)}
+    """Return the options of windows: see `WindowOptions`."""
+    classes = _classes("timing.steps")
     texts = described(ast.get_docstring(classes["WindowOptions"]) or "")
     made = next(each for each in classes["Steps"].body if isinstance(each, ast.FunctionDef) and each.name == "of")
     return tuple(
@@ -96,18 +104,14 @@ def described(docstring: str, title: str = "Args") -> dict[str, str]:
     return found
 
 
-def _followed(name: str, text: str) -> str:
-    """Return the text of an argument, or that of another transform if it only says: see that one."""
-    other = re.fullmatch(r"see `([\w.]+)`\.", text)
-    return text if other is None else read_signature(other[1]).arguments[name].text
-
-
-def _parse(module: str) -> ast.Module:
-    """Return the syntax tree of a module of transforms."""
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Return the syntax trees of the classes in a module of transforms."""
     package = importlib.util.find_spec(PACKAGE)
     assert package is not None and package.submodule_search_locations
     (folder,) = package.submodule_search_locations
-    return ast.parse(Path(folder, *module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    tree = ast.parse(Path(folder, *module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
 def _types(annotation: ast.expr) -> tuple[tuple[str, ...], tuple[str, ...]]:

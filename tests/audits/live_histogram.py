@@ -49,10 +49,10 @@ class Live:
 
     def __init__(self, transform, seed, publisher=None, limiter=LimitRows):
         transform = copy.copy(transform)
-        transform._source = SeededNoise(seed)
+        transform.noise = SeededNoise(seed)
         common = {"steps": transform.steps, "categories": transform.categories}
         self.transform, self.states = transform, defaultdict(State)
-        self.split = SplitRows(**common, noise=transform._source.derive("people"), shards=2)
+        self.split = SplitRows(**common, noise=transform.noise.derive("people"), shards=2)
         limit = transform.max_contributions
         self.bound = BoundRows(**common, timer_offset=1, limit=min(limit, transform.max_per_window or limit))
         self.limit = limiter(**common, timer_offset=2, limit=limit)

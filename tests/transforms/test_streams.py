@@ -490,7 +490,7 @@ def noise_of(made):
     elif isinstance(made, ShiftingHeavyHitters):
         source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:
-        source = made._counting_noise if isinstance(made, NumericQuantiles) else made._noise()
+        source = made._noise()
     return source.derive("stream", "a").words(4)
 
 

@@ -35,14 +35,13 @@ from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.coverage import people_who_count, streams_of_person
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.people_transform import PeopleTransform
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import FEW_HITS
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
@@ -100,7 +99,7 @@ def _needed(method: CountedAlerts | StatusAlerts, plan: AlertPlan) -> float:
     return math.fsum(logs) / len(logs) - (math.log(BETTER) if isinstance(method, StatusAlerts) else 0.0)
 
 
-class SparseVectorAlerts(AlertTransform, SharedTransform):
+class SparseVectorAlerts(AlertTransform, PeopleTransform):
     """Report in which windows enough people, or few enough, meet a public rule, and by how many it is passed.
 
     In every window of every stream each rule is tested once, on a public clock, also where there is no event. A test
@@ -434,17 +433,12 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
     def event_fields(self) -> EventFields:
         return EventFields(streams=self.streams is not None)
 
-    @property
     @override
-    def segments(self) -> tuple[Segment, ...]:
-        return Segment(self._split, KeyedBatch), Segment(self._meet, Keyed), Segment(self._decide)
-
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to batches of them by window and shard of people."""
+    def _splitter(self) -> SplitEvents:
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)
-        split = SplitEvents(
+        return SplitEvents(
             steps=self.steps,
             noise=self.noise,
             shards=self.shards,
@@ -452,11 +446,9 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
             streams=self.streams,
             together=True,
         )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return apart_in_time(batches, self.steps)
 
-    def _meet(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from batches of events to who meets which rules."""
+    @override
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         plan = self.plan
         meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
         met = apply_dofn(batches, meet, Keyed)
@@ -467,8 +459,8 @@ class SparseVectorAlerts(AlertTransform, SharedTransform):
             met = apply_dofn(met, limit, Keyed)
         return met
 
-    def _decide(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from who meets which rules to rows."""
+    @override
+    def _publish(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         plan = self.plan
         if isinstance(self.counted, StatusAlerts):
             few = tuple(rule.sign < 0 for rule in plan.rules)

@@ -45,13 +45,13 @@ from privstream.transforms.events.bounding import (
     within_limit,
 )
 from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import CodedEvents, SplitCodes, stream_numbers
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clocks
 from privstream.transforms.timing.keyed_state import NEVER
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, apart_in_time
+from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 from typing_extensions import override
@@ -94,12 +94,7 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         return state, outputs
 
 
-class SetCardinality(CardinalityParameters, SharedTransform):  # noqa: D101 - its docstring is that of its parameters
-    @property
-    @override
-    def segments(self) -> tuple[Segment, ...]:
-        return Segment(self._split, KeyedBatch), Segment(self._track, Keyed), Segment(self._publish)
-
+class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
     @property
     def _common(self) -> dict[str, Any]:
         """What stages that know people are given."""
@@ -110,20 +105,17 @@ class SetCardinality(CardinalityParameters, SharedTransform):  # noqa: D101 - it
         """What tells people apart."""
         return self.noise.derive("people in a set")
 
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to batches of them by window and shard of people."""
-        if not events.is_bounded and self.method == "visit_counter" and self.mechanism.delta == 0:
-            raise ValueError(
-                "delta must be > 0 with method visit_counter when the input is unbounded: with delta = 0 noise does "
-                "not depend on the data, and a job that is restored and sees other events in time would show the exact "
-                "difference"
-            )
-        split = SplitPresence(**self._common, noise=self._people, shards=self.shards)
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return apart_in_time(batches, self.steps)
+    @override
+    def _check(self, events: PCollection[Any]) -> None:
+        if self.method == "visit_counter" and self.mechanism.delta == 0:
+            refuse_unbounded(events, "delta must be > 0 with method visit_counter when the input is unbounded")
 
-    def _track(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from batches of events to changes of the set."""
+    @override
+    def _splitter(self) -> SplitPresence:
+        return SplitPresence(**self._common, noise=self._people, shards=self.shards)
+
+    @override
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         last = apply_dofn(batches, LastPresence(**self._common, timer_offset=1), Keyed)
         track = TrackMembers(
             **self._common,
@@ -134,8 +126,8 @@ class SetCardinality(CardinalityParameters, SharedTransform):  # noqa: D101 - it
         )
         return apply_dofn(last, track, Keyed)
 
+    @override
     def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the last stage."""
         clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, together=True, apart=False)
         publish = PublishCardinality(
             steps=self.steps,

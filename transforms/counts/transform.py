@@ -18,32 +18,24 @@ from privstream.transforms.counts.contributions import (
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from typing_extensions import override
 
 
-class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstring is that of its parameters
+class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
     @property
     def row_type(self) -> type:
         """What is published."""
         return KeyCount if self.mechanism.max_value is None else KeySum
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Events by window and shard of people, what counts of them by shard of items, and rows."""
-        return Segment(self._split, KeyedBatch), Segment(self._count, Keyed), Segment(self._publish)
-
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to batches of them by window and shard of people."""
-        if not events.is_bounded and self.mechanism.keeps_noise_from_data:
-            raise ValueError(
-                "delta must be > 0 when the input is unbounded and counts are since the start: with delta = 0 noise "
-                "does not depend on the data, and a job that is restored and sees other events in time would show the "
-                "exact difference"
-            )
+    @override
+    def _check(self, events: PCollection[Any]) -> None:
+        if self.mechanism.keeps_noise_from_data:
+            rule = "delta must be > 0 when the input is unbounded and counts are since the start"
+            refuse_unbounded(events, rule)
         if not events.is_bounded and self.domain is not None and self.rising is not None:
             raise ValueError(
                 "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
@@ -54,8 +46,11 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
                 "selection must not be random when the input is unbounded: it is known at the end of the run, or of a "
                 "period, which contributions of a person count"
             )
+
+    @override
+    def _splitter(self) -> SplitEvents:
         _ = self.mechanism.law  # once, at launch; workers receive it
-        split = SplitEvents(
+        return SplitEvents(
             steps=self.steps,
             noise=self.noise,
             shards=self.shards,
@@ -65,11 +60,9 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
             limits=self._value_limits,
             together=True,
         )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return apart_in_time(batches, self.steps)
 
-    def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from batches of events to what counts of them, by shard of items."""
+    @override
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         if not self._by_person:
             return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
@@ -100,8 +93,8 @@ class KeyedCounts(CountsParameters, SharedTransform):  # noqa: D101 - its docstr
         )
         return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
 
+    @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the last stage of each shard of items."""
         mechanism = self.mechanism
         if self._to_finish and isinstance(mechanism, FoundKeys):
             mechanism = replace(mechanism, over="window", rising=0, smooths=False)

@@ -29,7 +29,6 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
-from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import FULL, public_list
 from privstream.transforms.counts.publishing import PublicKeys
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
@@ -42,15 +41,14 @@ from privstream.transforms.events.coverage import (
 )
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.people_transform import PeopleTransform
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import ByCounts, baskets_of, check_full_share
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions, renamed
 from typing_extensions import Unpack, override
 
@@ -59,7 +57,7 @@ LATER = 1000
 """The window for which a threshold that rises is stated, beside the first."""
 
 
-class ShiftingHeavyHitters(SharedTransform):
+class ShiftingHeavyHitters(PeopleTransform):
     """Report the items that many people have in each window; one guarantee protects each person over the whole run.
 
     A row says since when its item has been reported, and whether it has just started, continues or has ended.
@@ -477,16 +475,14 @@ class ShiftingHeavyHitters(SharedTransform):
     def event_fields(self) -> EventFields:
         return EventFields(streams=self.streams_per_person is not None)
 
-    @property
     @override
-    def segments(self) -> tuple[Segment, ...]:
-        return Segment(self._split, KeyedBatch), Segment(self._hold, Keyed), Segment(self._publish)
-
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to batches of them by window and shard of people."""
+    def _check(self, events: PCollection[Any]) -> None:
         if self.streams is not None and self.streams_per_person is None:
             raise ValueError("streams_per_person must be given with streams")
-        split = SplitEvents(
+
+    @override
+    def _splitter(self) -> SplitEvents:
+        return SplitEvents(
             steps=self.steps,
             noise=self.noise,
             shards=self.shards,
@@ -495,11 +491,13 @@ class ShiftingHeavyHitters(SharedTransform):
             streams=self.streams,
             together=True,
         )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return apart_in_time(self.answer.with_empty_steps(batches), self.steps)
 
-    def _hold(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from batches of events to who has what, by shard of items."""
+    @override
+    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
+        return self.answer.with_empty_steps(batches)
+
+    @override
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         return bound_items_of_people(
             batches,
             apply_dofn,
@@ -515,8 +513,8 @@ class ShiftingHeavyHitters(SharedTransform):
             also=baskets_of(self.answer.counts, self.steps, self.shards) if isinstance(self.answer, ByCounts) else None,
         )
 
+    @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from who has what to rows."""
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 from privstream.mechanisms.histograms.histogram_queries import Histogram
 from privstream.mechanisms.histograms.partition import PartitionState
@@ -17,21 +16,6 @@ from privstream.transforms.histograms.questions import Question
 from privstream.transforms.rows import HistogramEstimate
 from privstream.transforms.timing.clocked import Outputs
 from typing_extensions import override
-
-
-class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
-    row_type = HistogramEstimate
-
-    @override
-    def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
-        return PublishHistogram(
-            steps=self.steps,
-            timer_offset=timer_offset,
-            categories=self.categories,
-            mechanism=self.mechanism,
-            questions=self.questions,
-            noise=noise,
-        )
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):
@@ -86,3 +70,12 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
                 yield question.name, self._names, estimates.tolist()
             else:
                 yield question.name, [self._names[c] if c >= 0 else "" for c in columns], estimates.tolist()
+
+
+class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type = HistogramEstimate
+    last_stage = PublishHistogram
+
+    @override
+    def publisher(self, timer_offset: int, noise: NoiseSource, **asked: Any) -> CountedSteps:
+        return super().publisher(timer_offset, noise, questions=self.questions, **asked)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Required, cast
 
 import numpy as np
 import pyarrow as pa
@@ -92,25 +92,78 @@ class Categories:
         return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
 
 
+class CategoryOptions(WindowOptions, total=False):
+    """What transforms on counts of public categories take beside their own arguments; see `CategoryParameters`.
+
+    Args:
+        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
+            better and needs more noise.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
+            some hundred windows: `privstream plan` says where it does.
+        domain: public list of items: the categories. Events of other items count in no answer.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
+            one. `end` must be given unless the input has no end.
+        unit: what is protected: one "event", or all that one "person" does in the whole run.
+        max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
+            counts for its categories. It must be given with unit "person".
+        max_per_window: number of categories of one person that count in one window, with unit "person". With delta
+            > 0 a smaller one needs less noise.
+        categories_per_row: number of categories of one event that count.
+        separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
+        streams: public names of the streams, each of which is counted by itself. They must be given if events have a
+            stream.
+        neighbouring: what makes two inputs neighbours: one event or person is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
+        restartable: bind all noise to the data, so that a run that is repeated with other data does not show by how
+            much these differ. This is always so if there is no end, or if delta > 0; otherwise it makes errors of
+            long runs up to 1.4 times as large, and of short ones no larger.
+        beta: probability with which the accuracy statement may be wrong.
+        shards: number of parallel parts into which people are divided. It changes no answer.
+    """
+
+    epsilon: Required[float]
+    domain: Required[Items]
+    start: Required[Moment]
+    noise: Required[NoiseSource]
+    end: Moment | None
+    delta: float
+    unit: Literal["event", "person"]
+    max_contributions: int | None
+    max_per_window: int | None
+    categories_per_row: int
+    separator: str | None
+    streams: tuple[str, ...] | None
+    neighbouring: Literal["add_remove", "replace_one"]
+    restartable: bool | None
+    beta: float
+    shards: int
+
+
 class CategoryParameters(Parameters):
-    """What transforms on counts of public categories have in common; arguments are those of `ContinualHistogram`."""
+    """What transforms on counts of public categories have in common; its arguments are `CategoryOptions`."""
 
     def __init__(
         self,
         *,
+        epsilon: float,
         domain: Items,
         start: Moment,
-        end: Moment | None,
-        unit: str,
-        max_contributions: int | None,
-        max_per_window: int | None,
-        categories_per_row: int,
-        separator: str | None,
-        streams: tuple[str, ...] | None,
-        neighbouring: str,
-        restartable: bool | None,
         noise: NoiseSource,
-        shards: int,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        unit: Literal["event", "person"] = "event",
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        categories_per_row: int = 1,
+        separator: str | None = None,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        restartable: bool | None = None,
+        beta: float = 0.05,
+        shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
@@ -132,11 +185,12 @@ class CategoryParameters(Parameters):
             separator=LISTED if separator is None else separator,
         )
         self.neighbouring = neighbouring
+        self.budget = {"epsilon": epsilon, "delta": delta, "beta": beta}
         if restartable is not None and not isinstance(restartable, bool):
             raise TypeError(f"restartable must be true, false or None, got {type(restartable).__name__}")
         self.restartable = end is None if restartable is None else restartable
         self.shards = check_shards(shards)
-        self._source = noise
+        self.noise = noise
 
     @property
     @abstractmethod
@@ -151,7 +205,8 @@ class CategoryParameters(Parameters):
         """
         by_user = self.unit == "person"
         rows = 1 if self.neighbouring == "replace_one" else None
-        return {
+        limited = self.budget["delta"] > 0 and self.max_per_window is not None
+        shape = {
             "columns": len(self.categories.domain),
             "horizon": self.windows,
             "row_columns": 1 if by_user else self.categories.limit,
@@ -159,11 +214,7 @@ class CategoryParameters(Parameters):
             "neighbouring": self.neighbouring,
             "repeatable": self.restartable,
         }
-
-    def shape_with(self, delta: float) -> dict[str, Any]:
-        """Return the same, with what limits a person in one window if noise is smaller for it: if delta > 0."""
-        limited = delta > 0 and self.max_per_window is not None
-        return self.shape | ({"rows_per_step": self.max_per_window} if limited else {})
+        return shape | ({"rows_per_step": self.max_per_window} if limited else {})
 
     @property
     def windows(self) -> int | None:
@@ -259,40 +310,14 @@ class HistogramParameters(CategoryParameters):
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
-        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
-            better and needs more noise.
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
-            some hundred windows: `privstream plan` says where it does.
-        domain: public list of items: the categories. Events of other items count in no answer.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
-            one. `end` must be given unless the input has no end.
         queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
             counts of all categories.
-        unit: what is protected: one "event", or all that one "person" does in the whole run.
-        max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
-            counts for its categories. It must be given with unit "person".
-        max_per_window: number of categories of one person that count in one window, with unit "person". With delta
-            > 0 a smaller one needs less noise.
-        categories_per_row: number of categories of one event that count.
-        separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
         method: method that makes the numbers; "auto" takes the most accurate one. "direct_counters" renews them in
             every window; "anchored_counters" only when they have grown, for long runs with few events;
             "henzinger_sricharan_steiner" is the published algorithm.
         largest: the largest count that you expect. The method is chosen for it, and the accuracy is stated for it.
             Without it, it is the number of windows, or 100,000 if there is no end.
-        streams: public names of the streams, each of which is counted by itself. They must be given if events have a
-            stream.
-        neighbouring: what makes two inputs neighbours: one event or person is added or removed ("add_remove"), or
-            replaced by another one ("replace_one").
-        restartable: bind all noise to the data, so that a run that is repeated with other data does not show by how
-            much these differ. This is always so if there is no end, or if delta > 0; otherwise it makes errors of
-            long runs up to 1.4 times as large, and of short ones no larger.
-        beta: probability with which the accuracy statement may be wrong.
-        shards: number of parallel parts into which people are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: see `CategoryOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -307,49 +332,16 @@ class HistogramParameters(CategoryParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
-        domain: Items,
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
-        delta: float = 0.0,
         queries: tuple[str | Monotone, ...] = ("histogram",),
-        unit: Literal["event", "person"] = "event",
-        max_contributions: int | None = None,
-        max_per_window: int | None = None,
-        categories_per_row: int = 1,
-        separator: str | None = None,
         method: Literal["auto", "direct_counters", "anchored_counters", "henzinger_sricharan_steiner"] = "auto",
         largest: int | None = None,
-        streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        restartable: bool | None = None,
-        beta: float = 0.05,
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[CategoryOptions],
     ) -> None:
-        super().__init__(
-            domain=domain,
-            start=start,
-            end=end,
-            **options,
-            unit=unit,
-            max_contributions=max_contributions,
-            max_per_window=max_per_window,
-            categories_per_row=categories_per_row,
-            separator=separator,
-            streams=streams,
-            neighbouring=neighbouring,
-            restartable=restartable,
-            noise=noise,
-            shards=shards,
-        )
-        self.questions = questions(queries, len(domain))
+        super().__init__(**options)
+        self.questions = questions(queries, len(self.categories.domain))
         mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
-        budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": beta, "mode": mode, "largest": largest}
-        choices = [
-            HistogramQueries(**budget, **self.shape_with(delta), queries=each) for each in watched(self.questions)
-        ]
+        given: dict[str, Any] = {**self.budget, **self.shape, "mode": mode, "largest": largest}
+        choices = [HistogramQueries(**given, queries=each) for each in watched(self.questions)]
         self._mechanism = choices[-1] if mode == "paper" else min(choices, key=_expected_error)
         self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
 
@@ -409,17 +401,12 @@ class FlagsParameters(CategoryParameters):
         With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
 
     Args:
-        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
-            better and needs more noise.
         thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
         method: method that finds flags; "auto" takes the one with the smallest error bound at the end.
             "direct_counters" counts with noise in every window, as a histogram does. "henzinger_sricharan_steiner" is
             the published algorithm: its error hardly grows with the run, and is large from the start; with a delta
             above 0 it needs an epsilon below 3.
-        domain, start, end, delta, unit, max_contributions: see `histograms.parameters.HistogramParameters`.
-        max_per_window, categories_per_row, separator, streams: see `histograms.parameters.HistogramParameters`.
-        neighbouring, restartable, beta, noise, shards: see `histograms.parameters.HistogramParameters`.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: see `CategoryOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -431,42 +418,11 @@ class FlagsParameters(CategoryParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
         thresholds: Thresholds,
-        domain: Items,
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
-        delta: float = 0.0,
         method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
-        unit: Literal["event", "person"] = "event",
-        max_contributions: int | None = None,
-        max_per_window: int | None = None,
-        categories_per_row: int = 1,
-        separator: str | None = None,
-        streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        restartable: bool | None = None,
-        beta: float = 0.05,
-        shards: int = 4,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[CategoryOptions],
     ) -> None:
-        super().__init__(
-            domain=domain,
-            start=start,
-            end=end,
-            **options,
-            unit=unit,
-            max_contributions=max_contributions,
-            max_per_window=max_per_window,
-            categories_per_row=categories_per_row,
-            separator=separator,
-            streams=streams,
-            neighbouring=neighbouring,
-            restartable=restartable,
-            noise=noise,
-            shards=shards,
-        )
+        super().__init__(**options)
         names = self.categories.domain.texts.to_pylist()
         if isinstance(thresholds, Mapping):
             if set(thresholds) != set(names):
@@ -474,13 +430,7 @@ class FlagsParameters(CategoryParameters):
             each = tuple(thresholds[name] for name in names)
         else:
             each = (thresholds,) * len(names)
-        given: dict[str, Any] = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "beta": beta,
-            "thresholds": each,
-            **self.shape_with(delta),
-        }
+        given: dict[str, Any] = {**self.budget, **self.shape, "thresholds": each}
         makers: dict[str, Callable[[], CountedFlags | ColumnFlags]] = {
             "direct_counters": partial(CountedFlags, **given),
             "henzinger_sricharan_steiner": partial(ColumnFlags, **given),

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import apache_beam as beam
 import numpy as np
 from privstream.mechanisms.histograms.partition import PartitionState
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.parameters import FlagsParameters
 from privstream.transforms.rows import CategoryFlag
 from privstream.transforms.timing.clocked import Outputs
 from typing_extensions import override
-
-
-class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
-    row_type = CategoryFlag
-
-    @override
-    def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
-        return RaiseFlags(
-            steps=self.steps,
-            timer_offset=timer_offset,
-            categories=self.categories,
-            mechanism=self.mechanism,
-            noise=noise,
-        )
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):
@@ -55,3 +39,8 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
         self.published.inc(len(raised))
         for name, threshold, up in zip(self._names, self.mechanism.thresholds, raised.tolist(), strict=True):
             yield CategoryFlag(stream, start, end, name, up, threshold, bound)
+
+
+class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type = CategoryFlag
+    last_stage = RaiseFlags

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Required
 
 import numpy as np
 from privstream.mechanisms import checks
@@ -63,22 +63,61 @@ def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) 
     return tuple(int(number) for number in numbers)
 
 
+class PointOptions(WindowOptions, total=False):
+    """What transforms on sets of points take beside their own arguments; see `PointParameters`.
+
+    Args:
+        epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
+            more noise.
+        universe: points are the whole numbers from 1 to this number, at most 2^60.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
+            empty one. Only input without an end may do without it.
+        duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
+            Counted duplicates need less noise.
+        insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
+        delete_values: actions that delete a point. Without them, no action deletes one.
+        streams: public names of the streams, each of which has points of its own. They must be given if events have a
+            stream.
+        neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        beta: probability with which the accuracy statement may be wrong.
+    """
+
+    epsilon: Required[float]
+    universe: Required[int]
+    start: Required[Moment]
+    noise: Required[NoiseSource]
+    end: Moment | None
+    duplicates: Literal["ignored", "counted"]
+    insert_values: tuple[str, ...] | None
+    delete_values: tuple[str, ...] | None
+    streams: tuple[str, ...] | None
+    neighbouring: Literal["add_remove", "replace_one"]
+    beta: float
+
+
 class PointParameters(Parameters):
-    """What transforms on sets of points have in common: windows, streams, actions and standing queries."""
+    """What transforms on sets of points have in common; its arguments are `PointOptions`."""
 
     query_fields: tuple[str, ...]
+    standing: tuple[tuple[int, ...], ...]
 
     def __init__(
         self,
         *,
+        epsilon: float,
         universe: int,
         start: Moment,
-        end: Moment | None,
-        standing: Sequence[Sequence[int]],
-        insert_values: tuple[str, ...] | None,
-        delete_values: tuple[str, ...] | None,
-        streams: tuple[str, ...] | None,
         noise: NoiseSource,
+        end: Moment | None = None,
+        duplicates: Literal["ignored", "counted"] = "ignored",
+        insert_values: tuple[str, ...] | None = None,
+        delete_values: tuple[str, ...] | None = None,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        beta: float = 0.05,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
@@ -87,9 +126,16 @@ class PointParameters(Parameters):
             raise ValueError("start must be given: windows are counted from it")
         self.streams = check_streams(streams)
         self.actions = Actions(insert_values, () if delete_values is None else delete_values)
-        self.universe = universe
-        self.standing = self._checked(standing)
+        self.universe = checks.integer("universe", universe, minimum=1)
         self.noise = noise
+        self.beta = beta
+        self.common: dict[str, Any] = {
+            "epsilon": epsilon,
+            "universe": universe,
+            "horizon": self.windows,
+            "duplicates": duplicates,
+            "neighbouring": neighbouring,
+        }
 
     @property
     @abstractmethod
@@ -167,13 +213,6 @@ class RangesParameters(PointParameters):
         depend on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
-        epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
-            more noise.
-        universe: points are the whole numbers from 1 to this number, at most 2^60.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
-            empty one. Only input without an end may do without it.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be > 0 for input without an end.
         standing: ranges (low, high) that are counted in every window.
@@ -181,18 +220,9 @@ class RangesParameters(PointParameters):
             it, all ranges in all windows.
         only_standing: no other ranges are asked: only what the standing ones consist of is counted, with less noise,
             most of all for few ranges of a large universe. Then there are no `queries`, and no `consistent` counts.
-        duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
-            Counted duplicates need less noise.
         consistent: make all counts of a window agree with each other, and none of them negative. They then have no
             error bounds.
-        insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
-        delete_values: actions that delete a point. Without them, no action deletes one.
-        streams: public names of the streams, each of which has points of its own. They must be given if events have a
-            stream.
-        neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
-            another one ("replace_one").
-        beta: probability with which the accuracy statement may be wrong.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: see `PointOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -210,37 +240,16 @@ class RangesParameters(PointParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
-        universe: int,
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
         delta: float = 0.0,
         standing: Sequence[tuple[int, int]] = (),
         queries: int | None = None,
         only_standing: bool = False,
-        duplicates: Literal["ignored", "counted"] = "ignored",
         consistent: bool = False,
-        insert_values: tuple[str, ...] | None = None,
-        delete_values: tuple[str, ...] | None = None,
-        streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        beta: float = 0.05,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[PointOptions],
     ) -> None:
-        checks.integer("universe", universe, minimum=1)
-        super().__init__(
-            universe=universe,
-            start=start,
-            end=end,
-            **options,
-            standing=standing,
-            insert_values=insert_values,
-            delete_values=delete_values,
-            streams=streams,
-            noise=noise,
-        )
-        self.beta = checks.probability("beta", beta)
+        super().__init__(**options)
+        self.standing = self._checked(standing)
+        checks.probability("beta", self.beta)
         self.queries = None if queries is None else checks.integer("queries", queries, minimum=0)
         self.only_standing = checks.boolean("only_standing", only_standing)
         if only_standing and (not self.standing or self.queries or consistent):
@@ -250,13 +259,9 @@ class RangesParameters(PointParameters):
         if only_standing:
             self.queries = 0
         self._mechanism = RangeCounter(
-            epsilon=epsilon,
+            **self.common,
             delta=delta,
-            universe=universe,
-            horizon=self.windows,
-            duplicates=duplicates,
             consistent=consistent,
-            neighbouring=neighbouring,
             asked=tuple((low, high) for low, high in self.standing) if only_standing else (),
         )
 
@@ -367,29 +372,13 @@ class PredecessorParameters(PointParameters):
         on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
-        epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
-            more noise.
-        universe: points are the whole numbers from 1 to this number, at most 2^60.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
-            empty one. Only input without an end may do without it.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be 0 without `delete_values`, and > 0 for input without an end if there are
             `delete_values`.
         standing: points whose neighbours are asked for in every window.
         queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
             it, all points in all windows; likewise for standing ones in a run without an end.
-        duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
-            Counted duplicates need less noise.
-        insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
-        delete_values: actions that delete a point. Without them, no action deletes one.
-        streams: public names of the streams, each of which has points of its own. They must be given if events have a
-            stream.
-        neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
-            another one ("replace_one").
-        beta: probability with which the accuracy statement may be wrong.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
+        **options: see `PointOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -407,48 +396,19 @@ class PredecessorParameters(PointParameters):
     def __init__(
         self,
         *,
-        epsilon: float,
-        universe: int,
-        start: Moment,
-        noise: NoiseSource,
-        end: Moment | None = None,
         delta: float = 0.0,
         standing: Sequence[int] = (),
         queries: int | None = None,
-        duplicates: Literal["ignored", "counted"] = "ignored",
-        insert_values: tuple[str, ...] | None = None,
-        delete_values: tuple[str, ...] | None = None,
-        streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        beta: float = 0.05,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[PointOptions],
     ) -> None:
-        checks.integer("universe", universe, minimum=1)
-        super().__init__(
-            universe=universe,
-            start=start,
-            end=end,
-            **options,
-            standing=[(point,) for point in standing],
-            insert_values=insert_values,
-            delete_values=delete_values,
-            streams=streams,
-            noise=noise,
-        )
+        super().__init__(**options)
+        self.standing = self._checked((point,) for point in standing)
         answers = None if queries is None else checks.integer("queries", queries, minimum=0)
         if answers is not None and self.standing:
             answers = None if self.windows is None else answers + self.windows * len(self.standing)
-        common: dict[str, Any] = {
-            "epsilon": epsilon,
-            "universe": universe,
-            "horizon": self.windows,
-            "duplicates": duplicates,
-            "queries": None if answers is None else max(1, answers),
-            "neighbouring": neighbouring,
-            "beta": beta,
-        }
+        common = self.common | {"queries": None if answers is None else max(1, answers), "beta": self.beta}
         self._mechanism: Mechanism
-        if delete_values:
+        if self.actions.delete:
             self._mechanism = DynamicPredecessor(**common, delta=delta)
         else:
             if checks.probability("delta", delta, zero=True):

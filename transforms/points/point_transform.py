@@ -28,6 +28,7 @@ from privstream.transforms.events.event_fields import (
     broken_by,
 )
 from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.people_transform import refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.split import ReadEvents, stream_numbers
 from privstream.transforms.events.times import micros_of
@@ -283,11 +284,8 @@ class PointTransform(PointParameters, PrivateTransform):
         given = dict(inputs) if isinstance(inputs, Mapping) else {"events": inputs}
         if set(given) - {"events", "queries"} or "events" not in given:
             raise ValueError(f"input must be events, or a dictionary of events and queries, got {', '.join(given)}")
-        if not given["events"].is_bounded and self.keeps_noise_from_data:
-            raise ValueError(
-                "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
-                "a job that is restored and sees other events in time would show the exact difference"
-            )
+        if self.keeps_noise_from_data:
+            refuse_unbounded(given["events"], "delta must be > 0 when the input is unbounded")
         common: dict[str, Any] = {"steps": self.steps, "streams": self.streams, "universe": self.universe}
         pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
         records = apply_dofn(gather(given["events"], apply_dofn, self.event_fields), pack, Keyed)

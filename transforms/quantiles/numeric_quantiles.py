@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -15,25 +15,19 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.key_table import KeyedState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
-from privstream.transforms.batches import EventBatch, Keyed
+from privstream.transforms.batches import EventBatch
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.people_transform import refuse_unbounded
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import stream_numbers
-from privstream.transforms.histograms.categories import (
-    BoundCodes,
-    CountedSteps,
-    CountEvents,
-    LimitRows,
-    SplitRows,
-)
+from privstream.transforms.histograms.categories import BoundCodes, CountedSteps
+from privstream.transforms.histograms.histogram_transform import CountedCategories
 from privstream.transforms.histograms.parameters import LISTED, Categories
 from privstream.transforms.limits.measuring import pair_hashes
 from privstream.transforms.quantiles.parameters import LAST_PLACE, QuantilesParameters
 from privstream.transforms.rows import QuantileEstimate
-from privstream.transforms.timing.clocked import Outputs, WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.clocked import Outputs
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -119,69 +113,36 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
             yield QuantileEstimate(stream, start, end, *numbers)
 
 
-class NumericQuantiles(QuantilesParameters, SharedTransform):  # noqa: D101 - its docstring is that of its parameters
-    @property
-    @override
-    def segments(self) -> tuple[Segment, ...]:
-        if not self._by_person:
-            return Segment(self._count_events, Keyed), Segment(partial(self._publish, last=1))
-        people = Segment(self._split, KeyedBatch), Segment(self._count_people, Keyed)
-        return *people, Segment(partial(self._publish, last=3))
+class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
+    row_type = QuantileEstimate
+    last_stage = PublishQuantiles
 
-    def _in_bins(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to the bins of their values."""
-        if not events.is_bounded and self.mechanism.delta == 0 and self.mechanism.over == "start":
-            raise ValueError(
-                "delta must be > 0 when the input is unbounded and quantiles are since the start: with delta = 0 noise "
-                "does not depend on the data, and a job that is restored and sees other events in time would show the "
-                "exact difference"
-            )
-        sort = SortIntoBins(self.mechanism.bins, self._categories.domain, self.steps, self.streams)
-        return apply_dofn(gather(events, apply_dofn, self.event_fields), sort, pa.RecordBatch)
+    @override
+    def _check(self, events: PCollection[Any]) -> None:
+        if self.mechanism.delta == 0 and self.mechanism.over == "start":
+            rule = "delta must be > 0 when the input is unbounded and quantiles are since the start"
+            refuse_unbounded(events, rule)
+
+    @override
+    def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from events to the bins of their values, too."""
+        sort = SortIntoBins(self.mechanism.bins, self.categories.domain, self.steps, self.streams)
+        return apply_dofn(super()._gather(events, apply_dofn), sort, pa.RecordBatch)
 
     @cached_property
-    def _categories(self) -> Categories:
+    def categories(self) -> Categories:  # type: ignore[override]
         """The bins."""
         return Categories(domain=bin_names(self.mechanism.bins), streams=self.streams, limit=1, separator=LISTED)
 
-    def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn, *, last: int) -> PCollection[Any]:
-        """Build the last stage, which has a number."""
-        clocked = counts | "WithClock" >> WithClock(self.steps, self.streams, together=True, apart=not self._by_person)
-        publish = PublishQuantiles(
-            steps=self.steps,
-            timer_offset=last,
-            categories=self._categories,
-            mechanism=self.mechanism,
-            noise=self._counting_noise,
-        )
-        return apply_dofn(clocked, publish, QuantileEstimate)
-
     @property
-    def _common(self) -> dict[str, Any]:
-        """What stages that count are given."""
-        return {"steps": self.steps, "categories": self._categories}
-
-    @property
+    @override
     def _people(self) -> NoiseSource:
-        """What tells people apart, and orders what they have."""
         return self.noise.derive("people in quantiles")
 
-    def _count_events(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to numbers of values per bin."""
-        return apply_dofn(self._in_bins(events, apply_dofn), CountEvents(**self._common), Keyed)
+    @override
+    def _limits(self) -> tuple[BoundValues, int]:
+        return BoundValues(**self._common, timer_offset=1, noise=self._people), self.mechanism.contributions
 
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to batches of them by window and shard of people."""
-        split = SplitRows(**self._common, noise=self._people, shards=self.shards)
-        return apart_in_time(apply_dofn(self._in_bins(events, apply_dofn), split, KeyedBatch), self.steps)
-
-    def _count_people(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from batches of events to numbers of values that count, per bin."""
-        bounded = apply_dofn(batches, BoundValues(**self._common, timer_offset=1, noise=self._people), Keyed)
-        limit = LimitRows(**self._common, timer_offset=2, limit=self.mechanism.contributions)
-        return apply_dofn(bounded, limit, Keyed)
-
-    @property
-    def _counting_noise(self) -> NoiseSource:
-        """The noise of counts: a run with other windows or streams shares none of it."""
+    @override
+    def _noise(self) -> NoiseSource:
         return self.noise.derive("quantiles of numbers", self.steps.label, f"{sorted(self.streams)}")

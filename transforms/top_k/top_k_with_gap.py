@@ -26,7 +26,6 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.keyed_counts import FULL, public_list, short_period
 from privstream.transforms.counts.publishing import PublicKeys
 from privstream.transforms.events.bounding import SELECTIONS, bound_items_of_people
@@ -39,14 +38,13 @@ from privstream.transforms.events.coverage import (
 )
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
+from privstream.transforms.events.people_transform import PeopleTransform
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full_share
 from privstream.transforms.methods import AUTO, USUAL_ITEMS, choose_method
 from privstream.transforms.rows import KeyCount
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.answers import MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
@@ -64,7 +62,7 @@ BETTER = (
 )
 
 
-class TopKWithGap(SharedTransform):
+class TopKWithGap(PeopleTransform):
     """Publish, window by window, the `top` items that most people have, their gaps and their counts.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
@@ -405,14 +403,9 @@ class TopKWithGap(SharedTransform):
         """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Events by window and shard of people, who has what by shard of items, and rows."""
-        return Segment(self._split, KeyedBatch), Segment(self._hold, Keyed), Segment(self._publish)
-
-    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from events to batches of them by window and shard of people."""
-        split = SplitEvents(
+    @override
+    def _splitter(self) -> SplitEvents:
+        return SplitEvents(
             steps=self.steps,
             noise=self.noise,
             shards=self.shards,
@@ -421,11 +414,9 @@ class TopKWithGap(SharedTransform):
             streams=self.streams,
             together=True,
         )
-        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
-        return apart_in_time(batches, self.steps)
 
-    def _hold(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from batches of events to who has what, by shard of items."""
+    @override
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         return bound_items_of_people(
             batches,
             apply_dofn,
@@ -443,8 +434,8 @@ class TopKWithGap(SharedTransform):
             else None,
         )
 
+    @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages from who has what to rows."""
         self.answer.calibrate()
         return self.answer.publish(held, apply_dofn, timer_offset=3)
 
