@@ -1,6 +1,6 @@
 """What breaks under jobs that never end, and how long until they have caught up: privstream, and Flink SQL beside it.
 
-Usage: python benchmarks/flink_live_faults.py [--quick] [--seconds 40] [--faketime libfaketimeMT.so.1]
+Usage: python benchmarks/flink_live_faults.py [--quick] [--seconds 40] [--only clock broker]
 
 Counts of ten items in windows of five seconds, which are decided 30 seconds after their end, go from a topic of Kafka
 through a Flink cluster of two task managers into a table of PostgreSQL, with a checkpoint every two seconds: those of
@@ -12,9 +12,9 @@ seconds. At the end the rows of windows that a fault can have touched, those tha
 compared: with those of one run over all events, on one process, with the same key, or with plain counts.
 
 The database is reached through a proxy, which can stop to pass on anything. Where root may mount a small file system
-in memory, the copy of privstream's rows lies on one, which is filled. With Debian's libfaketime, the clock of all
-processes of the cluster, Python workers included, is put an hour forward, and back; Kafka and PostgreSQL keep theirs.
-There are no faults of Python workers and copies for Flink SQL, which has none.
+in memory, the copy of privstream's rows lies on one, which is filled. With a C compiler, the clock of all processes
+of the cluster, Python workers included, is put an hour forward, and back; Kafka and PostgreSQL keep theirs. There are
+no faults of Python workers and copies for Flink SQL, which has none.
 
 Needs Java, Maven and PostgreSQL; Flink, the job server, Kafka and connectors are fetched on first use. Writes
 flink_live_faults.csv to benchmarks/results.
@@ -79,7 +79,6 @@ PLAIN = [
 ]
 """The same counts as statements of Flink SQL."""
 
-FAKETIME = "*/faketime/libfaketimeMT.so.1"
 FORWARD = 3600
 """Seconds by which clocks are put forward."""
 
@@ -93,31 +92,29 @@ class Fault(NamedTuple):
 
 
 class Clock:
-    """The clock of the processes of a cluster that begin with an environment, by libfaketime.
+    """The clock of the processes of a cluster that begin with an environment; there is none without a C compiler.
 
     Args:
-        library: the path of libfaketime for programs with threads, None where there is none.
-        file: says how many seconds the clock is ahead.
+        folder: for the library, and for the file that says how far the clock is ahead.
     """
 
-    def __init__(self, library: Path | None, file: Path) -> None:
-        self.library, self._file = library, file
-        self.put(0)
+    def __init__(self, folder: Path) -> None:
+        self._library, self._ahead = folder / "jumping_clock.so", folder / "seconds_ahead"
+        self._ahead.write_bytes(bytes(8))
+        compiler, source = shutil.which("cc"), Path(__file__).with_name("jumping_clock.c")
+        if compiler is not None:
+            subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", self._library, source, "-ldl"], check=True)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what processes need to follow this clock; what has passed is measured as before."""
-        if self.library is None:
-            return {}
-        settings = {"TIMESTAMP_FILE": str(self._file), "CACHE_DURATION": "1", "DONT_FAKE_MONOTONIC": "1"}
-        named = {f"FAKETIME_{name}": value for name, value in settings.items()}
-        return named | {"LD_PRELOAD": str(self.library), "DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+        """Return what processes need to follow this clock; what has passed they measure as before."""
+        found = self._library.exists()
+        return {"LD_PRELOAD": str(self._library), "SECONDS_AHEAD": str(self._ahead)} if found else {}
 
     def put(self, seconds: int) -> None:
         """Put the clock ahead, at once for all processes that run."""
-        new = self._file.with_suffix(".new")
-        new.write_text(f"{seconds:+d}\n")
-        new.rename(self._file)
+        with self._ahead.open("r+b") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder))
 
 
 class Proxy:
@@ -298,7 +295,7 @@ def faults(
     yield Fault(f"a task manager frozen for {6 * away} s", frozen)
     if disk is not None:
         yield Fault(f"the disk of the output full for {away} s", full, (PRIVSTREAM,))
-    if clock.library is not None:
+    if clock.environment:
         yield Fault("the clock of the cluster put forward by an hour", lambda: clock.put(FORWARD))
         yield Fault("the clock of the cluster put back by an hour", lambda: clock.put(0))
 
@@ -372,7 +369,7 @@ def measure(scratch: Path, chosen: argparse.Namespace) -> Iterator[dict[str, Any
     """Run the jobs, and break one thing after the other."""
     os.environ["PGPASSWORD"] = PASSWORD
     database, kafka, disk = PostgresServer(), scratch / "kafka", scratch / "disk"
-    clock = Clock(chosen.faketime, scratch / "clock")
+    clock = Clock(scratch)
     with ExitStack() as stack:
         stack.callback(database.remove)
         broker = broker_script("start", kafka)
@@ -451,7 +448,6 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--seconds", type=float, default=40, help="for which nothing happens at first")
     arguments.add_argument("--away", type=int, default=10, help="seconds for which broker and database are away")
-    arguments.add_argument("--faketime", type=Path, default=next(Path("/usr/lib").glob(FAKETIME), None))
     arguments.add_argument("--only", nargs="+", default=[""], help="faults that have one of these words in their name")
     options = arguments.parse_args()
     if options.quick:
