@@ -21,8 +21,10 @@ from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.risers import cells, risers
 from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
+from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -151,15 +153,23 @@ def _execute(console: Console, command: Sequence[str]) -> None:
     console.print()
 
 
+def _table(title: str, *numbers: str) -> Table:
+    """Return a table of items, hours and numbers: where there is no room, long names go on in the next line."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("item", overflow="fold", min_width=LEAST_TEXT)
+    table.add_column("hour", no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
 def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
     """Return the items with the largest counts, each in the hour of its largest one."""
     peaks: dict[str, KeyCount] = {}
     for row in rows:
         if row.item not in peaks or _estimate(row) > _estimate(peaks[row.item]):
             peaks[row.item] = row
-    table = Table(title="the largest items, in the hour of most people", title_justify="left")
-    for name in ("item", "hour", "published", "between", "true"):
-        table.add_column(name, justify="left" if name in ("item", "hour") else "right")
+    table = _table("the largest items, in the hour of most people", "published", "between", "true")
     for row in sorted(peaks.values(), key=lambda row: (-_estimate(row), row.item))[:SHOWN]:
         between = f"{row.smoothed_lower:,.0f} and {row.smoothed_upper:,.0f}"
         true = holders.get((row.item, row.window_start.micros), 0)
@@ -169,9 +179,7 @@ def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
 
 def _risen(rows: Sequence[KeyCount], holders: Holders) -> Table:
     """Return the items that rose most from one hour to the next, each in the hour of its largest rise."""
-    table = Table(title="what rose most within an hour", title_justify="left")
-    for name in ("item", "hour", "rise", "between", "likely", "true rise"):
-        table.add_column(name, justify="left" if name in ("item", "hour") else "right")
+    table = _table("what rose most within an hour", "rise", "between", "likely", "true rise")
     for row in risers(rows, SHOWN):
         start, length = row.window_start.micros, row.window_end.micros - row.window_start.micros
         first, then = (holders.get((row.item, moment), 0) for moment in (start - length, start))

@@ -318,7 +318,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         if keys is not None and not self.public_keys:
             raise ValueError("keys must not be given unless their list is public")
         chosen = np.unique(np.zeros(0, np.uint64) if keys is None else keys)
-        return self._shard.start(chosen)
+        return ShardSteps(self.law).start(chosen)
 
     def step(self, state: KeyedState, given: KeyedStep, noise: NoiseSource) -> tuple[KeyedState, KeyedRows]:
         """Add what one step brought to a shard of keys, and return what is published about it.
@@ -331,7 +331,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             ValueError: steps do not increase, sums are beyond their limits, a key has more than 2^62 / max_value
                 contributions in all, or it is not on the public list.
         """
-        shard, values = self._shard, self._checked(state, given)
+        shard, values = ShardSteps(self.law), self._checked(state, given)
         state, keys, answers = shard.step(state, given, values, self._source(noise))
         if self.max_value is not None:
             for table in (state.waiting, state.counted):
@@ -369,10 +369,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         source = super()._source(noise)
         changed = self.delta > 0 and self.bounds.span != 1 and any(n.is_laplace for n in self.law.noises)
         return source.derive("laplace") if changed else source
-
-    @property
-    def _shard(self) -> ShardSteps:
-        return ShardSteps(self.law)
 
     def _checked(self, state: KeyedState, given: KeyedStep) -> Integers:
         """Return what came, int64 (answers, n), if it can be right. Messages quote no number of it."""
@@ -507,17 +503,14 @@ class ShardSteps:
         answers += counted.answers
         chosen = self._chosen(counted, answers[0], given.step)
         counted.published[:] |= chosen
-        following = self.start(NO_KEYS, given.step) if self._windows_alone else KeyedState(given.step, waiting, counted)
+        following = KeyedState(given.step, waiting, counted)
+        if self.law.bounds.span == 1 and not self._public:  # nothing outlives a step
+            following = self.start(NO_KEYS, given.step)
         return following, counted.keys[chosen], answers[:, chosen]
 
     @property
     def _rows(self) -> int:
         return sum(noise.rows for noise in self.law.noises)
-
-    @property
-    def _windows_alone(self) -> bool:
-        """Whether nothing outlives a step."""
-        return self.law.bounds.span == 1 and not self._public
 
     @property
     def _public(self) -> bool:

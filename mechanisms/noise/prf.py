@@ -48,7 +48,11 @@ class Prf:
         source = np.ascontiguousarray(blocks, dtype=_TWO_WORDS)
         target = np.empty(BLOCK_BYTES * count + BLOCK_BYTES - 1, dtype=np.uint8)
         # Threads must not share a context: one that is in use is not in the table, which gets it back unchanged.
-        encryptor = self._encryptors.pop(purpose, None) or self._new_encryptor(purpose)
+        encryptor = self._encryptors.pop(purpose, None)
+        if encryptor is None:
+            key = _keyed_hash(self._key, b"key", purpose.encode())
+            # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
+            encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
         encryptor.update_into(source.data.cast("B"), target.data)
         self._encryptors[purpose] = encryptor
         image = target[: BLOCK_BYTES * count].view(_TWO_WORDS).reshape(count, 2)
@@ -86,11 +90,6 @@ class Prf:
             blocks = _load(windows, position[rows] + done, np.minimum(lengths[rows] - done, BLOCK_BYTES))
             state[rows] = self.encrypt("short strings", blocks ^ state[rows])
         return state[:, 0].copy()
-
-    def _new_encryptor(self, purpose: str) -> CipherContext:
-        key = _keyed_hash(self._key, b"key", purpose.encode())
-        # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
-        return Cipher(algorithms.AES(key), modes.ECB()).encryptor()
 
     def __repr__(self) -> str:
         return "Prf(<key>)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -75,20 +75,18 @@ class RoutedNoise:
     def words(self, labels: Labels, lanes: int = 1) -> Words:
         """Return the words of all labels, uint64 (n, lanes, 2)."""
         rows, own = self._own(labels)
-        order, runs = self._runs(rows)
-        own = own[order]
         drawn = np.empty((len(rows), lanes, 2), np.uint64)
-        drawn[order] = _joined([source.words(own[some], lanes) for source, some in runs], drawn)
+        for source, some in self._runs(rows):
+            drawn[some] = source.words(own[some], lanes)
         return drawn
 
     def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
         """Return the labels bound to values, with their rows, uint64 (n, 3)."""
         rows, own = self._own(labels)
-        order, runs = self._runs(rows)
-        own, values = own[order], values[order]
         bound = np.empty((len(rows), _ROW + 1), np.uint64)
-        bound[order, :_ROW] = _joined([source.bind(own[some], values[some]) for source, some in runs], own)
         bound[:, _ROW] = rows
+        for source, some in self._runs(rows):
+            bound[some, :_ROW] = source.bind(own[some], values[some])
         return bound
 
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
@@ -103,18 +101,14 @@ class RoutedNoise:
             return labels[:, _ROW], labels[:, :_ROW]
         return labels[:, 0], np.stack([self.keys[labels[:, 0]], labels[:, 1]], axis=1)
 
-    def _runs(self, rows: Words) -> tuple[NDArray[np.int64], list[tuple[NoiseSource, slice]]]:
-        """Return an order that puts the rows of a source together, and each source with its place there."""
+    def _runs(self, rows: Words) -> Iterator[tuple[NoiseSource, NDArray[np.int64]]]:
+        """Yield each source that is needed, with its rows, in their order."""
         codes = self.codes[rows]
         order = np.argsort(codes, kind="stable")
         codes = codes[order]
         starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)] if len(codes) else [0]
-        first = codes[starts[:-1]].tolist()
-        return order, [(self.sources[self.names[c]], slice(*ab)) for c, ab in zip(first, pairwise(starts), strict=True)]
-
-
-def _joined(parts: list[Words], empty: Words) -> Words:
-    return np.concatenate(parts) if parts else empty
+        for start, end in pairwise(starts):
+            yield self.sources[self.names[codes[start]]], order[start:end]
 
 
 class SideBySide:

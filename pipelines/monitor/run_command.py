@@ -276,6 +276,9 @@ class MonitorRun:
         hidden = replace(self.output, folder=folder)
         for name, table in found.items():
             write_row_file(view_path(hidden, name, unbounded=False), table.written_type, table.rows)
+        for view in self.views:
+            if not found[view.name].rows:
+                say(f"{view.name}: {view.nothing}")
         for name in found:
             move_file(view_path(hidden, name, unbounded=False), view_path(self.output, name, unbounded=False))
 

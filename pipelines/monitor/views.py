@@ -123,6 +123,11 @@ class View(ABC):
     def sources(self) -> Sequence[tuple[str, str]]:
         """Keys that name questions and other views, and the names."""
 
+    @property
+    def nothing(self) -> str:
+        """What a view without rows means, in words."""
+        return "no rows"
+
     @abstractmethod
     def answer(self, tables: Mapping[str, Table]) -> Table:
         """Return the rows, from the tables of its sources.
@@ -268,6 +273,11 @@ class Risers(OfCounts):
 
     against: str
     probability: float = LIKELY
+
+    @property
+    @override
+    def nothing(self) -> str:
+        return f"no rows: no item rose with a probability of {100 * self.probability:g}% or more"
 
     @property
     @override

@@ -127,6 +127,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             labels += [label for rows in alerts for label in _beginnings(rows, colour, when)]
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=INK)
+            axes.set_yticks([])
         _stop(axes, picture.rows, span)
         words: Any = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
         style_axes(figure, axes, span=span, starts=starts_of(picture.rows), **words)
@@ -227,7 +228,7 @@ def _caption(picture: AlertPicture) -> str:
     elif stops:
         parts.append(" At the dotted line the budget was spent: where it is hatched, nothing was tested.")
     elif picture.rows and (last := picture.rows[-1]).epsilon_left:
-        parts.append(f" After the last alert its run has epsilon {last.epsilon_left:.3g} left.")
+        parts.append(f" After the last alert its run has epsilon {last.epsilon_left:,.4g} left.")
     return "".join(parts)
 
 

@@ -19,7 +19,7 @@ def prepare(given: Given) -> Drawing:
     text = caption(given.rows, found, given.sure("Band"))
     return partial(
         draw_bands,
-        [found],
+        [found] if given.rows else [],
         values=given.counted("people"),
         title=given.title("People in the set now"),
         caption=text,

@@ -32,7 +32,7 @@ def prepare(given: Given) -> Drawing:
     names = None if risen is None else [row.item for row in risen]
     full = limits_bind(given.rows) and not given.options.get("rising")
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names, full=full)
-    means = by_model(given) if is_smoothed(given.rows) else given.sure("Bands")
+    means = by_model(given) if is_smoothed(given.rows) else given.sure(given.bands)
     means = BY_SHARES if full else means
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
     text += f" {told}" if (told := limits_in_words(given.rows)) else ""

@@ -46,7 +46,7 @@ def prepare(given: Given) -> Drawing:
     found = bands(rows, given.truth or [])
     quantiles = bool(rows) and not any(row.category for row in rows)
     title = given.title("Quantiles of the counts since the start" if quantiles else "Counts since the start")
-    text = caption(rows, found, given.sure("Bands"))
+    text = caption(rows, found, given.sure(given.bands))
     values = given.counted("events so far", "that count")
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top, clocks=given.clocks)
 

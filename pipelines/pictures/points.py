@@ -18,7 +18,7 @@ from privstream.transforms.rows import NearestPoints, RangeCount
 def prepare_ranges(given: Given) -> Drawing:
     """Return what draws the ranges."""
     bands = range_bands(given.rows, given.truth or [])
-    text = caption_of_ranges(bands, given.sure("Bands"))
+    text = caption_of_ranges(bands, given.sure(given.bands))
     return partial(
         draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text, clocks=given.clocks
     )
@@ -72,12 +72,10 @@ SIDES = ("predecessor", "successor")
 def prepare_nearest(given: Given) -> Drawing:
     """Return what draws the nearest points."""
     bands = nearest_bands(given.rows, given.truth or [])
-    text, queries = (
-        caption_of_nearest(given.rows, bool(given.truth), percent(given.promise)),
-        sorted({row.query for row in given.rows}),
-    )
+    text = caption_of_nearest(given.rows, bool(given.truth), percent(given.promise))
     title = given.title("Nearest points below and above")
-    return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries, clocks=given.clocks)
+    empty = "no answer has a point" if given.rows else "no rows"
+    return partial(draw_bands, bands, values="point", title=title, caption=text, clocks=given.clocks, empty=empty)
 
 
 def nearest_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -> list[Band]:
@@ -95,7 +93,7 @@ def nearest_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -
             if np.isfinite(near).any():
                 right = _points([0 if row is None else getattr(row, side) for row in known]) if truth else None
                 name = f"{'below' if side == SIDES[0] else 'above'} {query:,}"
-                bands.append(Band(name, times, near, np.zeros(len(times)), right))
+                bands.append(Band(name, times, near, np.zeros(len(times)), right, levels=(query,)))
     return bands
 
 
@@ -110,11 +108,16 @@ def caption_of_nearest(rows: Sequence[NearestPoints], truth: bool, certainty: st
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    worst = max(row.error_bound for row in rows)
+    sure = (
+        f"With probability {certainty}, all of them together, at most {max(row.error_bound for row in rows):,} points"
+    )
+    if not any(row.predecessor or row.successor for row in rows):
+        return f"No answer has a point below or above its query. {sure} lie on either side of a query."
+    windows = len({row.window_end for row in rows})
+    line = "line" if windows > 1 else "point"
     text = (
-        "Dotted: the points of the queries. Lines: the nearest points below and above, as reported. With "
-        f"probability {certainty}, all of them together, at most {worst:,} points lie between a query and its line; "
-        "where there is no line, at most as many lie on that side."
+        f"Dotted: the points of the queries. {line.capitalize()}s: the nearest points below and above, as reported. "
+        f"{sure} lie between a query and its {line}; where there is no {line}, at most as many lie on that side."
     )
     return text + (" Dashed: the nearest points in truth." if truth else "")
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.plot.bands import MARKS, draw_alone
+from privstream.pipelines.plot.bands import MARKS, draw_alone, draw_truth
 from privstream.pipelines.plot.chart import (
     COLOURS,
     DAY,
@@ -84,7 +84,7 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
     parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
     found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
-    text = caption(given.rows, found, given.sure("Bands")) + given.when
+    text = caption(given.rows, found, given.sure(given.bands)) + given.when
     values = parameters.get("value_field")
     values = short(values) if isinstance(values, str) else "value"
     return partial(draw_lines, found, values=values, title=given.title("Quantiles"), caption=text, clocks=given.clocks)
@@ -161,7 +161,7 @@ def _draw(axes: Axes, line: Line, colour: str, marker: str) -> None:
     step = 1 if line.unknown.any() else max(1, len(line.days) // MARKS)
     style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4}
     axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, **style)
-    axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
+    draw_truth(axes, line.days, line.truth, colour)
 
 
 def _feet(axes: Axes, found: Sequence[Line]) -> list[float]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import BinaryIO
 
 from matplotlib.ticker import MaxNLocator
+from privstream.pipelines.plot.bands import NOTHING_SURE
 from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, plural, style_axes, told
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.worlds import QueryTruth
@@ -21,6 +22,10 @@ STYLES = {
     "measured": (COLOURS[1], "D"),
     "refused": (ALARM, "x"),
 }
+
+
+FEW = 200
+"""Answers whose marks do not lie on each other."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,12 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
     numbers = list(range(1, len(rows) + 1))
     with chart(stream, format) as figure:
         axes = figure.add_subplot()
-        marks = []
+        marks, size = [], 4.5 if len(rows) <= FEW else 2.0
         for source, (colour, marker) in STYLES.items():
             mine = [i for i, row in enumerate(rows) if row.source == source]
             if mine:
                 at, of = [numbers[i] for i in mine], [values[i] for i in mine]
-                marks += axes.plot(at, of, marker, color=colour, markersize=4.5, label=source, zorder=3)
+                marks += axes.plot(at, of, marker, color=colour, markersize=size, label=source, zorder=3)
         texts = [f"{row.query}: {told(row.estimate, bound)}" for row, bound in zip(rows, bounds, strict=True)]
         note(axes, "", zip(numbers, values, [None] * len(rows), texts, strict=True))
         if rows:
@@ -74,14 +79,19 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
         style_axes(figure, axes, span=None, values=values_are, title="Answers to queries", caption=_caption(picture))
         if not rows:
             axes.set_yticks([])
-        axes.set_xlim(0.5, max(1, len(rows)) + 0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_xticks([])
+            return
+        axes.set_xlim(0.5, len(rows) + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("queries in the order in which they were asked")
 
 
 def _caption(picture: QueryPicture) -> str:
     """Say what is seen."""
     rows = picture.rows
+    if not rows:
+        return "There are no rows."
     count = {source: sum(row.source == source for row in rows) for source in STYLES}
     if count["counts"]:
         sources = "sums of counts with noise"
@@ -92,12 +102,15 @@ def _caption(picture: QueryPicture) -> str:
             f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, {count['refused']:,} refused"
         )
     text = f"{plural(len(rows), 'answer')}: {sources}. {picture.meaning}"
-    if picture.truth and rows:
+    if picture.truth:
         within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)
         worst = max(abs(row.estimate - picture.truth[row.query]) for row in rows)
         return f"{text} {within:,} answers are within their bounds. The largest error is {worst:,.0f} people."
-    widest = max((row.error_bound for row in rows), default=-1)
-    return f"{text} It reaches up to {widest:,} to either side." if widest > 0 else text
+    widest = max(row.error_bound for row in rows)
+    if widest <= 0:
+        return text
+    sure = any(row.estimate > row.error_bound >= 0 for row in rows)
+    return f"{'' if sure else NOTHING_SURE}{text} It reaches up to {widest:,.10g} to either side."
 
 
 PICTURE = PictureSpec(

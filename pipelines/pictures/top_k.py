@@ -63,9 +63,9 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
     Where every item may have had nobody, nothing is drawn: the order is noise.
     """
     rows, bar = given.rows, by_bound
-    title, meaning = given.title("The leading items"), given.sure("Bands")
+    title, meaning = given.title("The leading items"), given.sure(given.bands)
     if without_list(given.promise):
-        bar, meaning = by_itself, of_each_row(given.promise, "Bands")
+        bar, meaning = by_itself, of_each_row(given.promise, given.bands)
     values = given.counted("people in a window")
     if full := limits_bind(rows):
         rows, bar, meaning = in_full(rows), of_full, BY_SHARES

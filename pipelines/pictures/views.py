@@ -43,16 +43,15 @@ def prepare(given: Given) -> Drawing:
         return counts.prepare(given)
     names = [name for name in NUMBERS if name in rows[0]._fields]
     number = next((name for name in names if any(getattr(row, name) is not None for row in rows)), names[0])
-    found = _bands(rows, number)
+    levels = tuple(sorted({row.threshold for row in rows if isinstance(row, AlertState)}))
+    found = _bands(rows, number, levels)
     windows = len({row.window_start for row in rows})
     text = f"{plural(len(found), 'line')} in {plural(windows, 'window')}.{tell_bounds(found, MEANING)}"
     if any(np.isnan(band.estimates).any() for band in found):
         text += GAPS
     alarms: Sequence[tuple[int, int]] = ()
-    levels: Sequence[float] = ()
     if isinstance(rows[0], AlertState):
         alarms = tuple((row.window_start.micros, row.window_end.micros) for row in rows if row.state == ALERT)
-        levels = tuple({row.threshold for row in rows})
         text += f" Dotted: the threshold. Shaded: {plural(len(alarms), 'window')} with an alert; days: when they begin."
     return partial(
         draw_bands,
@@ -61,15 +60,14 @@ def prepare(given: Given) -> Drawing:
         title=given.title(TITLES[number]),
         caption=text,
         top=given.top,
-        levels=levels,
         alarms=alarms,
         whole=number in ("rise", "estimate", "count"),
         clocks=given.clocks,
     )
 
 
-def _bands(rows: Sequence[Any], number: str) -> list[Band]:
-    """Return a line for each item, with a band for its interval."""
+def _bands(rows: Sequence[Any], number: str, levels: tuple[float, ...]) -> list[Band]:
+    """Return a line for each item, with a band for its interval, near levels to mark."""
     of_item: dict[str, dict[int, Any]] = defaultdict(dict)
     for row in rows:
         of_item[getattr(row, "item", "") or number][int(row.window_end.micros)] = row
@@ -84,7 +82,8 @@ def _bands(rows: Sequence[Any], number: str) -> list[Band]:
             for field in (number, *NUMBERS[number])
         )
         signed = number == "rise"
-        return Band(item, moments, found, ends[1] - found, starts=starts, ends=np.array(ends), signed=signed)
+        half = ends[1] - found
+        return Band(item, moments, found, half, starts=starts, ends=np.array(ends), signed=signed, levels=levels)
 
     ranked = sorted(of_item, key=lambda item: -max(abs(getattr(row, number) or 0) for row in of_item[item].values()))
     return [band(item) for item in ranked[: counts.MOST_LINES]]

@@ -80,6 +80,7 @@ class Band:
         ends: lower and upper ends of intervals, where these are not `error_bounds` to either side; float64, shape
             (2, n), or None.
         signed: whether what is estimated may be below 0, as a rise; else intervals are cut off there.
+        levels: values to mark with a line across, near which it is drawn: its axis need not begin at 0.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Band:
     starts: np.ndarray | None = None
     ends: np.ndarray | None = None
     signed: bool = False
+    levels: tuple[float, ...] = ()
 
     @cached_property
     def begins(self) -> np.ndarray:
@@ -143,11 +145,11 @@ def draw_bands(
     title: str,
     caption: str,
     top: int = 10,
-    levels: Sequence[float] = (),
     renewals: Sequence[int] = (),
     alarms: Sequence[tuple[int, int]] = (),
     whole: bool = True,
     clocks: Clocks = UTC,
+    empty: str = "no rows",
 ) -> None:
     """Draw bands; those with the largest estimates in colour, at most `top` of them, the others grey.
 
@@ -162,12 +164,13 @@ def draw_bands(
         title: above the picture.
         caption: below it.
         top: bands in colour and with a name, at most as many as there are colours.
-        levels: values to mark with a line across.
         renewals: moments at which limits start afresh, in microseconds since 1970, to mark with upright lines.
         alarms: first and last moments of times to shade, in microseconds since 1970; of one band.
         whole: whether values are whole numbers on their axis.
         clocks: by which times are shown.
+        empty: what is written where there is nothing to draw.
     """
+    levels = sorted({level for band in bands for level in band.levels})
     ranked = sorted(bands, key=lambda band: (-float(np.fmax.reduce(band.estimates, initial=0.0)), band.name))
     top = min(top, len(COLOURS))
     within = [moment for moment in renewals if any(band.span[0] < moment < band.span[1] for band in bands)]
@@ -180,7 +183,7 @@ def draw_bands(
             _draw_panels(figure, ranked[:top], values, within, whole=whole)
             figure.say(title, caption + EACH_BY_ITSELF + AFRESH * bool(within))
         else:
-            labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole)
+            labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole, empty=empty)
             for begin, end in alarms:
                 figure.axes[0].axvspan(begin / DAY, end / DAY, color=ALARM, alpha=0.12, linewidth=0, zorder=0)
             labels += _beginnings(alarms, levels, clocks)
@@ -199,11 +202,11 @@ def _draw_together(
     renewals: Sequence[int],
     *,
     whole: bool,
+    empty: str,
 ) -> list[Label]:
     """Draw all bands into one picture; return their names."""
     axes, labels = figure.add_subplot(), []
-    for level in levels:
-        axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
+    _mark_levels(axes, levels)
     _mark_renewals(axes, renewals)
     for rank, band in reversed(list(enumerate(ranked))):
         colour, marker = (COLOURS[rank], MARKERS[rank]) if rank < top else (GREY, ".")
@@ -215,7 +218,7 @@ def _draw_together(
     moments = [moment for band in ranked if len(band.times) for moment in band.span]
     span = (min(moments), max(moments)) if moments else None
     if not moments:
-        axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
+        axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", color=INK)
     style_axes(figure, axes, span=span, values=values, title="", caption="", starts=_starts(ranked), whole=whole)
     if not moments:
         axes.set_yticks([])
@@ -228,6 +231,12 @@ def _beginnings(alarms: Sequence[tuple[int, int]], levels: Sequence[float], cloc
     begins = [begin for begin, _ in sorted(alarms) if begin not in ends][:MOST_DAYS]
     year = bool(begins) and clocks.several_years(begins[0], max(ends))
     return [Label(clocks.short(begin, year=year), [(begin / DAY, max(levels, default=0.0))], ALARM) for begin in begins]
+
+
+def _mark_levels(axes: Axes, levels: Sequence[float]) -> None:
+    """Draw dotted lines across."""
+    for level in levels:
+        axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
 
 
 def _mark_renewals(axes: Axes, renewals: Sequence[int]) -> None:
@@ -253,12 +262,13 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
     for number, band in enumerate(bands):
         axes = figure.add_subplot(rows, columns, number + 1)
         _draw(axes, band, COLOURS[number], MARKERS[number], layer=3, bounds=True)
+        _mark_levels(axes, band.levels)
         _mark_renewals(axes, renewals)
         axes.set_title(short(band.name, LONGEST_HEADINGS // columns), loc="left", fontsize=9, color=COLOURS[number])
         time_axis(axes, *span, starts, most=PANEL_TICKS)
         value_axis(axes, PANEL_TICKS + 2, whole=whole)
         lowest = min(np.nanmin(part, initial=0.0) for part in (band.interval[0], band.points) if part is not None)
-        axes.set_ylim(bottom=0.0 if lowest >= 0 else None)
+        axes.set_ylim(bottom=0.0 if lowest >= 0 and not band.levels else None)
         if number != columns * (rows - 1):
             axes.set_xlabel("")
         if number + columns < len(bands):
@@ -349,7 +359,13 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
     columns = (days.tolist(), band.estimates.tolist(), band.begins.tolist(), band.texts)
     note(axes, band.name, zip(*columns, strict=True))
     if band.truth is not None:
-        axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)
+        draw_truth(axes, days, band.truth, colour, layer=layer)
+
+
+def draw_truth(axes: Axes, days: np.ndarray, truth: np.ndarray, colour: str, *, layer: float = 2) -> None:
+    """Draw true values dashed; that of a single window is one dash."""
+    dash: dict[str, Any] = {"marker": "_", "markersize": 24} if len(days) == 1 else {}
+    axes.plot(days, truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer, **dash)
 
 
 def draw_alone(axes: Axes, days: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, *, layer: int) -> None:

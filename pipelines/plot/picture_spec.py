@@ -166,6 +166,11 @@ class Given:
         """Say where points stand, if not in the middle of their windows."""
         return "" if self.of_windows else " A point stands at the end of the time that it is about."
 
+    @property
+    def bands(self) -> str:
+        """What shows intervals: areas along lines, and bars where there is a single window."""
+        return "Bands" if len({row.window_end for row in self.rows}) > 1 else "Bars"
+
     def sure(self, what: str) -> str:
         """Say what a bar or a band means, and what it leaves out, the same in all pictures; `what`: Bars, .."""
         return meaning(self.promise, what)

@@ -138,7 +138,7 @@ def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
         counts = held(promise).removesuffix(",")
         rest = f"{certainty(promise)}; these counts are {counts}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Error bound: a flag is wrong only where the count is within it of the threshold, {rest}")
-    elif "predecessor" in names:
+    elif {"predecessor", "error_bound"} <= {*names}:
         texts.append(f"Error bound: at most so many points lie between a query and its answers, {certainty(promise)}.")
     elif bounds:
         ends = f", {', '.join(bounds[1:])}" if bounds[1:] else ""

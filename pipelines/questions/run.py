@@ -155,7 +155,8 @@ class Asked:
         nothing = report.nothing_usable(published) if report.known else None
         lines = []
         if report.known:
-            told = "" if arguments.dry_run else f", {published:,} {spec.title} published"
+            what = spec.title.removesuffix("s") if published == 1 else spec.title
+            told = "" if arguments.dry_run else f", {published:,} {what} published"
             lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")
             lines += report.left_out(arguments.dead_letter)
             if spec.why_nothing and not published and nothing is None and not arguments.dry_run:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import binascii
 import hmac
+import importlib
 import ipaddress
 import json
 import os
@@ -14,15 +16,17 @@ import stat
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+from privstream.mechanisms import checks
 from privstream.pipelines.report.page import PACKAGE as REPORT
 from privstream.pipelines.report.page import text_file
 from privstream.pipelines.serve.page import PACKAGE, BusyError, Page
 from privstream.pipelines.terminal import say
 
+LAST_PORT = 65_535
 LEAST_LETTERS = 16
 MOST_BYTES = 1024
 LOCAL_NAME = "localhost"
@@ -260,3 +264,24 @@ class App:
 def _for_operators(path: str) -> bool:
     """Tell whether a path is for operators alone."""
     return path == OPERATOR or path.startswith(f"{OPERATOR}/")
+
+
+def add_port(parser: argparse.ArgumentParser, port: int) -> None:
+    """Add the option for the port of a command that listens."""
+    parser.add_argument("--port", type=int, default=port, metavar="N", help=f"default: {port}; 0 for any that is free")
+
+
+def listen(app: Any, *, host: str, port: int, threads: int) -> Any:
+    """Return a server that listens.
+
+    Raises:
+        ValueError: the port is none, or not free.
+    """
+    if checks.integer("port", port, minimum=0) > LAST_PORT:
+        raise ValueError(f"port must be <= {LAST_PORT:,}, got {port}")
+    waitress = importlib.import_module("waitress")  # other commands need no server
+    try:
+        bodies = {"max_request_body_size": 1}  # no request has one
+        return waitress.create_server(app, host=host, port=port, threads=threads, ident=None, **bodies)
+    except OSError as error:
+        raise ValueError(f"port must be free, got {port} of {host} ({error.strerror})") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -207,3 +208,10 @@ def _ask(address: str) -> str | None:
             return content.decode(errors="replace")
     except (OSError, HTTPException, ValueError):
         return None
+
+
+def add_health(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say where `Health` is found, of all commands that show it."""
+    words = "Flink's pages of metrics, such as http://127.0.0.1:9249/metrics: shows lag, late events and restarts"
+    parser.add_argument("--metrics", nargs="+", default=[], metavar="URL", help=words)
+    parser.add_argument("--dead_letter", metavar="FOLDER", help="of dead letters: shows how many, and from when")

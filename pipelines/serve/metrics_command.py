@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from privstream.mechanisms import checks
 from privstream.pipelines.accounts.entries import Contents
 from privstream.pipelines.accounts.ledger import Ledger, limit_of
 from privstream.pipelines.accounts.spending import left_of
@@ -22,11 +20,12 @@ from privstream.pipelines.serve.app import (
     WRONG_HOST,
     Access,
     Answer,
+    add_port,
+    listen,
     read_token,
     send,
 )
-from privstream.pipelines.serve.health import Health, JobHealth, Letters
-from privstream.pipelines.serve.serve_command import LAST_PORT
+from privstream.pipelines.serve.health import Health, JobHealth, Letters, add_health
 from privstream.pipelines.terminal import say
 
 HOST, PORT = "127.0.0.1", 9464
@@ -192,16 +191,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token_file", metavar="PATH", required=True, help="file with a token, which Prometheus has as a password"
     )
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0 for any that is free")
-    parser.add_argument(
-        "--metrics",
-        nargs="+",
-        default=[],
-        metavar="URL",
-        help="Flink's pages of metrics, such as http://127.0.0.1:9249/metrics",
-    )
-    parser.add_argument("--dead_letter", metavar="FOLDER", help="of dead letters: how many, and from when")
-    parser.add_argument("--ledger", metavar="PATH", help="in which runs are recorded: what is left of limits")
+    add_port(parser, PORT)
+    add_health(parser)
+    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is left")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -216,8 +208,6 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 def _server(arguments: argparse.Namespace) -> Any:
     """Return a server that listens, on loopback alone."""
-    if checks.integer("port", arguments.port, minimum=0) > LAST_PORT:
-        raise ValueError(f"port must be <= {LAST_PORT:,}, got {arguments.port}")
     if not (arguments.metrics or arguments.dead_letter or arguments.ledger):
         raise ValueError("metrics, dead_letter or ledger must be given: there is nothing to see without them")
     access = Access(local=True, token=None, operator_token=read_token("token_file", arguments.token_file))
@@ -225,14 +215,7 @@ def _server(arguments: argparse.Namespace) -> Any:
     budget = None if arguments.ledger is None else Budget(arguments.ledger)
     if budget is not None:
         budget.metrics()
-    app = application(health, budget, access)
-    try:
-        waitress = importlib.import_module("waitress")  # other commands need no server
-        return waitress.create_server(
-            app, host=HOST, port=arguments.port, threads=THREADS, ident=None, max_request_body_size=1
-        )
-    except OSError as error:
-        raise ValueError(f"port must be free, got {arguments.port} of {HOST} ({error.strerror})") from None
+    return listen(application(health, budget, access), host=HOST, port=arguments.port, threads=THREADS)
 
 
 COMMAND = Command(

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from importlib.metadata import version
 from typing import Any
 
-from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import ledger_of, output_of
-from privstream.pipelines.serve.app import Access, is_loopback, read_token
+from privstream.pipelines.serve.app import Access, App, add_port, is_loopback, listen, read_token
 from privstream.pipelines.serve.folder import WatchedFolder
-from privstream.pipelines.serve.health import Health
+from privstream.pipelines.serve.health import Health, add_health
+from privstream.pipelines.serve.page import Page
 from privstream.pipelines.terminal import say
 
-PORT, LAST_PORT = 8080, 65_535
-THREADS = 6
+PORT, THREADS = 8080, 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     words = "with results of commands, and folders of runs without an end; or FILE.yaml, a monitor, for its folder"
     parser.add_argument("folder", metavar="FOLDER", help=words)
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0 for any that is free")
+    add_port(parser, PORT)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="where to listen (default: 127.0.0.1)")
     words = "file with a token, which browsers ask for; required if the page can be reached from elsewhere"
     parser.add_argument("--token_file", metavar="PATH", help=words)
@@ -43,14 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     health.add_argument(
         "--operator_token_file", metavar="PATH", help="file with the token of those who may see the health of jobs"
     )
-    health.add_argument(
-        "--metrics",
-        nargs="+",
-        default=[],
-        metavar="URL",
-        help="Flink's pages of metrics, such as http://127.0.0.1:9249/metrics: shows lag, late events and restarts",
-    )
-    health.add_argument("--dead_letter", metavar="FOLDER", help="of dead letters: shows how many, and from when")
+    add_health(health)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -72,8 +63,6 @@ def _server(arguments: argparse.Namespace) -> Any:
     """Return a server that listens."""
     if not os.path.isdir(arguments.folder):
         raise ValueError(f"FOLDER must be a folder that exists, got {arguments.folder}")
-    if checks.integer("port", arguments.port, minimum=0) > LAST_PORT:
-        raise ValueError(f"port must be <= {LAST_PORT:,}, got {arguments.port}")
     access = Access(
         local=is_loopback(arguments.host),
         token=read_token("token_file", arguments.token_file),
@@ -84,23 +73,16 @@ def _server(arguments: argparse.Namespace) -> Any:
         Ledger(accounts.path).read()
     elif arguments.budget_limit is not None:
         raise ValueError("budget_limit must be given with --ledger: without it, it is not known what is spent")
-    waitress = importlib.import_module("waitress")  # other commands need no server
-    pages, apps = (importlib.import_module(f"privstream.pipelines.serve.{name}") for name in ("page", "app"))
-    page = pages.Page(
+    page = Page(
         WatchedFolder(arguments.folder),
         accounts=accounts,
         limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
         health=health,
         version=version("privstream"),
     )
-    app = apps.App(page, access, traceback=arguments.traceback)
-    try:
-        bodies = {"max_request_body_size": 1}  # no request has one
-        return waitress.create_server(
-            app, host=arguments.host, port=arguments.port, threads=THREADS, ident=None, **bodies
-        )
-    except OSError as error:
-        raise ValueError(f"port must be free, got {arguments.port} of {arguments.host} ({error.strerror})") from None
+    return listen(
+        App(page, access, traceback=arguments.traceback), host=arguments.host, port=arguments.port, threads=THREADS
+    )
 
 
 def _health(arguments: argparse.Namespace) -> Health | None:

@@ -52,7 +52,7 @@ IN_FILES = (
 IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
-SPARED = ("gap_lower_bound", "epsilon_spent", "gap", "error_bound", "threshold", "status", "rank")
+SPARED = ("gap_lower_bound", "epsilon_spent", "gap", "distance", "error_bound", "threshold", "status", "rank")
 """Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -65,7 +65,7 @@ RULE = "rule"
 SAME_LINE = ("stream", "item", "category", "query", "quantile", "low", "high")
 """Fields that tell apart what is followed over windows."""
 
-MINUTE = 60_000_000
+SECOND, MINUTE = 1_000_000, 60_000_000
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class View:
             hidden |= {"window_end"}
         if not any(getattr(row, "stream", "") for row in rows):
             hidden |= {"stream"}  # a run without streams has one, without a name
+        if all(row.time.micros < SECOND for row in rows if "time" in types):
+            hidden |= {"time"}  # queries without a time have their place as one
         view = cls._number(rows, types)
         names = [name for name in view.names if name not in hidden]
         if any(getattr(row, RISE, None) is not None for row in rows):

@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import io
 import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
 from privstream.mechanisms.guarantee_records import guarantee_record
@@ -17,7 +19,7 @@ from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve, 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.audit import audit_command, file_command
+from privstream.pipelines.audit import audit_command, file_command, picture
 from privstream.pipelines.audit.attacks import SUSPECT, Seen, Sent, Transcript, all_windows, crowd, most_telling
 from privstream.pipelines.audit.audit_command import (
     CONSISTENT,
@@ -32,6 +34,7 @@ from privstream.pipelines.audit.audit_command import (
 )
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
 from privstream.pipelines.audit.fits import LESS_NOISE
+from privstream.pipelines.audit.picture import BREAK, MOST
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import (
     ENOUGH,
@@ -551,6 +554,20 @@ class TestCommand:
         assert first["found"]["epsilon_at_least"] < 1 < first["control"]["epsilon_at_least"]
         assert [point["epsilon"] for point in first["found"]["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
         assert picture.read_bytes().startswith(b"<?xml")
+
+    def test_a_control_beyond_the_axis_stands_behind_a_break(self, monkeypatch):
+        """At its end, with its number; the axis has no number there, which would be another one."""
+        monkeypatch.setattr(Figure, "savefig", lambda self, *given, **more: figures.append(self))
+        figures: list[Figure] = []
+        found = finding(CONSISTENT)
+        for share in (1.5, 25.0):
+            control = replace(found.control, epsilon=share * found.control.claimed, points=())
+            picture.draw(io.BytesIO(), "png", "", [replace(found, control=control)])
+        broken = [[line for line in figure.axes[0].lines if line.get_marker() == BREAK["marker"]] for figure in figures]
+        assert [len(lines) for lines in broken] == [0, 1]
+        (axes,) = figures[1].axes
+        assert max(axes.get_xticks()) < MOST < 25
+        assert "25.00" in [text.get_text() for text in axes.texts]
 
     @pytest.mark.parametrize(
         ("options", "error"),

@@ -124,7 +124,7 @@ def test_a_ledger_that_cannot_be_read_is_no_page_and_quotes_nothing(tmp_path: Pa
         ("", 0o600, "--metrics, --dead_letter or --ledger must be given"),
         ("--dead_letter nowhere", 0o600, "--dead_letter must be a folder that exists"),
         ("--metrics ftp://host", 0o600, "--metrics must be addresses such as"),
-        ("--ledger none --port 70000", 0o600, "--port must be <= 65,535"),
+        ("--metrics http://127.0.0.1:9249/metrics --port 70000", 0o600, "--port must be <= 65,535"),
     ],
 )
 def test_mistakes_are_named(options: str, mode: int, words: str, tmp_path: Path, capsys, monkeypatch) -> None:

@@ -318,3 +318,31 @@ def test_which_changes_of_a_monitor_need_another_run(shop: Path, capsys: pytest.
                 assert status == 2 and "--run_id must be another one" in told and key in told, (new, told)
             else:
                 assert status == 0 and "repetition" in told, (new, told)
+
+
+def test_rows_without_an_amount_count_where_none_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Customers without an amount are customers; sums get nothing of them, and only medians are about the others."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "customer;product;bought;amount",
+        *(f"c{n};lamp;2026-01-01;{'' if n % 2 else '12,50'}" for n in range(2000)),
+    ]
+    (tmp_path / "shop.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "noise.key").write_bytes(bytes(range(32)))
+    (tmp_path / "noise.key").chmod(0o600)
+    (tmp_path / "shop.yaml").write_text(
+        "data: {input: shop.csv, user: customer, item: product, time: bought, time_zone: UTC, decimal: ','}\n"
+        "window: 1d\nstart: 2026-01-01\nend: 2026-01-02\nmax_contributions: 1\nprivacy: {epsilon: 8, delta: 1e-6}\n"
+        "questions:\n  customers: {question: counts}\n"
+        "  revenue: {question: counts, value: amount, value_unit: 0.01, max_value: 2000}\n"
+        "  median: {question: quantiles, value: amount, low: 0, high: 100}\n"
+        "noise_key_file: noise.key\noutput: {folder: out, format: jsonl}\n"
+    )
+    assert cli.main(["run", "shop.yaml"]) == 0
+    rows = {
+        name: json.loads((tmp_path / "out" / f"{name}.jsonl").read_text())
+        for name in ("customers", "revenue", "median")
+    }
+    assert abs(rows["customers"]["count"] - 2000) < 30 and abs(rows["revenue"]["count"] - 2000) < 30
+    assert abs(rows["revenue"]["sum"] - 1000 * 1250) < 100_000
+    assert rows["median"]["lower"] <= 12.5 <= rows["median"]["upper"] <= 14

@@ -478,6 +478,17 @@ def ran(folder: Path, text: str, *words: str) -> int:
     return main(["run", "monitor.yaml", *words])
 
 
+def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shop(tmp_path)
+    views = "views:\n  trending: {of: pages, against: 1h}\n  best: {of: pages, largest: 1}\n"
+    end = "noise_key_file: noise.key\noutput: {folder: out}\n"
+    assert ran(tmp_path, HEAD + PAGES + views + end) == 0
+    told = capsys.readouterr().err
+    assert "trending: no rows: no item rose with a probability of 90% or more" in told and "best: no rows" not in told
+    assert len((tmp_path / "out" / "trending.csv").read_text().splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_a_run_writes_views_beside_its_rows(tmp_path, monkeypatch, capsys):
     """With the columns of items; a further view is no further cost; sums are those of `over`."""

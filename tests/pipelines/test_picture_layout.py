@@ -3,6 +3,7 @@
 import io
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -261,6 +262,56 @@ def test_noise_alone_says_so(figures: list[Figure]) -> None:
     assert nothing_sure(noise) and not nothing_sure([*noise, band("c", 6, 80.0, 60.0)])
     drawn(noise)
     assert caption_of(figures[0]).startswith("No number is surely above 0: what is seen may be noise alone. ")
+
+
+def test_points_are_drawn_near_the_points_that_are_asked_for(figures: list[Figure]) -> None:
+    rows = [row._replace(predecessor=95, successor=104) for row in rows_of("predecessor", "a thousand windows")]
+    draw("predecessor", rows)
+    assert [axes.get_title(loc="left") for axes in figures[0].axes] == [
+        f"{side} {query}" for side, query in (("above", 100), ("above", 101), ("below", 100), ("below", 101))
+    ]
+    for axes in figures[0].axes:
+        (dotted,) = (line for line in axes.lines if len({*line.get_ydata()}) == len(line.get_ydata()) - 1)  # type: ignore
+        query = float(axes.get_title(loc="left").split()[1])
+        assert [*dotted.get_ydata()] == [query, query] and axes.get_ylim()[0] > 80  # type: ignore[arg-type]
+
+
+def test_answers_without_a_point_are_no_missing_rows(figures: list[Figure]) -> None:
+    draw("predecessor", [row._replace(predecessor=0, successor=0) for row in rows_of("predecessor", "ordinary")])
+    assert "no answer has a point" in texts(figures[0]) and "no rows" not in texts(figures[0])
+    assert "at most 9 points lie on either side of a query" in caption_of(figures[0])
+    draw("predecessor", rows_of("predecessor", "one window"))
+    assert "Points: the nearest points" in caption_of(figures[1]) and "Lines" not in caption_of(figures[1])
+
+
+def test_queries_have_whole_numbers_and_noise_alone_says_so(figures: list[Figure]) -> None:
+    one = rows_of("queries", "one number")
+    draw("queries", one)
+    assert {"1", "0.8", "1.2"} & {*texts(figures[0])} == {"1"}
+    assert "9 to either side" in caption_of(figures[0]) and "9.0" not in caption_of(figures[0])
+    draw("queries", [row._replace(estimate=5.0) for row in rows_of("queries", "ordinary")])
+    assert caption_of(figures[1]).startswith("No number is surely above 0: what is seen may be noise alone. ")
+    assert not caption_of(figures[0]).startswith("No number")
+    draw("queries", [])
+    assert not ticks(figures[2].axes[0]) and caption_of(figures[2]) == "There are no rows."
+    draw("queries", rows_of("queries", "a thousand windows"))
+    assert "2,000" in ticks(figures[3].axes[0])
+
+
+@pytest.mark.parametrize("word", ["counts", "top-k", "ranges", "quantiles", "histogram"])
+def test_intervals_of_a_single_window_are_bars(word: str, figures: list[Figure]) -> None:
+    draw(word, rows_of(word, "one window"))
+    draw(word, rows_of(word, "ordinary"))
+    one, several = map(caption_of, figures)
+    assert "Bars: where" in one and "Bands" not in one
+    assert "Bands: where" in several and "Bars" not in several
+
+
+def test_the_truth_of_a_single_window_is_seen(figures: list[Figure]) -> None:
+    found = band("a", 1, 10.0, 5.0)
+    drawn([replace(found, truth=np.array([12.0]))])
+    (dash,) = (line for line in figures[0].axes[0].lines if line.get_ydata()[0] == 12.0)  # type: ignore[index]
+    assert dash.get_marker() == "_"
 
 
 def test_bands_do_not_reach_below_nothing() -> None:

@@ -100,8 +100,8 @@ def test_queries_with_a_time_are_answered_once(folder: Path, tmp_path: Path) -> 
         ('{"low": 1, "high": 2, "width": 3}', "--queries, line 1: fields must be low, high, time, stream, got 'width'"),
         ('{"low": 1, "high": 2, "stream": "a"}', "--queries, line 1: stream must not be given without a time"),
         ('{"low": 1, "high": true}', "--queries, line 1: high must be a whole number"),
-        ('{"low": 9, "high": 2}', "high must be >= low"),
-        ('{"low": 0, "high": 2}', "low must be in 1 .. 256"),
+        ('{"low": 9, "high": 2}', "standing queries: high must be >= low"),
+        ('{"low": 0, "high": 2}', "standing queries: low must be in 1 .. 256"),
     ],
 )
 def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):

@@ -141,6 +141,24 @@ def test_what_a_narrow_terminal_has_no_room_for_is_said() -> None:
     assert "Only in files: gap lower bound." in printed(rows, Alert, width=40)
 
 
+def test_queries_without_a_time_show_none() -> None:
+    rows = [row_of("queries", 0, name)._replace(time=Timestamp(micros=place)) for place, name in enumerate(("a", "b"))]
+    text = printed(rows, question("queries").row_type, title="answers")
+    assert "1970" not in text and text.splitlines()[0].strip() == "answers"
+    asked = [row._replace(time=MONDAY) for row in rows]
+    assert "2024-01-01" in printed(asked, question("queries").row_type, title="answers")
+
+
+def test_points_keep_their_bounds_in_a_narrow_terminal() -> None:
+    rows = [
+        row_of("predecessor", hour, "")._replace(predecessor=16_257, successor=16_512 + hour, query=60_000 * hour)
+        for hour in range(3)
+    ]
+    rows = [row._replace(predecessor=row.query - 9, error_bound=row.query // 9) for row in rows]
+    text = printed(rows, question("predecessor").row_type, width=60)
+    assert "bound" in text and "Only in files: distance." in text
+
+
 DAY = 86_400
 MONDAY = Timestamp(1_704_067_200)
 

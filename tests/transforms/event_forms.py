@@ -75,8 +75,3 @@ def run_bounded(runner: str, elements: list, made: beam.PTransform, *extra: str)
         return events | made.with_dead_letters()
 
     return runner_harness.run(runner, build, *extra)
-
-
-def run_stream(runner: str, source: TestStream, made: beam.PTransform) -> runner_harness.Results:
-    """Run a transform on a stream."""
-    return runner_harness.run(runner, lambda p: p | "Source" >> source | made.with_dead_letters(), "--streaming")

@@ -1,8 +1,10 @@
 """What every transform must do: refuse what gives no privacy, and runners that break promises; keep the key at home."""
 
+import inspect
 import math
 import pickle
 import re
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -309,3 +311,30 @@ def test_events_before_the_start_are_in_no_window():
     made = KeyedCounts(**COMMON | {"start": MONDAY + 2 * WEEK}, horizon=1, delta=1e-6, max_contributions=6)
     rows = run_bounded("fn_api", early, made).elements("rows")
     assert [row.window_start for row in rows] == [Timestamp(MONDAY + 2 * WEEK)]
+
+
+DATE = datetime(2024, 1, 1)
+WRONG = [object(), "x", b"x", -1, 0, 1.5, 2**70, math.nan, True, None, [], (1,), ["a", "a"], {"a": 1}, DATE]
+OTHER = {"horizon": "windows", "start": "end", "period": "end", "min_alerts": "epsilon"}
+"""What an error may name as well: the argument that does not fit to it."""
+
+
+@some_quick("name", ONE_OF_EACH, *(name for name in ONE_OF_EACH if name not in ("cardinality", "histogram")))
+def test_errors_of_arguments_name_the_argument(name):
+    """Whatever is given: what is wrong is refused in the words of the argument, and no inner step stumbles over it."""
+    fields, refused = inspect.signature(EXAMPLES[name][0]).parameters, 0
+    for field in fields:
+        for wrong in WRONG:
+            try:
+                example(name, **{field: wrong})
+            except (TypeError, ValueError) as error:
+                refused += 1
+                assert re.search(rf"\b({field}|{OTHER.get(field, field)})\b", str(error)), f"{field}={wrong!r}: {error}"
+    assert refused > 5 * len(fields)
+
+
+@pytest.mark.parametrize("moment", [DATE, DATE.date()])
+def test_dates_say_how_they_become_numbers(moment):
+    for window in (10, "1month"):
+        with pytest.raises(TypeError, match=r"^start must be a number of seconds since 1970, got date"):
+            example("counts", start=moment, window=window)

@@ -32,7 +32,7 @@ from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock, stepped
 from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, apart_in_time, digest
-from privstream.transforms.timing.steps import Length, Moment, Seconds, Steps
+from privstream.transforms.timing.steps import Length, Moment, Seconds, Steps, check_moment
 from typing_extensions import override
 
 
@@ -203,7 +203,7 @@ class MeasurementAlerts(AlertTransform):
         super().__init__(noise)
         checks.positive("epsilon", epsilon)
         checks.integer("min_alerts", min_alerts, minimum=1)
-        checks.real("start", start)
+        check_moment("start", start)
         rules = check_rules(rules, counts=False)
         names = check_streams(streams)
         by_rule = checks.one_of("budget", budget, BUDGETS) == "per_rule"

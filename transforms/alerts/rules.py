@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def check_rules(rules: Sequence[AlertRule], *, counts: bool) -> tuple[AlertRule,
         counts: whether they are about counts of people; thresholds must then be integers. Otherwise they are about
             measurements, and name no items.
     """
-    if isinstance(rules, AlertRule | str) or not all(isinstance(rule, AlertRule) for rule in rules):
+    if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
         raise TypeError("rules must be a sequence of AlertRule")
     if not rules or len({rule.name for rule in rules}) < len(rules):
         raise ValueError("rules must have distinct names, and there must be at least one")

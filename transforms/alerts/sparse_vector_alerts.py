@@ -42,7 +42,7 @@ from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.methods import FEW_HITS
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions
+from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
 
 BETTER = 0.75
@@ -211,7 +211,7 @@ class SparseVectorAlerts(AlertTransform, PeopleTransform):
         checks.positive("epsilon", epsilon)
         checks.probability("delta", delta, zero=True)
         checks.integer("min_alerts", min_alerts, minimum=1)
-        checks.real("start", start)
+        check_moment("start", start)
         rules = check_rules(rules, counts=True)
         names = check_streams(streams)
         if streams_per_person is not None:
@@ -251,7 +251,8 @@ class SparseVectorAlerts(AlertTransform, PeopleTransform):
         )
         self.plan = replace(tested, by_rule=False)  # of methods that share no budget
         self.delta = delta
-        self.max_hits = max(FEW_HITS, len(rules)) if max_hits is None else max_hits
+        few = max(FEW_HITS, len(rules))
+        self.max_hits = few if max_hits is None else checks.integer("max_hits", max_hits, minimum=1)
         self.method, self.counted = self._choose(method)
         if self.counted is None:
             self.plan = tested

@@ -12,6 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
@@ -206,6 +207,7 @@ class CountsParameters(Parameters):
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
             raise ValueError("end or renew_every must be given where counts are about more than one window")
+        checks.boolean("signed_values", signed_values)
         for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
             if given and max_value is None:
                 raise ValueError(f"max_value must be given with {name}")
@@ -214,6 +216,7 @@ class CountsParameters(Parameters):
                 f"over must be at most {MOST_SUMMED:,} windows where items stay found, got {span:,}: give a longer "
                 "window, or forget"
             )
+        checks.probability("delta", delta, zero=True)
         summed = self.remembers and self.steps.renewal is None
         lasts = (span == "window" or summed) and unit == "person" and delta > 0 and self.steps.count is not None
         if max_contributions is None and unit == "person":
@@ -542,7 +545,7 @@ def _contributions(limit: int | None, per_window: int | None, unit: str, windows
             if value is not None:
                 raise ValueError(f"{name} must not be given when the unit is an event")
         return 1, None
-    limit = checks.integer("max_contributions", limit, minimum=1)
+    limit = checks.integer("max_contributions", limit, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
     if per_window is None:
         return limit, None
     if checks.integer("max_contributions_per_window", per_window, minimum=1) >= limit:

@@ -7,7 +7,7 @@ import inspect
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
 from numbers import Real
 from types import MappingProxyType
@@ -182,6 +182,8 @@ def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
 
 def check_texts(name: str, values: Any, what: str = "texts") -> None:
     """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
+    if values is not None and not isinstance(values, Collection):
+        raise TypeError(f"{name} must be {what}, got {type(values).__name__}")
     if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
         got = (
             repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"

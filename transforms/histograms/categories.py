@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -24,9 +25,12 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, place_in_run, to_people
 from privstream.transforms.events.dead_letters import late_letter
+from privstream.transforms.events.event_fields import UNREAD
+from privstream.transforms.events.people_transform import PeopleTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment
 from privstream.transforms.events.split import CodedEvents, ReadEvents, SplitCodes, stream_numbers
 from privstream.transforms.histograms.parameters import Categories
-from privstream.transforms.timing.clocked import MechanismSteps, on_clocks
+from privstream.transforms.timing.clocked import MechanismSteps, WithClock, on_clocks
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps
@@ -262,3 +266,71 @@ class CountedSteps(MechanismSteps):
                 columns, counts = decode_counts(batch)
                 found[step - first, columns] += counts  # columns are distinct
         return found
+
+
+class CountedCategories(PeopleTransform):
+    """Events with public categories in; something private about their counts, after every window, out.
+
+    Where an event is protected, whose it is is not even read: events are counted at once.
+    """
+
+    row_type: type
+    last_stage: type[CountedSteps]
+    categories: Categories
+    mechanism: Any
+    noise: NoiseSource
+    shards: int
+
+    @property
+    def _by_person(self) -> bool:
+        return self.event_fields.user != UNREAD
+
+    @property
+    @override
+    def segments(self) -> tuple[Segment, ...]:
+        if self._by_person:
+            return super().segments
+        return Segment(self._count, Keyed), Segment(self._publish)
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """What all stages are given."""
+        return {"steps": self.steps, "categories": self.categories}
+
+    @property
+    @abstractmethod
+    def _people(self) -> NoiseSource:
+        """What tells people apart, and orders what they have."""
+
+    @abstractmethod
+    def _limits(self) -> tuple[BoundCodes, int]:
+        """Return what bounds what counts of a person in a window, and how much counts in the run."""
+
+    @abstractmethod
+    def _noise(self) -> NoiseSource:
+        """Return noise that depends on everything that the counts depend on, beside the events."""
+
+    def publisher(self, timer_offset: int, noise: NoiseSource, **asked: Any) -> CountedSteps:
+        """Return the last stage."""
+        given = self._common | {"mechanism": self.mechanism, "noise": noise}
+        return self.last_stage(**given, timer_offset=timer_offset, **asked)
+
+    def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from events to counts of them."""
+        return apply_dofn(self._gather(events, apply_dofn), CountEvents(**self._common), Keyed)
+
+    @override
+    def _splitter(self) -> SplitRows:
+        return SplitRows(**self._common, noise=self._people, shards=self.shards)
+
+    @override
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        in_window, in_run = self._limits()
+        limit = LimitRows(**self._common, timer_offset=2, limit=in_run)
+        return apply_dofn(apply_dofn(batches, in_window, Keyed), limit, Keyed)
+
+    @override
+    def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        streams, last = self.categories.streams, 3 if self._by_person else 1
+        clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True, apart=not self._by_person)
+        return apply_dofn(clocked, self.publisher(last, self._noise()), self.row_type)

@@ -205,7 +205,7 @@ class CategoryParameters(Parameters):
         """
         by_user = self.unit == "person"
         rows = 1 if self.neighbouring == "replace_one" else None
-        limited = self.budget["delta"] > 0 and self.max_per_window is not None
+        limited = checks.probability("delta", self.budget["delta"], zero=True) > 0 and self.max_per_window is not None
         shape = {
             "columns": len(self.categories.domain),
             "horizon": self.windows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,7 @@ def questions(asked: Sequence[str | Monotone], columns: int) -> tuple[Question, 
     Raises:
         ValueError: a query is unknown, out of range or asked twice.
     """
-    if isinstance(asked, str) or not asked:
+    if isinstance(asked, str) or not isinstance(asked, Collection) or not asked:
         raise ValueError("queries must be a tuple of at least one query")
     found = []
     for each in asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Required
 
@@ -45,7 +45,8 @@ class Actions:
 
     def __post_init__(self) -> None:
         for name, values in (("insert_values", self.insert), ("delete_values", self.delete)):
-            if isinstance(values, str) or any(not isinstance(value, str) for value in values or ()):
+            texts = values is None or (isinstance(values, Collection) and not isinstance(values, str))
+            if not texts or not all(isinstance(value, str) for value in values or ()):
                 raise TypeError(f"{name} must be a tuple of texts, got {type(values).__name__}")
         if set(self.insert or ()) & set(self.delete):
             raise ValueError("insert_values and delete_values must have no text in common")
@@ -179,12 +180,20 @@ class PointParameters(Parameters):
     def event_fields(self) -> EventFields:
         return EventFields(user=NUMBER, streams=self.streams != ("",))
 
-    def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    def _checked(self, standing: Any) -> tuple[tuple[int, ...], ...]:
         """Return the standing queries, distinct and in order."""
+        fields = self.query_fields
+        rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
+        if not isinstance(standing, Collection):
+            raise TypeError(f"{rule}, got {type(standing).__name__}")
+        if len(fields) == 1:
+            standing = [(point,) for point in standing]
+        elif not all(isinstance(query, tuple | list) and len(query) == len(fields) for query in standing):
+            raise TypeError(rule)
         try:
-            found = sorted({check_query(tuple(query), self.query_fields, self.universe) for query in standing})
+            found = sorted({check_query(query, fields, self.universe) for query in standing})
         except BrokenRuleError as error:
-            raise (TypeError if error.code.endswith(TYPE) else ValueError)(str(error)) from None
+            raise (TypeError if error.code.endswith(TYPE) else ValueError)(f"standing queries: {error}") from None
         if len(found) > MOST_STANDING:
             raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
         return tuple(found)
@@ -402,7 +411,7 @@ class PredecessorParameters(PointParameters):
         **options: Unpack[PointOptions],
     ) -> None:
         super().__init__(**options)
-        self.standing = self._checked((point,) for point in standing)
+        self.standing = self._checked(standing)
         answers = None if queries is None else checks.integer("queries", queries, minimum=0)
         if answers is not None and self.standing:
             answers = None if self.windows is None else answers + self.windows * len(self.standing)

@@ -21,8 +21,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.people_transform import refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import stream_numbers
-from privstream.transforms.histograms.categories import BoundCodes, CountedSteps
-from privstream.transforms.histograms.histogram_transform import CountedCategories
+from privstream.transforms.histograms.categories import BoundCodes, CountedCategories, CountedSteps
 from privstream.transforms.histograms.parameters import LISTED, Categories
 from privstream.transforms.limits.measuring import pair_hashes
 from privstream.transforms.quantiles.parameters import LAST_PLACE, QuantilesParameters

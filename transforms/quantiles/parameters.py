@@ -14,7 +14,7 @@ from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
-from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
+from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, check_moment, windows_in
 from typing_extensions import Unpack, override
 
 LAST_PLACE = 65_535
@@ -105,7 +105,7 @@ class QuantilesParameters(Parameters):
         self.noise = noise
         self.streams = check_streams(streams)
         self.shards = check_shards(shards)
-        checks.real("start", start)
+        check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
         span = windows_in(over, self.steps)
         if span != "window" and self.steps.count is None:

@@ -164,9 +164,8 @@ class KeyedState:
 
     def wait(self, key: bytes, record: bytes, progress: Progress, cells: Cells) -> None:
         """Let a record wait; a state that is not cached need not be decoded for it."""
-        self._check(progress)
         decoded = self._cached(key, progress)
-        progress = replace(_put(record, progress, cells), version=_new_version(), options=self.options)
+        progress = self._changed(_put(record, progress, cells))
         cells.progress.write(progress.to_bytes())
         if decoded is not None:
             decoded.add(self.stage.step_of(record), record)
@@ -181,7 +180,6 @@ class KeyedState:
                 begins anew for that.
         """
         progress = Progress.from_bytes(cells.progress.read())
-        self._check(progress)
         cached = self._cached(key, progress)
         if cached is not None:
             return cached
@@ -228,7 +226,7 @@ class KeyedState:
             progress = replace(progress, waiting=0, outdated=0)
             for record in chain.from_iterable(decoded.records.values()):
                 progress = _put(record, progress, cells)
-        decoded.progress = replace(progress, version=_new_version(), options=self.options)
+        decoded.progress = self._changed(progress)
         cells.progress.write(decoded.progress.to_bytes())
         self.cache(key, decoded)
 
@@ -238,13 +236,14 @@ class KeyedState:
         if len(self._cache) > CACHED_KEYS:
             self._cache.popitem(last=False)
 
-    def _check(self, progress: Progress) -> None:
-        """Refuse state of a run with other options."""
-        if progress.options and self.options and progress.options != self.options:
-            raise SnapshotError("options must be those of the run that wrote it")
+    def _changed(self, progress: Progress) -> Progress:
+        """Return the progress as it is written: for these options, under a version of its own."""
+        return replace(progress, version=secrets.token_bytes(12), options=self.options)
 
     def _cached(self, key: bytes, progress: Progress) -> Decoded | None:
-        """Take a decoded state out of the cache if it is the current one."""
+        """Take a decoded state out of the cache if it is the current one; refuse state of a run with other options."""
+        if progress.options and self.options and progress.options != self.options:
+            raise SnapshotError("options must be those of the run that wrote it")
         decoded = self._cache.pop(key, None)
         return decoded if decoded is not None and decoded.progress.version == progress.version else None
 
@@ -343,10 +342,6 @@ def _put(record: bytes, progress: Progress, cells: Cells) -> Progress:
 def _used(progress: Progress, cells: Cells) -> tuple[Any, ...]:
     """Return the bags that have had their turn since they were cleared."""
     return cells.waiting[: progress.waiting // PART_BYTES + 1]
-
-
-def _new_version() -> bytes:
-    return secrets.token_bytes(12)
 
 
 RULE = (

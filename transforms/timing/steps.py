@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, replace
+from datetime import date
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
@@ -30,6 +31,9 @@ Moment = float
 Span = str | float
 """What a count is about: a "window", all since the "start", or so many seconds, or units of a calendar."""
 
+LAST_MOMENT = 253_402_300_799
+"""That a calendar has, in seconds since 1970."""
+
 MICROS = 1_000_000
 HOUR, DAY = 3_600 * MICROS, 86_400 * MICROS
 MILLISECOND = 1_000  # the finest step of event time on every runner
@@ -51,6 +55,16 @@ def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
         least = "> 0" if minimum else ">= 0"
         raise ValueError(f"{name} must be {least} and a whole number of milliseconds, got {seconds} seconds")
     return micros
+
+
+def check_moment(name: str, given: object) -> float:
+    """Return a point in time in seconds since 1970; the error of a text or a date says how it becomes one."""
+    if isinstance(given, str | date):
+        kind = "text" if isinstance(given, str) else type(given).__name__
+        raise TypeError(f"{name} must be a number of seconds since 1970, got {kind}: datetime.timestamp() gives it")
+    if (seconds := checks.real(name, given)) > LAST_MOMENT:
+        raise ValueError(f"{name} must be a number of seconds since 1970, before the year 10000, got {given}")
+    return seconds
 
 
 class WindowOptions(TypedDict, total=False):
@@ -111,6 +125,9 @@ class Steps:
 
         `windows` is their number from `start` on, in place of `end`.
         """
+        for name, moment in (("start", start), ("end", end)):
+            if moment is not None:
+                check_moment(name, moment)
         if isinstance(window, str):
             calendar, lateness = Calendar.parse(window), to_micros("allowed_lateness", allowed_lateness, minimum=0)
             given = (("period", period), ("renew_every", renew_every))
@@ -119,11 +136,6 @@ class Steps:
         if isinstance(period, str) or isinstance(renew_every, str):
             name, text = ("period", period) if isinstance(period, str) else ("renew_every", renew_every)
             raise ValueError(f"{name} must be a number of seconds where window is one, got {text!r}")
-        for name, moment in (("start", start), ("end", end)):
-            if isinstance(moment, str):
-                raise TypeError(
-                    f"{name} must be a number of seconds since 1970, got text: datetime.timestamp() gives it"
-                )
         end = last_end(window, start, end, windows)
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
@@ -512,6 +524,8 @@ def renamed(name: str, value: int | None, former: str, given: int | None) -> int
     """Return the value of an argument that may be given by its former name, but not by both."""
     if value is not None and given is not None:
         raise ValueError(f"{former} must not be given with {name}, whose deprecated name it is")
+    if given is not None:
+        checks.integer(former, given, minimum=1)
     return given if value is None else value
 
 
