@@ -49,16 +49,23 @@ Score = Callable[[Any, Sequence[Any]], float]
 
 
 class Transcript(NamedTuple):
-    """All numbers of a trial.
+    """All numbers of a trial: of each window, of each item, the fields of its row.
 
     Attributes:
-        read: of a transform and all rows of a trial, the numbers that are published with noise.
-        counted: how many of them one person moves by 1, or by the largest value.
+        name: the field of a row that says which item it is about.
+        items: what stands there, in each window.
+        fields: of a row: the numbers that are published with noise.
+        growing: whether these are sums since the start whose windows have noise of their own: then they are seen as
+            differences, which are as good.
+        counted: how many numbers one person moves by 1, or by the largest value.
         size: events and rows of a trial, about, beside those of the suspect.
         sent: how many events the suspect sends, more than may count.
     """
 
-    read: Callable[[Any, Sequence[Any]], Sequence[float]]
+    name: str
+    items: tuple[str, ...]
+    fields: tuple[str, ...]
+    growing: bool
     counted: int
     size: int
     sent: int
@@ -82,8 +89,8 @@ class Attack:
         adaptive: whether `others` and `suspect` depend on what was published before.
         asked: the items of each query, where queries are asked.
         about: whether it shows the epsilon that is there, or a delta alone.
-        transcript: what is read of all rows, where the attack is on all that is published. It has no score of its own:
-            that is the likelihood ratio of a model that is fitted to these numbers.
+        transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
+            of its own: that is the likelihood ratio of a model that is fitted to these numbers.
     """
 
     name: str

@@ -7,9 +7,10 @@ import importlib
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -22,18 +23,22 @@ from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
 from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of
-from privstream.pipelines.audit.trials import Trials
-from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
+from privstream.pipelines.audit.trials import Trials, run_all, run_share
+from privstream.pipelines.audit.whole_run import CROWDED, FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.plot.picture_spec import check_picture, write_picture
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
+from privstream.pipelines.runners.processes import Crew, cores, workers_for
 from privstream.pipelines.terminal import say
 from rich.table import Table
 from typing_extensions import override
 
 WRONG = 1e-4
 """Probability with which some bound on the transforms of an audit may be wrong, of all its attacks together."""
+
+MOST_WORKERS = 8
+"""Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
 
 CONSISTENT, REFUTED, NO_POWER = "consistent", "refuted", "no power"
 
@@ -43,7 +48,8 @@ class Crowds(NamedTuple):
 
     Attributes:
         people: in the crowd.
-        real: transcripts of the transform, with the crowd and without it, (trials, numbers) each.
+        real: transcripts of the transform, with the crowd and without it, (trials, numbers) each; those with it are
+            few.
         control: those of the control.
     """
 
@@ -125,6 +131,8 @@ class Trying:
         trials: of each attack.
         key_file: file with the noise key, or None for a new key each time.
         wrong: probability with which some bound of one attack may be wrong.
+        crew: returns processes that share the trials, which it starts when they are first wanted; None for this one
+            alone.
         claim: what is claimed; None for what the transform promises.
         people: in a crowd, at least.
     """
@@ -133,6 +141,7 @@ class Trying:
     trials: int
     key_file: str | None
     wrong: float
+    crew: Callable[[], Crew | None] = lambda: None
     claim: PrivacyGuarantee | None = None
     people: int = 1
 
@@ -148,10 +157,8 @@ class Trying:
         method = getattr(made.transform, METHOD, "")
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
-        real, control = (
-            measure(*self._trials(attack, options, self.trials, name).run(), claim, self.wrong)
-            for options, name in _both(attack)
-        )
+        runs = [self._trials(attack, options, self.trials, name) for options, name in _both(attack)]
+        real, control = (measure(*found, claim, self.wrong) for found in run_all(runs, self.crew()))
         return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
 
     def crowds(self, attack: Attack, claim: PrivacyGuarantee) -> Crowds:
@@ -165,16 +172,14 @@ class Trying:
         people = max(self.people, crowd_size(curve_of(claim), attack.transcript.counted))
         number = trials_of(attack.transcript, self.trials, people)
         at_once = trials_at_once(attack.transcript, people)
-        worlds = []
-        for options, name in _both(attack):
-            noise = self.noise(attack, f"{name}, a crowd")
-            runs = [
-                Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first).run()
-                for first in range(0, number, at_once)
-            ]
-            one, other = (np.concatenate(world) for world in zip(*runs, strict=True))
-            worlds.append((one, other))
-        return Crowds(people, *worlds)
+        both = [(options, self.noise(attack, f"{name}, a crowd")) for options, name in _both(attack)]
+        runs = [
+            Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first, CROWDED)
+            for first in range(0, number, at_once)
+            for options, noise in both
+        ]
+        found = run_all(runs, self.crew())
+        return Crowds(people, _put_together(found[::2]), _put_together(found[1::2]))
 
     def noise(self, attack: Attack, name: str) -> NoiseSource:
         """Return the noise of the trials of an attack that have such a name."""
@@ -182,6 +187,12 @@ class Trying:
 
     def _trials(self, attack: Attack, options: Mapping[str, Any], number: int, name: str) -> Trials:
         return Trials(self.spec, attack, options, number, self.noise(attack, name))
+
+
+def _put_together(runs: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Return the transcripts of several runs, those with the crowd and those without it."""
+    one, other = (np.concatenate(world) for world in zip(*runs, strict=True))
+    return one, other
 
 
 def _both(attack: Attack) -> tuple[tuple[Mapping[str, Any], str], tuple[Mapping[str, Any], str]]:
@@ -286,9 +297,13 @@ class Audit(ABC):
         """Run all attacks."""
         began, findings = time.monotonic(), list[Finding]()
         wrong = WRONG / (len(attacks) + self._more)
-        for number, attack in enumerate(attacks, start=1):
-            say(f"attack {number} of {len(attacks)}: {attack.name}")
-            findings.append(self._trying(attack, arguments, wrong).find(attack))
+        workers = workers_for(min(cores(), MOST_WORKERS) if arguments.workers is None else arguments.workers, 0)
+        with ExitStack() as stack:
+            crew = cache(lambda: stack.enter_context(Crew(workers, run_share).working()) if workers > 1 else None)
+            for number, attack in enumerate(attacks, start=1):
+                say(f"attack {number} of {len(attacks)}: {attack.name}")
+                trying = replace(self._trying(attack, arguments, wrong), crew=crew)
+                findings.append(trying.find(attack))
         findings += self._together(findings, wrong)
         say(f"audited in {time.monotonic() - began:.0f} s")
         return findings

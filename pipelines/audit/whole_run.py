@@ -27,7 +27,6 @@ from privstream.pipelines.audit.attacks import (
     Transcript,
 )
 from privstream.pipelines.audit.fits import with_less_noise
-from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
@@ -49,6 +48,10 @@ MOST_AT_ONCE = 800_000
 
 FEWEST = 400
 """Fewer trials catch no control."""
+
+CROWDED = 20
+"""One trial in so many has the crowd. What it moves is seen in few trials, as the crowd is large; how large the noise
+is, which is the same without it, takes many."""
 
 RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "counts": (
@@ -262,13 +265,28 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
         others=_others(spent),
         suspect=_suspect(spent),
         windows=windows,
-        transcript=Transcript(_reader(spent), spent.counted * len(spent.fields), spent.size, sum(map(len, spent.plan))),
+        transcript=Transcript(
+            name=spent.name,
+            items=_named(spent, transform),
+            fields=spent.fields,
+            growing=spent.growing,
+            counted=spent.counted * len(spent.fields),
+            size=spent.size,
+            sent=sum(map(len, spent.plan)),
+        ),
     )
 
 
 def _windows(transform: Any) -> int:
     """Return the number of windows, until everything starts afresh."""
     return int(transform.steps.count)
+
+
+def _named(spent: Spending, transform: Any) -> tuple[str, ...]:
+    """Return what rows are about, in each window: rules, or the items that are sent."""
+    if spent.name == "rule":
+        return tuple(rule.name for rule in transform.plan.rules)
+    return tuple(dict.fromkeys(item for sent in spent.plan for item in sent))
 
 
 def _suspect(spent: Spending) -> Adversary:
@@ -289,32 +307,14 @@ def _others(spent: Spending) -> Adversary:
     return send
 
 
-def _reader(spent: Spending) -> Callable[[Any, Sequence[Any]], Sequence[float]]:
-    """Return what reads all numbers of a trial, in the order of windows and items."""
-    items = list(dict.fromkeys(item for sent in spent.plan for item in sent))
-
-    def read(transform: Any, rows: Sequence[Any]) -> list[float]:
-        first, ending = transform.steps.first, transform.steps.ending
-        names = [rule.name for rule in transform.plan.rules] if spent.name == "rule" else items
-        found = {(ending(row.window_end) - first, getattr(row, spent.name)): row for row in rows}
-        places = [(window, name) for window in range(len(spent.plan)) for name in names]
-        if any(place not in found for place in places):
-            raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
-        numbers = [float(getattr(found[place], field)) for place in places for field in spent.fields]
-        if not spent.growing:
-            return numbers
-        step = len(names) * len(spent.fields)
-        return [after - before for before, after in zip([0.0] * step + numbers, numbers, strict=False)]
-
-    return read
-
-
 def trials_of(transcript: Transcript, wanted: int, people: int) -> int:
-    """Return how many trials an attack has, even: as many as are wanted, unless these were too many events and rows."""
-    most = MOST_NUMBERS // (transcript.size + people * transcript.counted)
-    return min(wanted, max(ENOUGH, most // 2 * 2))
+    """Return how many trials an attack has, a multiple of `CROWDED`: so many as are wanted, unless these were too many
+    events and rows.
+    """
+    most = CROWDED * (MOST_NUMBERS // (CROWDED * transcript.size + people * transcript.counted))
+    return -(-min(wanted, max(ENOUGH, most)) // CROWDED) * CROWDED
 
 
 def trials_at_once(transcript: Transcript, people: int) -> int:
-    """Return how many trials of an attack one run may have, even: half of them have the crowd."""
-    return 2 * max(1, MOST_AT_ONCE // (2 * transcript.size + people * transcript.sent))
+    """Return how many trials of an attack one run may have, a multiple of `CROWDED`."""
+    return CROWDED * max(1, MOST_AT_ONCE // (CROWDED * transcript.size + people * transcript.sent))

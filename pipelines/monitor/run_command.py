@@ -214,7 +214,7 @@ class MonitorRun:
             for each, paid in zip(monitor.questions, planned.questions, strict=True)
         )
         described = described_views(monitor, views, answers, output, unbounded=unbounded)
-        sent = _sent(views, answers, common, next(iter(given.values())), output)
+        sent = destinations_of_views(views, answers, common, next(iter(given.values())), output)
         if unbounded:
             _check_same_views(monitor, described, output)
         charged = _charged(common, given, output)
@@ -371,7 +371,7 @@ def _check_same_views(monitor: MonitorFile, described: Mapping[str, Mapping[str,
             raise monitor.document.error((VIEWS, name), f"must be as it was when {folder} was begun: take another name")
 
 
-def _sent(
+def destinations_of_views(
     views: Sequence[View],
     answers: Mapping[str, Table],
     common: argparse.Namespace,

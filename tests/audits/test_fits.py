@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
 from privstream.pipelines.audit.fits import LESS_NOISE, crowd_size, fit, fit_together, law_of, with_less_noise
+from privstream.pipelines.audit.whole_run import CROWDED
 
 DELTA = 1e-6
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -33,10 +34,15 @@ def transcripts(law, epsilon, *, trials=1500, counted=COUNTED, noise=None, seed=
     _, _, draw = claim(law, noise or epsilon)
     people, rng = crowd_size(curve, COUNTED), np.random.default_rng(seed)
     moved = np.where(np.arange(NUMBERS) < counted, people, 0)
-    worlds = [draw(rng, (trials // 2, NUMBERS)) + each for each in (7 + moved, 7)]
+    worlds = [draw(rng, (size, NUMBERS)) + each for size, each in zip(sizes(trials), (7 + moved, 7), strict=True)]
     if mix is not None:
         worlds = [each @ mix for each in worlds]
     return fit(*worlds, people, curve, delta, WRONG)
+
+
+def sizes(trials):
+    """How many trials have the crowd, and how many have not."""
+    return trials // CROWDED, trials - trials // CROWDED
 
 
 @pytest.mark.parametrize("law", ["Gaussian", "Laplace"])
@@ -66,8 +72,23 @@ def test_many_numbers_and_few_trials():
     curve, delta, draw = claim("Gaussian", 1.0)
     people, rng = crowd_size(curve, COUNTED), np.random.default_rng(5)
     moved = np.where(np.arange(400) < COUNTED, people, 0)
-    found = fit(draw(rng, (600, 400)) + moved, draw(rng, (600, 400)), people, curve, delta, WRONG)
-    assert 0.75 < found.measured < 1.02
+    one, other = (draw(rng, (size, 400)) for size in sizes(1200))
+    assert 0.85 < fit(one + moved, other, people, curve, delta, WRONG).measured < 1.02
+
+
+def test_a_month_of_hours_leaves_the_control_in_sight():
+    """With 720 windows, of which a person is in 200, where to look is hard to learn from a small crowd."""
+    curve = GaussianCurve(shift=largest_shift(1.0, DELTA))
+    people, rng = crowd_size(curve, 200), np.random.default_rng(4)
+    moved = np.where(np.arange(720) < 200, people, 0)
+    found = []
+    for noise in (1.0, LESS_NOISE):
+        sigma = noise * math.sqrt(200) / curve.shift
+        one, other = (np.rint(rng.normal(0, sigma, (size, 720))) for size in sizes(1600))
+        found.append(fit(one + moved, other, people, curve, DELTA, WRONG))
+    honest, control = found
+    assert 0.85 < honest.measured < 1.02
+    assert honest.least < 1 < control.least
 
 
 def test_equal_inputs_show_nothing():
@@ -105,7 +126,8 @@ def together(law, parts, *, claimed, trials=1500, same_noise=False, seed=8):
     for budget in budgets:
         drawn = np.random.default_rng(seed) if same_noise else rng
         _, _, draw = claim(law, budget)
-        worlds.append(tuple(draw(drawn, (trials // 2, NUMBERS)) + each for each in (7 + moved, 7)))
+        both = zip(sizes(trials), (7 + moved, 7), strict=True)
+        worlds.append(tuple(draw(drawn, (size, NUMBERS)) + each for size, each in both))
     return fit_together(worlds, people, curve, delta, WRONG)
 
 

@@ -37,6 +37,7 @@ from privstream.pipelines.audit.fits import LESS_NOISE
 from privstream.pipelines.audit.picture import BREAK, MOST
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import (
+    CROWDED,
     ENOUGH,
     MOST_AT_ONCE,
     RUNS,
@@ -233,28 +234,27 @@ class TestWholeRuns:
         assert planned(2, 4, ["a", "b"], 2) == [["a", "b"]] * 2
 
     def test_many_events_leave_fewer_trials_and_still_enough(self):
-        few, many = Transcript(lambda made, rows: [], 1, 10, 1), Transcript(lambda made, rows: [], 100, 10_000, 200)
+        few = Transcript("item", ("a",), ("count",), growing=False, counted=1, size=10, sent=1)
+        many = few._replace(counted=100, size=10_000, sent=200)
         assert trials_of(few, 4000, 5) == 4000
         assert trials_of(many, 4000, 20) == ENOUGH
-        assert trials_of(many, 400, 20) == 400
+        assert trials_of(many, 401, 20) == 420, "a crowd for each twentieth"
 
     def test_runs_hold_so_many_events_and_rows_as_fit_into_memory(self):
-        many = Transcript(lambda made, rows: [], 200, 720, 400)
-        assert trials_at_once(many, 25) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
-        assert trials_at_once(many._replace(size=10**7), 25) == 2
+        many = Transcript("item", ("a",), ("count",), growing=False, counted=200, size=720, sent=400)
+        assert trials_at_once(many, 150) == CROWDED * (MOST_AT_ONCE // (20 * 720 + 150 * 400)) == 200
+        assert trials_at_once(many._replace(size=10**7), 150) == CROWDED
 
-    def test_trials_of_several_runs_are_those_of_one(self, monkeypatch):
-        """Whose noise is bound to their names."""
+    def test_trials_of_several_runs_are_put_together(self, monkeypatch):
+        """And no two of them have the same noise."""
         (attack, *_) = whole_runs(question("alerts"))
-        trying = Trying(spec=question("alerts"), trials=8, key_file=None, wrong=WRONG)
+        trying = Trying(spec=question("alerts"), trials=40, key_file=None, wrong=WRONG)
         monkeypatch.setattr(Trying, "noise", lambda given, attack, name: SeededNoise(4).derive(name))
         claim = trying._trials(attack, attack.options, 2, "claimed").guarantee
-        together = trying.crowds(attack, claim)
-        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people: 6)
-        apart = trying.crowds(attack, claim)
-        for one, other in zip((*together.real, *together.control), (*apart.real, *apart.control), strict=True):
-            assert one.shape == other.shape == (4, one.shape[1])
-        assert len({tuple(each) for each in apart.real[1]}) == 4
+        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people: CROWDED)
+        found = trying.crowds(attack, claim)
+        assert [len(each) for each in (*found.real, *found.control)] == [2, 38, 2, 38]
+        assert len({tuple(each) for world in (*found.real, *found.control) for each in world}) == 80
 
     @pytest.mark.slow
     def test_most_of_the_claim_is_measured(self):
@@ -282,7 +282,27 @@ def written(path, word="counts", method=None, **options):
     return str(path)
 
 
+def key_in(folder):
+    """Write a noise key; return its path."""
+    key = folder / "key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    return str(key)
+
+
 class TestFiles:
+    @pytest.mark.slow
+    def test_processes_find_what_one_finds(self, tmp_path, capsys, monkeypatch):
+        """Those that share the trials, whatever their number."""
+        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people: 200)
+        path = written(tmp_path / "rows.csv.guarantee.json", domain=["a"])
+        found = []
+        for workers in ("1", "2", "3"):
+            command = ["audit", path, "--json", "--trials", "400", "--noise_key_file", key_in(tmp_path)]
+            assert cli.main([*command, "--workers", workers]) in (0, 4)
+            found.append(json.loads(capsys.readouterr().out))
+        assert found[0] == found[1] == found[2]
+
     @pytest.mark.slow
     def test_a_run_is_attacked_with_its_own_parameters(self, tmp_path, capsys):
         path = written(tmp_path / "rows.csv.guarantee.json", domain=["a", "b"], max_contributions=3, delta=1e-9)
@@ -574,6 +594,7 @@ class TestCommand:
         [
             (["--trials", "399"], "--trials must be >= 400, got 399"),
             (["--trials", "401"], "--trials must be even"),
+            (["--workers", "0"], "--workers must be from 1 to 256, got 0"),
             (["--output", "audit.pdf"], "--output must end in .png or .svg, got audit.pdf"),
             (["--noise_key_file", "nowhere"], "nowhere"),
         ],
@@ -591,10 +612,8 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_a_small_audit_stands_and_catches_its_controls(self, tmp_path, capsys):
-        key = tmp_path / "key"
-        key.write_text("0123456789abcdef" * 4)
-        key.chmod(0o600)
-        assert cli.main(["audit", "predecessor", "--trials", "800", "--noise_key_file", str(key), "--json"]) == 0
+        command = ["audit", "predecessor", "--trials", "800", "--noise_key_file", key_in(tmp_path), "--json"]
+        assert cli.main(command) == 0
         (found,) = json.loads(capsys.readouterr().out)["attacks"]
         assert found["control"]["refuted"]
         assert not found["found"]["refuted"]
