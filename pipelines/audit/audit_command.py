@@ -22,9 +22,10 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
-from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of
+from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
+from privstream.pipelines.audit.hidden_tests import hidden_test_runs
 from privstream.pipelines.audit.trials import Trials, run_all, run_share
-from privstream.pipelines.audit.whole_run import CROWDED, FEWEST, trials_at_once, trials_of, whole_runs
+from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.plot.picture_spec import check_picture, write_picture
@@ -108,9 +109,9 @@ class Finding:
 
 def compare(attack: Attack, method: str, claim: PrivacyGuarantee, crowds: Sequence[Crowds], wrong: float) -> Finding:
     """Return what crowds of the same size, of one question or of several together, say of what is claimed of these."""
-    curve = curve_of(claim)
+    curve, apart = curve_of(claim), attack.transcript is not None and attack.transcript.apart
     real, control = (
-        of_crowd(fit_together(worlds, crowds[0].people, curve, claim.delta, wrong), claim)
+        of_crowd(fit_together(worlds, crowds[0].people, curve, claim.delta, wrong, apart=apart), claim)
         for worlds in ([each.real for each in crowds], [each.control for each in crowds])
     )
     alone = crowds[0] if len(crowds) == 1 else None
@@ -155,6 +156,8 @@ class Trying:
         made = self._trials(attack, attack.options, 2, "claimed")
         claim = made.guarantee if self.claim is None else self.claim
         method = getattr(made.transform, METHOD, "")
+        if attack.part is not None:
+            claim = attack.part(made.transform)
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
         runs = [self._trials(attack, options, self.trials, name) for options, name in _both(attack)]
@@ -169,12 +172,13 @@ class Trying:
             RunError: a run failed.
         """
         assert attack.transcript is not None
-        people = max(self.people, crowd_size(curve_of(claim), attack.transcript.counted))
-        number = trials_of(attack.transcript, self.trials, people)
-        at_once = trials_at_once(attack.transcript, people)
+        curve = curve_of(claim)
+        people, part = max(self.people, crowd_size(curve, attack.transcript.counted)), one_in(curve)
+        number = trials_of(attack.transcript, self.trials, people, part)
+        at_once = trials_at_once(attack.transcript, people, part)
         both = [(options, self.noise(attack, f"{name}, a crowd")) for options, name in _both(attack)]
         runs = [
-            Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first, CROWDED)
+            Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first, part)
             for first in range(0, number, at_once)
             for options, noise in both
         ]
@@ -231,7 +235,7 @@ HEADINGS = ("attack", "mechanism", "epsilon", "measured", "at least", "delta", "
 MEANING = (
     f"At least: lower bounds; all those of the mechanisms as they are hold together with probability {1 - WRONG:.2%}. "
     "Epsilon is bounded at the delta that is claimed, delta at the epsilon that is claimed. Measured: lower end of a "
-    "95% interval of epsilon, each by itself; where all that is published is attacked, by a model of the noise. Share: "
+    "95% interval of epsilon, each by itself; where a crowd is seen, by a model of the noise. Share: "
     "how much of what the guarantee allows was shown, where it is most along the privacy curve, and by the model; "
     "above 1 refutes the guarantee.",
     "An audit can refute a guarantee, and cannot prove it: it says what these attacks found, in so many trials, with "
@@ -363,7 +367,7 @@ class AuditCommand(Audit):
     @override
     def _attacks(self) -> Sequence[Attack]:
         own = () if self.spec.audit is None else loaded(self.spec.audit.path)
-        return (*own, *whole_runs(self.spec))
+        return (*own, *hidden_test_runs(self.spec), *whole_runs(self.spec))
 
     @override
     def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:

@@ -103,7 +103,7 @@ class Trials:
         noise: of the whole run; trials derive theirs from it.
         people: that D has more than D': one, or a crowd of people who send the same.
         first: number of the first trial, a multiple of `one_in`: trials of several runs differ in it.
-        one_in: so many trials gets D.
+        one_in: one trial in so many gets D.
 
     Attributes:
         transform: what is attacked.
@@ -156,9 +156,12 @@ class Trials:
             RunError: a run failed, or has not repeated its rows.
         """
         attack = self.attack
+        seen: Callable[[Any, Sequence[Any]], float | Sequence[float]] = attack.score
         if attack.transcript is not None:
-            events = [each for window in range(attack.windows) for each in self._batches(window, {})]
-            return self._apart(self._numbers(events, attack.transcript, start))
+            if attack.transcript.read is None:
+                events = [each for window in range(attack.windows) for each in self._batches(window, {})]
+                return self._apart(self._numbers(events, attack.transcript, start))
+            seen = attack.transcript.read
         batches: list[pa.RecordBatch] = []
         rows: dict[str, list[Any]] = defaultdict(list)
         rounds = [[window] for window in range(attack.windows)] if attack.adaptive else [list(range(attack.windows))]
@@ -169,7 +172,7 @@ class Trials:
             for name, found in before.items():
                 if found != self._decided(rows[name], windows[0]):
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
-        return self._apart(np.array([attack.score(self.transform, rows[name]) for name in self.names], np.float64))
+        return self._apart(np.array([seen(self.transform, rows[name]) for name in self.names], np.float64))
 
     def _apart(self, found: Floats) -> tuple[Floats, Floats]:
         """Return what was found in the trials with D, and in those with D'."""

@@ -197,8 +197,9 @@ class MonitorRun:
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
+        parted = () if unbounded else read.files
         made = {
-            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers)
+            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers, parted)
             for each in monitor.questions
         }
         identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
