@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.spill import fetch, put_away
+from privstream.transforms.spill import fetch, put_away, release, size_of
 
 Keyed = tuple[bytes, bytes]
 """What travels from stage to stage: a record under a key."""
@@ -322,7 +322,17 @@ class InStreams(Generic[Batch]):
         size = int.from_bytes(data[:4], "big")
         found: dict[str, Any] = unpack("streams of a batch", 1, data[4 : 4 + size])
         names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
-        return cls(tuple(names.to_arrow().to_pylist()), found["starts"], decode(kind, data[4 + size :]))
+        return cls(tuple(names.to_arrow().to_pylist()), found["starts"], decode(kind, _encoded(data)))
+
+    @staticmethod
+    def bytes_of(data: bytes) -> int:
+        """Return how many bytes a batch has that `to_bytes` wrote, without reading it."""
+        return size_of(_encoded(data))
+
+    @staticmethod
+    def release(data: bytes) -> None:
+        """Free the disk under what `to_bytes` wrote: nobody reads it again."""
+        release(_encoded(data))
 
     def to_bytes(self) -> bytes:
         """Encode; of batches that wait on disk (see `spill`) the names of streams stay here."""
@@ -378,7 +388,13 @@ def _named(batch: Batch) -> Batch:
     """Return a batch with the texts of its items alone."""
     if not len(batch.names.items):
         return batch
-    return replace(batch, names=batch.names.select(np.unique(batch.items)))
+    items = batch.items if np.all(batch.items[1:] > batch.items[:-1]) else np.unique(batch.items)
+    return replace(batch, names=batch.names.select(items))
+
+
+def _encoded(data: bytes) -> bytes:
+    """Return the rows in what `InStreams.to_bytes` returned."""
+    return data[4 + int.from_bytes(data[:4], "big") :]
 
 
 def seal_parts(key: StepKey, batch: HolderBatch) -> Iterator[bytes]:

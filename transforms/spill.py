@@ -5,23 +5,27 @@ Processes of one machine that share the work of a run each write a file of their
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import os
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 SMALLEST = 4096
 """Bytes from which on a batch is worth a reference."""
 
 DISK = Path("/var/tmp")
+HOLE = 0x01 | 0x02
+"""What Linux calls FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 _REFERENCE = b"PSREF1"
-_DIGEST_BYTES = 16
+_CHECK_BYTES = 4
 _NUMBER, _WORD = 2, 8
-_FILE = len(_REFERENCE) + _DIGEST_BYTES  # where a reference has the number of its file
+_FILE = len(_REFERENCE) + _CHECK_BYTES  # where a reference has the number of its file
 
 
 class SpillError(RuntimeError):
@@ -57,7 +61,9 @@ class SpillFile:
             raise _unwritable(folder, error) from None
 
     def put(self, data: bytes) -> bytes:
-        """Append `data`, and return a reference to it that sorts by content.
+        """Append `data`, and return a reference to it that sorts by a checksum of the content.
+
+        So the order of batches hardly depends on when they came; nothing that is published depends on it at all.
 
         Raises:
             SpillError: the disk is full, or fails.
@@ -70,7 +76,7 @@ class SpillFile:
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], start + written)
         except OSError as error:
             raise SpillError(_failed("write", self.folder, error)) from None
-        content = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+        content = zlib.crc32(data).to_bytes(_CHECK_BYTES, "big")
         place = ((self.number, _NUMBER), (start, _WORD), (len(data), _WORD))
         return _REFERENCE + content + b"".join(value.to_bytes(size, "big") for value, size in place)
 
@@ -80,8 +86,7 @@ class SpillFile:
         Raises:
             SpillError: the disk fails.
         """
-        place = _FILE + _NUMBER
-        start, length = (int.from_bytes(reference[at : at + _WORD], "big") for at in (place, place + _WORD))
+        start, length = _place(reference)
         parts = []
         try:
             while length > 0 and (part := os.pread(self._file.fileno(), length, start)):
@@ -93,9 +98,33 @@ class SpillFile:
             raise SpillError(f"the file of waiting events in {self.folder} must be whole, {length} bytes are missing")
         return b"".join(parts)
 
+    def release(self, reference: bytes) -> None:
+        """Free the disk under what a reference stands for, which nobody reads again, where the system can."""
+        if _punch is not None:
+            _punch(self._file.fileno(), HOLE, *_place(reference))
+
     def close(self) -> None:
         """Free the disk."""
         self._file.close()
+
+
+def _place(reference: bytes) -> tuple[int, int]:
+    """Return where in its file begins what a reference stands for, and how many bytes it has."""
+    at = _FILE + _NUMBER
+    start, length = (int.from_bytes(reference[i : i + _WORD], "big") for i in (at, at + _WORD))
+    return start, length
+
+
+def _hole_maker() -> Callable[[int, int, int, int], int] | None:
+    """Return the system's function that frees a part of a file; None where there is none."""
+    wide = os.name == "posix" and sys.maxsize > 2**32  # else places have another size
+    found: Any = getattr(ctypes.CDLL(None), "fallocate", None) if wide else None
+    if found is not None:
+        found.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
+    return cast("Callable[[int, int, int, int], int] | None", found)
+
+
+_punch = _hole_maker()
 
 
 class _Shared:
@@ -199,12 +228,30 @@ def put_away(data: bytes) -> bytes:
 
 def fetch(data: bytes) -> bytes:
     """Return the batch that `put_away` was given."""
-    if not data.startswith(_REFERENCE):
-        return data
-    number = int.from_bytes(data[_FILE : _FILE + _NUMBER], "big")
+    return _file_of(data).get(data) if data.startswith(_REFERENCE) else data
+
+
+def size_of(data: bytes) -> int:
+    """Return how many bytes `fetch` gives."""
+    return _place(data)[1] if data.startswith(_REFERENCE) else len(data)
+
+
+def release(data: bytes) -> None:
+    """Free the disk under what `put_away` was given: it will not be fetched again."""
+    if data.startswith(_REFERENCE):
+        _file_of(data).release(data)
+
+
+def _file_of(reference: bytes) -> SpillFile:
+    """Return the file in which a batch waits.
+
+    Raises:
+        SpillError: it is that of another run.
+    """
+    number = int.from_bytes(reference[_FILE : _FILE + _NUMBER], "big")
     if number >= len(_Shared.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
-    return _Shared.files[number].get(data)
+    return _Shared.files[number]
 
 
 def keep(data: bytes) -> bytes:

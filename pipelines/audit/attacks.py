@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 
@@ -49,19 +50,30 @@ Score = Callable[[Any, Sequence[Any]], float]
 
 
 class Transcript(NamedTuple):
-    """All numbers of a trial.
+    """All numbers of a trial: of each window, of each item, the fields of its row.
 
     Attributes:
-        read: of a transform and all rows of a trial, the numbers that are published with noise.
-        counted: how many of them one person moves by 1, or by the largest value.
+        name: the field of a row that says which item it is about.
+        items: what stands there, in each window.
+        fields: of a row: the numbers that are published with noise.
+        growing: whether these are sums since the start whose windows have noise of their own: then they are seen as
+            differences, which are as good.
+        counted: how many numbers one person moves by 1, or by the largest value.
         size: events and rows of a trial, about, beside those of the suspect.
         sent: how many events the suspect sends, more than may count.
+        apart: whether noise is independent in each number.
+        read: of a transform and all rows of a trial, its numbers, where they are no fields of rows.
     """
 
-    read: Callable[[Any, Sequence[Any]], Sequence[float]]
+    name: str
+    items: tuple[str, ...]
+    fields: tuple[str, ...]
+    growing: bool
     counted: int
     size: int
     sent: int
+    apart: bool = False
+    read: Callable[[Any, Sequence[Any]], Sequence[float]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +94,9 @@ class Attack:
         adaptive: whether `others` and `suspect` depend on what was published before.
         asked: the items of each query, where queries are asked.
         about: whether it shows the epsilon that is there, or a delta alone.
-        transcript: what is read of all rows, where the attack is on all that is published. It has no score of its own:
-            that is the likelihood ratio of a model that is fitted to these numbers.
+        transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
+            of its own: that is the likelihood ratio of a model that is fitted to these numbers.
+        part: of a transform, the part of its guarantee that the attack is on; None where that is all of it.
     """
 
     name: str
@@ -98,6 +111,7 @@ class Attack:
     asked: tuple[tuple[str, ...], ...] = ()
     about: Literal["epsilon", "delta"] = "epsilon"
     transcript: Transcript | None = None
+    part: Callable[[Any], PrivacyGuarantee] | None = None
 
 
 def nobody(seen: Seen) -> Iterable[Sent]:
@@ -149,56 +163,20 @@ def most_telling(hits: NDArray[np.float64], windows: int) -> int:
 
 EPSILON = 2.0
 DELTA = 0.05
-FEW_WINDOWS = 2
 HITTER_WINDOWS = 8
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
 
 
-def most_telling_crowd(seen: Seen, windows: int) -> int:
-    """Return how many people must have an item in so many windows for one more to make the most of a difference."""
-    counts = np.arange(1, 2 * seen.transform.detection_threshold)
-    hits = seen.transform.answer.monitor.calibrated.hit_probability(counts)
-    return most_telling(hits, windows)
-
-
-def on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item, the same in all windows."""
-    return crowd(most_telling_crowd(seen, FEW_WINDOWS), "a")
-
-
 def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item of the window, others in each window."""
-    number = most_telling_crowd(seen, 1)
+    """Let so many people have the item of the window, others each time, that one more makes most of a difference."""
+    counts = np.arange(1, 2 * seen.transform.detection_threshold)
+    number = most_telling(seen.transform.answer.monitor.calibrated.hit_probability(counts), 1)
     return crowd(number, f"item {seen.window}", first=1 + seen.window * number)
 
 
-def waiting(method: str) -> Attack:
-    """Return the attack on the tests of a method."""
-    return Attack(
-        name=f"a test that is nearly passed, {method}",
-        text=f"others have the item, so many that it may be reported in each of {FEW_WINDOWS} windows. With D, one "
-        "person more has it in all of them. The adversary sees when it is first reported.",
-        options={
-            "epsilon": EPSILON,
-            "delta": DELTA,
-            "max_hits": 1,
-            "method": method,
-            "count_share": 0.0,
-            "domain": ONE,
-        },
-        control={"epsilon": 8 * EPSILON},
-        others=on_the_edge,
-        suspect=all_windows(Sent(SUSPECT, "a")),
-        score=earliness(FEW_WINDOWS),
-        windows=FEW_WINDOWS,
-    )
-
-
 HEAVY_HITTERS = (
-    waiting("status"),
-    waiting("clock"),
     Attack(
         name="too many charges",
         text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that it may be "
@@ -304,36 +282,14 @@ TOP_K = (
         suspect=SECOND_TWICE,
         score=total("estimate"),
     ),
-    Attack(
-        name="counts of two windows",
-        text="60 people have one item in both windows. With D, one person more has it in both. The adversary adds up "
-        "its counts.",
-        options={"epsilon": EPSILON, "delta": 0.01, "domain": TWO, "top": 1, "method": "counts"},
-        control={"epsilon": 2 * EPSILON},
-        others=all_windows(*CLEAR),
-        suspect=SECOND_TWICE,
-        score=total("estimate"),
-        windows=2,
-    ),
 )
 
 
 ALERT_WINDOWS = 16
-MOST_EXPONENT = 100.0
 RULE_FOR_ONE, LOW_RULE, HIGH_RULE = (
     (AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (1, 5, 60)
 )
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
-
-
-def on_the_edge_of_an_alert(seen: Seen) -> Iterable[Sent]:
-    """Let so many people meet the rule that one more makes the most of a difference."""
-    monitor = seen.transform.counted.monitor
-    eta, surely = monitor.calibrated.eta, math.log(monitor.tests / monitor.beta)
-    middle = HIGH_RULE[0].threshold + (surely - math.log(surely)) / (2 * eta)
-    counts = np.arange(1, 3 * HIGH_RULE[0].threshold)
-    hits = -np.expm1(-np.exp(np.minimum(eta * (counts - middle), MOST_EXPONENT)))
-    return crowd(most_telling(hits, FEW_WINDOWS), "a")
 
 
 def passed_by(transform: Any, rows: Sequence[Any]) -> float:
@@ -347,17 +303,6 @@ def passed_in_all(transform: Any, rows: Sequence[Any]) -> float:
 
 
 ALERTS = (
-    Attack(
-        name="a test that is nearly passed, status",
-        text=f"others meet the rule, so many that an alert may start in each of {FEW_WINDOWS} windows. With D, one "
-        "person more meets it in all of them. The adversary sees when it starts.",
-        options={"epsilon": EPSILON, "delta": DELTA, "rules": HIGH_RULE, "max_hits": 1, "method": "status"},
-        control={"epsilon": 16 * EPSILON},
-        others=on_the_edge_of_an_alert,
-        suspect=SUSPECT_ALWAYS,
-        score=earliness(FEW_WINDOWS),
-        windows=FEW_WINDOWS,
-    ),
     Attack(
         name="a test that is nearly passed, sparse vector",
         text="5 people meet a rule for 5. With D, one person more meets it. The adversary sees whether there is an "
@@ -444,25 +389,26 @@ HISTOGRAM = (
 
 
 LOW, HIGH = 0.5, 1.5
-MANY_RANKS = tuple(number / 40 for number in range(1, 40))
+MANY_LOW = tuple(Sent(1 + i, "", LOW) for i in range(30))
+RANKS_ABOVE = tuple(0.8 + number / 200 for number in range(40))
 FEW = (0.3, 0.5, 0.7)
-OTHERS = tuple(Sent(1 + i, "", LOW if i % 2 else HIGH) for i in range(8))
+OTHERS = tuple(Sent(1 + i, "", LOW if i % 2 else HIGH) for i in range(4))
 
 QUANTILES = (
     Attack(
         name="a value more",
-        text="of 8 people, half have a low value and half a high one. With D, one person more has a high one, twice. "
-        "The adversary adds up all quantiles.",
+        text=f"{len(MANY_LOW)} people have a low value. With D, one person more has a high one, twice. The adversary "
+        "adds up quantiles near the share of low ones, which is known well but for the noise of the high ones.",
         options={
             "epsilon": EPSILON,
             "low": 0,
             "high": 2,
             "resolution": 2,
             "max_contributions": 1,
-            "quantiles": MANY_RANKS,
+            "quantiles": RANKS_ABOVE,
         },
-        control={"epsilon": 4 * EPSILON},
-        others=all_windows(*OTHERS),
+        control={"epsilon": 2 * EPSILON},
+        others=all_windows(*MANY_LOW),
         suspect=all_windows(Sent(SUSPECT, "", HIGH), Sent(SUSPECT, "", HIGH)),
         score=total("estimate"),
     ),
@@ -473,7 +419,7 @@ QUANTILES = (
         "control has the same noise, and all of them count.",
         options={"epsilon": EPSILON, "low": 0, "high": 2, "resolution": 2, "max_contributions": 1, "quantiles": FEW},
         control={"epsilon": WINDOWS * EPSILON, "max_contributions": WINDOWS},
-        others=all_windows(*OTHERS[:4]),
+        others=all_windows(*OTHERS),
         suspect=all_windows(Sent(SUSPECT, "", HIGH)),
         score=total("estimate"),
         windows=WINDOWS,
@@ -513,6 +459,19 @@ LEAVE = ("out",)
 THIRTY_INSIDE = all_windows(*crowd(30, "in"))
 ENTERED_TWICE = all_windows(Sent(SUSPECT, "in"), Sent(SUSPECT, "in"))
 
+
+def up_and_down(others: int) -> Score:
+    """Score by how many numbers go up by 1 from so many others, and down again in the second window."""
+
+    def score(transform: Any, rows: Sequence[Any]) -> float:
+        found: dict[Any, list[int]] = {}
+        for row in sorted(rows, key=lambda row: row.window_start):
+            found.setdefault((getattr(row, "low", 0), getattr(row, "high", 0)), []).append(row.estimate)
+        return float(sum((up > others) + (down < up) for up, down in found.values()))
+
+    return score
+
+
 CARDINALITY = (
     Attack(
         name="fresh noise",
@@ -536,13 +495,15 @@ CARDINALITY = (
     ),
     Attack(
         name="an event",
-        text="the unit is an event. 30 people are in the set. With D, there is one event more, by which somebody "
-        "enters. The adversary sees the number.",
+        text="the unit is an event. 30 people are in the set, and in the second window one leaves who has not entered. "
+        "With D, there is one event more, by which that person enters in the first window. The adversary sees whether "
+        "the number goes up, and down again.",
         options={"epsilon": EPSILON, "unit": "event", "leave_values": LEAVE},
-        control={"epsilon": 4 * EPSILON},
-        others=THIRTY_INSIDE,
+        control={"epsilon": 2 * EPSILON},
+        others=lambda seen: [Sent(SUSPECT, "out")] if seen.window else crowd(30, "in"),
         suspect=first_window(Sent(SUSPECT, "in")),
-        score=total("estimate"),
+        score=up_and_down(30),
+        windows=2,
     ),
 )
 
@@ -562,13 +523,15 @@ RANGES = (
     ),
     Attack(
         name="a point in two ranges",
-        text="the unit is an event, and a point that is there is not counted again. With D, one point of two is "
-        "inserted. The adversary adds up the counts of a range with both and one with that point.",
-        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2))},
-        control={"epsilon": 8 * EPSILON},
-        others=nobody,
+        text="the unit is an event, and a point that is there is not counted again. One point of two is deleted in the "
+        "second window. With D, it is inserted in the first. The adversary sees whether the counts of a range with "
+        "both and of one with that point go up, and down again.",
+        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "delete_values": LEAVE},
+        control={"epsilon": 4 * EPSILON},
+        others=lambda seen: [Sent(POINT, "out")] if seen.window else [],
         suspect=INSERTED,
-        score=total("estimate"),
+        score=up_and_down(0),
+        windows=2,
     ),
     Attack(
         name="ranges that are known before",

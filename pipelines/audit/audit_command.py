@@ -7,9 +7,10 @@ import importlib
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -21,19 +22,24 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
-from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of
-from privstream.pipelines.audit.trials import Trials
+from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
+from privstream.pipelines.audit.hidden_tests import hidden_test_runs
+from privstream.pipelines.audit.trials import Trials, run_all, run_share
 from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.plot.picture_spec import check_picture, write_picture
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
+from privstream.pipelines.runners.processes import Crew, cores, workers_for
 from privstream.pipelines.terminal import say
 from rich.table import Table
 from typing_extensions import override
 
 WRONG = 1e-4
 """Probability with which some bound on the transforms of an audit may be wrong, of all its attacks together."""
+
+MOST_WORKERS = 8
+"""Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
 
 CONSISTENT, REFUTED, NO_POWER = "consistent", "refuted", "no power"
 
@@ -43,7 +49,8 @@ class Crowds(NamedTuple):
 
     Attributes:
         people: in the crowd.
-        real: transcripts of the transform, with the crowd and without it, (trials, numbers) each.
+        real: transcripts of the transform, with the crowd and without it, (trials, numbers) each; those with it are
+            few.
         control: those of the control.
     """
 
@@ -102,9 +109,9 @@ class Finding:
 
 def compare(attack: Attack, method: str, claim: PrivacyGuarantee, crowds: Sequence[Crowds], wrong: float) -> Finding:
     """Return what crowds of the same size, of one question or of several together, say of what is claimed of these."""
-    curve = curve_of(claim)
+    curve, apart = curve_of(claim), attack.transcript is not None and attack.transcript.apart
     real, control = (
-        of_crowd(fit_together(worlds, crowds[0].people, curve, claim.delta, wrong), claim)
+        of_crowd(fit_together(worlds, crowds[0].people, curve, claim.delta, wrong, apart=apart), claim)
         for worlds in ([each.real for each in crowds], [each.control for each in crowds])
     )
     alone = crowds[0] if len(crowds) == 1 else None
@@ -125,6 +132,8 @@ class Trying:
         trials: of each attack.
         key_file: file with the noise key, or None for a new key each time.
         wrong: probability with which some bound of one attack may be wrong.
+        crew: returns processes that share the trials, which it starts when they are first wanted; None for this one
+            alone.
         claim: what is claimed; None for what the transform promises.
         people: in a crowd, at least.
     """
@@ -133,6 +142,7 @@ class Trying:
     trials: int
     key_file: str | None
     wrong: float
+    crew: Callable[[], Crew | None] = lambda: None
     claim: PrivacyGuarantee | None = None
     people: int = 1
 
@@ -146,12 +156,12 @@ class Trying:
         made = self._trials(attack, attack.options, 2, "claimed")
         claim = made.guarantee if self.claim is None else self.claim
         method = getattr(made.transform, METHOD, "")
+        if attack.part is not None:
+            claim = attack.part(made.transform)
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
-        real, control = (
-            measure(*self._trials(attack, options, self.trials, name).run(), claim, self.wrong)
-            for options, name in _both(attack)
-        )
+        runs = [self._trials(attack, options, self.trials, name) for options, name in _both(attack)]
+        real, control = (measure(*found, claim, self.wrong) for found in run_all(runs, self.crew()))
         return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
 
     def crowds(self, attack: Attack, claim: PrivacyGuarantee) -> Crowds:
@@ -162,19 +172,18 @@ class Trying:
             RunError: a run failed.
         """
         assert attack.transcript is not None
-        people = max(self.people, crowd_size(curve_of(claim), attack.transcript.counted))
-        number = trials_of(attack.transcript, self.trials, people)
-        at_once = trials_at_once(attack.transcript, people)
-        worlds = []
-        for options, name in _both(attack):
-            noise = self.noise(attack, f"{name}, a crowd")
-            runs = [
-                Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first).run()
-                for first in range(0, number, at_once)
-            ]
-            one, other = (np.concatenate(world) for world in zip(*runs, strict=True))
-            worlds.append((one, other))
-        return Crowds(people, *worlds)
+        curve = curve_of(claim)
+        people, part = max(self.people, crowd_size(curve, attack.transcript.counted)), one_in(curve)
+        number = trials_of(attack.transcript, self.trials, people, part)
+        at_once = trials_at_once(attack.transcript, people, part)
+        both = [(options, self.noise(attack, f"{name}, a crowd")) for options, name in _both(attack)]
+        runs = [
+            Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first, part)
+            for first in range(0, number, at_once)
+            for options, noise in both
+        ]
+        found = run_all(runs, self.crew())
+        return Crowds(people, _put_together(found[::2]), _put_together(found[1::2]))
 
     def noise(self, attack: Attack, name: str) -> NoiseSource:
         """Return the noise of the trials of an attack that have such a name."""
@@ -182,6 +191,12 @@ class Trying:
 
     def _trials(self, attack: Attack, options: Mapping[str, Any], number: int, name: str) -> Trials:
         return Trials(self.spec, attack, options, number, self.noise(attack, name))
+
+
+def _put_together(runs: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Return the transcripts of several runs, those with the crowd and those without it."""
+    one, other = (np.concatenate(world) for world in zip(*runs, strict=True))
+    return one, other
 
 
 def _both(attack: Attack) -> tuple[tuple[Mapping[str, Any], str], tuple[Mapping[str, Any], str]]:
@@ -220,7 +235,7 @@ HEADINGS = ("attack", "mechanism", "epsilon", "measured", "at least", "delta", "
 MEANING = (
     f"At least: lower bounds; all those of the mechanisms as they are hold together with probability {1 - WRONG:.2%}. "
     "Epsilon is bounded at the delta that is claimed, delta at the epsilon that is claimed. Measured: lower end of a "
-    "95% interval of epsilon, each by itself; where all that is published is attacked, by a model of the noise. Share: "
+    "95% interval of epsilon, each by itself; where a crowd is seen, by a model of the noise. Share: "
     "how much of what the guarantee allows was shown, where it is most along the privacy curve, and by the model; "
     "above 1 refutes the guarantee.",
     "An audit can refute a guarantee, and cannot prove it: it says what these attacks found, in so many trials, with "
@@ -286,9 +301,13 @@ class Audit(ABC):
         """Run all attacks."""
         began, findings = time.monotonic(), list[Finding]()
         wrong = WRONG / (len(attacks) + self._more)
-        for number, attack in enumerate(attacks, start=1):
-            say(f"attack {number} of {len(attacks)}: {attack.name}")
-            findings.append(self._trying(attack, arguments, wrong).find(attack))
+        workers = workers_for(min(cores(), MOST_WORKERS) if arguments.workers is None else arguments.workers, 0)
+        with ExitStack() as stack:
+            crew = cache(lambda: stack.enter_context(Crew(workers, run_share).working()) if workers > 1 else None)
+            for number, attack in enumerate(attacks, start=1):
+                say(f"attack {number} of {len(attacks)}: {attack.name}")
+                trying = replace(self._trying(attack, arguments, wrong), crew=crew)
+                findings.append(trying.find(attack))
         findings += self._together(findings, wrong)
         say(f"audited in {time.monotonic() - began:.0f} s")
         return findings
@@ -348,7 +367,7 @@ class AuditCommand(Audit):
     @override
     def _attacks(self) -> Sequence[Attack]:
         own = () if self.spec.audit is None else loaded(self.spec.audit.path)
-        return (*own, *whole_runs(self.spec))
+        return (*own, *hidden_test_runs(self.spec), *whole_runs(self.spec))
 
     @override
     def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:

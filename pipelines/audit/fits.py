@@ -1,21 +1,25 @@
 """What a model of the noise makes of whole transcripts: how far one person moves them, in units of that noise.
 
 Without a model, thousands of trials cannot bound epsilon at a delta of 1e-6, nor see noise that is 15% too small. With
-one they can. Both models say that answers are sums over people, so that a crowd of `people` moves them so many times
-as far as one, with noise that does not depend on the data: normal noise with any correlation, or independent discrete
-Laplace noise in each number. If noise is what the model says, the bounds hold with the probability that is stated.
+one they can. Models of noise say that answers are sums over people, so that a crowd of `people` moves them so many
+times as far as one, with noise that does not depend on the data: normal noise with any correlation, or independent
+discrete Laplace noise in each number. The model of hidden tests is that of the clock: a test is missed with probability
+e^-H, and each person multiplies H by the same factor, so that a crowd multiplies it by a power of that factor. If noise
+is what the model says, the bounds hold with the probability that is stated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.privacy.accounting import (
     GaussianCurve,
     PointCurve,
@@ -26,7 +30,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from scipy import stats
 
-Law = Literal["Gaussian", "Laplace"]
+Law = Literal["Gaussian", "Laplace", "clock"]
 
 CHOOSING = 4
 """One part in so many of the trials chooses events, or says where to look; the others are measured."""
@@ -37,25 +41,46 @@ INTERVAL = 0.05
 LESS_NOISE = 0.85
 """The control of a fit has so much of the noise that is claimed; it must be refuted."""
 
-_SEEN = 5.0  # deviations of the noise by which a crowd moves the transcript
+CROWDED = 20
+"""One trial in so many has the crowd. What it moves is seen in few trials, as the crowd is large; how large the noise
+is, which is the same without it, takes many. Of tests it is every second trial."""
+
+TESTED = 0.15, 3.5
+"""H of a hidden test without the crowd and with it: so its factor is known best."""
+
+_SEEN = 30.0  # deviations of the noise by which a crowd moves the transcript
 _TRIALS_PER_NUMBER = 20  # so many are enough to know how the noise of numbers goes together
 _TOUCHED = 0.3  # of the largest shift of a number: what moves less is left out
 _RIDGE = 1e-6  # of the variance: noise of two questions that goes together more than so much is the same
 
 
 def law_of(curve: PrivacyCurve) -> Law | None:
-    """Return the noise that a privacy curve is that of; None if it is of tests, or of several mechanisms."""
-    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    """Return the noise that a privacy curve is that of; None if it is of other tests, or of several mechanisms."""
+    inner = _inner(curve)
     if isinstance(inner, GaussianCurve):
         return "Gaussian"
+    if isinstance(inner, ClockCurve | StatusCurve):
+        return "clock"
     return "Laplace" if isinstance(inner, PureDp) else None
+
+
+def _inner(curve: PrivacyCurve) -> PrivacyCurve:
+    """Return a curve without its slack."""
+    return curve.curve if isinstance(curve, SlackCurve) else curve
+
+
+def one_in(curve: PrivacyCurve) -> int:
+    """Return in which part of the trials the crowd is: one in so many."""
+    return 2 if law_of(curve) == "clock" else CROWDED
 
 
 def crowd_size(curve: PrivacyCurve, numbers: int) -> int:
     """Return how many people at once are seen clearly, in so many numbers that each of them moves by 1."""
-    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    inner = _inner(curve)
     if isinstance(inner, GaussianCurve):
         return math.ceil(_SEEN / inner.shift)
+    if isinstance(inner, ClockCurve | StatusCurve):
+        return math.ceil(math.log(TESTED[1] / TESTED[0]) / inner.eta)
     assert isinstance(inner, PointCurve)
     return math.ceil(_SEEN * math.sqrt(numbers) / inner.at_epsilon)
 
@@ -81,22 +106,32 @@ class Fit(NamedTuple):
     least: float
 
 
-def fit(one: Floats, other: Floats, people: int, curve: PrivacyCurve, delta: float, wrong: float) -> Fit:
+def fit(
+    one: Floats, other: Floats, people: int, curve: PrivacyCurve, delta: float, wrong: float, *, apart: bool = False
+) -> Fit:
     """Return what transcripts with and without a crowd say.
 
     Args:
-        one: with the crowd, (trials, numbers).
+        one: with the crowd, (trials, numbers). Of hidden tests: 1 where one is passed, else 0.
         other: without it, (trials, numbers).
         people: in the crowd; all of them send the same.
-        curve: what is claimed, of Gaussian or Laplace noise.
+        curve: what is claimed, of Gaussian or Laplace noise, or of hidden tests.
         delta: that is claimed.
         wrong: probability with which `least` may be too large.
+        apart: whether the model says that normal noise is independent in each number. Then its deviation is known as
+            well as all of them together say, and a person who moves one number more is seen.
     """
-    return fit_together([(one, other)], people, curve, delta, wrong)
+    return fit_together([(one, other)], people, curve, delta, wrong, apart=apart)
 
 
 def fit_together(
-    worlds: Sequence[tuple[Floats, Floats]], people: int, curve: PrivacyCurve, delta: float, wrong: float
+    worlds: Sequence[tuple[Floats, Floats]],
+    people: int,
+    curve: PrivacyCurve,
+    delta: float,
+    wrong: float,
+    *,
+    apart: bool = False,
 ) -> Fit:
     """Return what the transcripts of several questions about one crowd say of all of them together.
 
@@ -109,9 +144,13 @@ def fit_together(
         curve: what is claimed of all questions together, of Gaussian or Laplace noise.
         delta: that is claimed.
         wrong: probability with which `least` may be too large.
+        apart: see `fit`; of one question.
     """
     law = law_of(curve)
     assert law is not None
+    if law == "clock":
+        bound: Callable[[float], float] = partial(_clock, *worlds[0])
+        return Fit(law, *(_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong)))
     split = [[np.split(each, [len(each) // CHOOSING]) for each in world] for world in worlds]
     choosing = [(first, second) for (first, _), (second, _) in split]
     measuring = [(one, other) for (_, one), (_, other) in split]
@@ -119,6 +158,9 @@ def fit_together(
         directions = [_directions(*world) for world in choosing]
         weights, sent = _sent(*_scores(choosing, directions))
         bound = partial(_gaussian, *_scores(measuring, directions), weights, sent)
+        if apart:
+            of_numbers = partial(_independent, *measuring[0], _apart(*choosing[0]))
+            bound = partial(_larger, bound, of_numbers)
     else:
         touched = np.concatenate([_touched(*world) for world in choosing])
         one, other = (np.hstack(of_questions) for of_questions in zip(*measuring, strict=True))
@@ -150,13 +192,17 @@ def _sent(one: Floats, other: Floats) -> tuple[Floats, Floats]:
 
 
 def _epsilon(curve: PrivacyCurve, delta: float, found: float) -> float:
-    """Return the epsilon at delta of a curve whose noise shows so much of one person: a shift, or an epsilon."""
+    """Return the epsilon at delta of a curve whose noise shows so much of one person: a shift, eta, or an epsilon."""
     if found <= 0:
         return 0.0
-    inner = curve.curve if isinstance(curve, SlackCurve) else curve
-    if not isinstance(inner, GaussianCurve):
+    inner = _inner(curve)
+    seen: PrivacyCurve
+    if isinstance(inner, ClockCurve | StatusCurve):
+        seen = replace(inner, eta=found)
+    elif isinstance(inner, GaussianCurve):
+        seen = GaussianCurve(shift=found)
+    else:
         return found
-    seen: PrivacyCurve = GaussianCurve(shift=found)
     return (replace(curve, curve=seen) if isinstance(curve, SlackCurve) else seen).epsilon(delta)
 
 
@@ -165,30 +211,84 @@ def _directions(one: Floats, other: Floats) -> Floats:
     know how the noise of numbers goes together; else as if it were independent.
     """
     off = np.concatenate([each - each.mean(axis=0) for each in (one, other)])
-    difference = one.mean(axis=0) - other.mean(axis=0)
-    variances = np.maximum(np.mean(off**2, axis=0), np.finfo(float).tiny)
     if off.shape[1] * _TRIALS_PER_NUMBER > len(off):
-        return np.asarray(difference / variances)
-    scale = np.sqrt(variances)
+        return _apart(one, other)
+    difference = one.mean(axis=0) - other.mean(axis=0)
+    scale = np.sqrt(np.maximum(np.mean(off**2, axis=0), np.finfo(float).tiny))
     alike = (off / scale).T @ (off / scale) / len(off)
     return np.asarray(np.linalg.lstsq(alike, difference / scale, rcond=1e-9)[0] / scale)
 
 
+def _apart(one: Floats, other: Floats) -> Floats:
+    """Return the weights by which normal transcripts are told apart best if noise is independent in each number."""
+    variances = np.maximum((_squares(one) + _squares(other)) / (len(one) + len(other)), np.finfo(float).tiny)
+    return np.asarray((one.mean(axis=0) - other.mean(axis=0)) / variances)
+
+
+def _squares(transcripts: Floats) -> Floats:
+    """Return the sums of squares around the mean of each number."""
+    return np.asarray(np.sum((transcripts - transcripts.mean(axis=0)) ** 2, axis=0))
+
+
+def _larger(one: Callable[[float], float], other: Callable[[float], float], wrong: float) -> float:
+    """Return the larger of two lower bounds."""
+    return max(one(wrong / 2), other(wrong / 2))
+
+
 def _gaussian(one: Floats, other: Floats, weights: Floats, sent: Floats, wrong: float) -> float:
-    """Return a lower bound of the shift between two normal laws, in deviations: of the mean and of the deviation.
+    """Return a lower bound of the shift between two normal laws, in deviations.
 
     The mean moves by what the questions that a person is in move.
     """
     free = len(one) + len(other) - 2
-    squares, means = [], []
-    for each in (weights, weights * sent):
-        scores = one @ each, other @ each
-        squares.append(sum(float(np.sum((world - world.mean()) ** 2)) for world in scores))
-        means.append(float(scores[0].mean() - scores[1].mean()))
-    deviation = math.sqrt(squares[1] / free)
-    reach = float(stats.t.isf(wrong / 2, free)) * deviation * math.sqrt(1 / len(one) + 1 / len(other))
-    square = max(squares[0], np.finfo(float).tiny)
-    return (means[1] - reach) / math.sqrt(square / float(stats.chi2.ppf(wrong / 2, free)))
+    scores = [(one @ each, other @ each) for each in (weights, weights * sent)]
+    square, moving = (float(_squares(with_crowd) + _squares(without)) / free for with_crowd, without in scores)
+    moved = float(scores[1][0].mean() - scores[1][1].mean())
+    return _shift(moved, moving * (1 / len(one) + 1 / len(other)), square, free, wrong)
+
+
+def _independent(one: Floats, other: Floats, weights: Floats, wrong: float) -> float:
+    """Return a lower bound of the same shift, where noise is independent in each number.
+
+    The variance of the score is the sum of those of numbers, by weights: as if it were known from so many more trials
+    (Satterthwaite 1946).
+    """
+    free = len(one) + len(other) - 2
+    parts = weights**2 * (_squares(one) + _squares(other)) / free
+    square = float(parts.sum())
+    known = free * square**2 / max(float(parts @ parts), np.finfo(float).tiny)
+    moved = float((one.mean(axis=0) - other.mean(axis=0)) @ weights)
+    return _shift(moved, square * (1 / len(one) + 1 / len(other)), square, max(known, 1.0), wrong)
+
+
+def _shift(moved: float, variance: float, square: float, known: float, wrong: float) -> float:
+    """Return a lower bound of a distance in deviations, by the normal law of a mean beside a deviation.
+
+    That is the usual one of the noncentral law of Student, and on the safe side where it is the deviation that errs.
+
+    Args:
+        moved: the difference of two means.
+        variance: of that difference.
+        square: of the deviation.
+        known: from so many degrees of freedom.
+        wrong: probability with which the bound may be too large.
+    """
+    square = max(square, np.finfo(float).tiny)
+    found = moved / math.sqrt(square)
+    error = math.sqrt(variance / square + found**2 / (2 * known))
+    return found * (1 - 1 / (4 * known)) - float(stats.norm.isf(wrong)) * error
+
+
+def _clock(one: Floats, other: Floats, wrong: float) -> float:
+    """Return a lower bound of the logarithm of the factor of a crowd, of hidden tests that are alike.
+
+    Both probabilities are bounded by Clopper and Pearson (1934).
+    """
+    passed = float(stats.beta.ppf(wrong / 2, max(one.sum(), 1), one.size - one.sum() + 1)) if one.any() else 0.0
+    others = float(stats.beta.isf(wrong / 2, other.sum() + 1, max(other.size - other.sum(), 1)))
+    if not 0 < passed < 1 or not 0 < others < 1:
+        return 0.0
+    return math.log(-math.log1p(-passed)) - math.log(-math.log1p(-others))
 
 
 def _touched(one: Floats, other: Floats) -> Floats:

@@ -5,36 +5,48 @@ A trial is a stream; where the question has no streams, it is items that no othe
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
+import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.internal import pickler
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
-from numpy.typing import NDArray
+from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attacks import SUSPECT, Attack, Seen, Sent
+from privstream.pipelines.audit.attacks import SUSPECT, Attack, Seen, Sent, Transcript
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.options import NOISE, STREAMS
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER
 from privstream.transforms.events.private_transform import PrivateTransform
 from privstream.transforms.rows import LinearQuery
+from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 SECONDS = 60
 MICROS = 1_000_000
 ROWS_PER_BATCH = 50_000
 DIGITS = 7
 SHARDS, DOMAIN, WINDOW = "shards", "domain", "window"
+NUMBERS = ".npz"
+
+Start = Callable[[PipelineOptions, Callable[[beam.Pipeline], None]], Any]
+"""Runs a pipeline with options of Beam."""
 
 
 def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
@@ -43,17 +55,55 @@ def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(stream)
 
 
+class KeepNumbers(beam.DoFn):
+    """Writes the numbers of rows into files of a folder, with their places: trial, window and item.
+
+    Args:
+        folder: of this machine.
+        wanted: which numbers.
+        first: the name of the first trial.
+        steps: the windows of the run.
+    """
+
+    def __init__(self, folder: str, wanted: Transcript, first: str, steps: Steps) -> None:
+        self._folder, self._first, self._steps = folder, int(first), steps
+        self._items = {item: place for place, item in enumerate(wanted.items)}
+        self._read = attrgetter("stream", "window_start", wanted.name, *wanted.fields)
+        self._kept: list[tuple[Any, ...]] = []
+
+    @override
+    def start_bundle(self) -> None:
+        self._kept = []
+
+    @override
+    def process(self, row: Any) -> None:
+        stream, start, item, *numbers = self._read(row)
+        place = self._items.get(item)
+        if place is not None:
+            self._kept.append((int(stream) - self._first, start.micros, place, *numbers))
+
+    @override
+    def finish_bundle(self) -> None:
+        if not self._kept:
+            return
+        trials, starts, items, *numbers = map(np.array, zip(*self._kept, strict=True))
+        windows = self._steps.starting(starts) - (self._steps.first or 0)
+        path = os.path.join(self._folder, f"{uuid.uuid4().hex}{NUMBERS}")
+        np.savez(path, places=np.stack([trials, windows, items]), numbers=np.column_stack(numbers).astype(np.float64))
+
+
 class Trials:
-    """The trials of one attack on one transform: every second one gets D, the others D'.
+    """The trials of one attack on one transform: one in so many gets D, the others D'.
 
     Args:
         spec: the question.
         attack: the attack.
         options: arguments of the transform beside its windows, streams and noise.
-        number: of trials, even.
+        number: of trials, a multiple of `one_in`.
         noise: of the whole run; trials derive theirs from it.
         people: that D has more than D': one, or a crowd of people who send the same.
-        first: number of the first trial, even: trials of several runs differ in it.
+        first: number of the first trial, a multiple of `one_in`: trials of several runs differ in it.
+        one_in: one trial in so many gets D.
 
     Attributes:
         transform: what is attacked.
@@ -69,8 +119,9 @@ class Trials:
         noise: NoiseSource,
         people: int = 1,
         first: int = 0,
+        one_in: int = 2,
     ) -> None:
-        self.spec, self.attack, self.people = spec, attack, people
+        self.spec, self.attack, self.people, self.one_in = spec, attack, people, one_in
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
         known = spec.signature.arguments
         self.streams = STREAMS in known
@@ -90,31 +141,43 @@ class Trials:
         self.transform: PrivateTransform = made if attack.transcript is None else made.to_finish()
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
-    def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the scores of the trials with D, and of those with D', shape (trials / 2,).
+    def run(self, start: Start = launch.run) -> tuple[Floats, Floats]:
+        """Return the scores of the trials with D, and of those with D', float64 (trials,) each.
 
-        Where the attack is one on the whole transcript, its numbers in place of scores: (trials / 2, numbers).
+        Where the attack is one on the whole transcript, its numbers in place of scores: (trials, numbers).
 
         An adaptive attack takes a run for each window: with the same noise and the same events so far, the rows so far
         are repeated, and what comes next may depend on them.
+
+        Args:
+            start: what runs a pipeline.
 
         Raises:
             RunError: a run failed, or has not repeated its rows.
         """
         attack = self.attack
+        seen: Callable[[Any, Sequence[Any]], float | Sequence[float]] = attack.score
+        if attack.transcript is not None:
+            if attack.transcript.read is None:
+                events = [each for window in range(attack.windows) for each in self._batches(window, {})]
+                return self._apart(self._numbers(events, attack.transcript, start))
+            seen = attack.transcript.read
         batches: list[pa.RecordBatch] = []
         rows: dict[str, list[Any]] = defaultdict(list)
         rounds = [[window] for window in range(attack.windows)] if attack.adaptive else [list(range(attack.windows))]
         for windows in rounds:
             before = {name: self._decided(rows[name], windows[0]) for name in self.names}
             batches += [batch for window in windows for batch in self._batches(window, before)]
-            rows = self._publish(batches)
+            rows = self._publish(batches, start)
             for name, found in before.items():
                 if found != self._decided(rows[name], windows[0]):
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
-        seen = attack.score if attack.transcript is None else attack.transcript.read
-        scores = np.array([seen(self.transform, rows[name]) for name in self.names], np.float64)
-        return scores[0::2], scores[1::2]
+        return self._apart(np.array([seen(self.transform, rows[name]) for name in self.names], np.float64))
+
+    def _apart(self, found: Floats) -> tuple[Floats, Floats]:
+        """Return what was found in the trials with D, and in those with D'."""
+        with_suspect = np.arange(len(self.names)) % self.one_in == 0
+        return found[with_suspect], found[~with_suspect]
 
     def _decided(self, rows: Sequence[Any], window: int) -> list[Any]:
         """Return the rows of earlier windows: none before the first one."""
@@ -136,9 +199,9 @@ class Trials:
         names: list[str] = []
         known: dict[bool, list[Sent]] = {}
         for number, name in enumerate(self.names):
-            with_suspect = number % 2 == 0
+            with_suspect = number % self.one_in == 0
             if attack.adaptive or with_suspect not in known:
-                known[with_suspect] = self._events(Seen(self.transform, window, before[name]), with_suspect)
+                known[with_suspect] = self._events(Seen(self.transform, window, before.get(name, ())), with_suspect)
             sent += known[with_suspect]
             names += [name] * len(known[with_suspect])
             if len(sent) >= ROWS_PER_BATCH:
@@ -180,31 +243,56 @@ class Trials:
             columns["stream"] = pa.array(names)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def _publish(self, batches: Sequence[pa.RecordBatch]) -> dict[str, list[Any]]:
+    def _publish(self, batches: Sequence[pa.RecordBatch], start: Start) -> dict[str, list[Any]]:
         """Run the pipeline; return its rows by trial."""
-        row_type, asked = self.spec.row_type_of(self.transform), self._queries()
+        row_type = self.spec.row_type_of(self.transform)
         with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
-            path, sent = os.path.join(folder, "rows.avro"), os.path.join(folder, "events.arrow")
-            with pa.OSFile(sent, "wb") as stream, pa.ipc.new_stream(stream, batches[0].schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-
-            def build(pipeline: beam.Pipeline) -> None:
-                """Build it."""
-                events = (
-                    pipeline
-                    | "File" >> beam.Create([sent])
-                    | "Events" >> beam.FlatMap(_read_batches).with_output_types(pa.RecordBatch)
-                )
-                given = {"events": events, "queries": pipeline | "Queries" >> beam.Create(asked)} if asked else events
-                rows = given | type(self.transform).__name__ >> self.transform
-                rows | "Write" >> WriteRows(path, row_type, order=self.spec.order)
-
-            launch.run(launch.parse_beam_options([]), build)
+            path = os.path.join(folder, "rows.avro")
+            self._run(batches, folder, WriteRows(path, row_type, order=self.spec.order), start)
             found: dict[str, list[Any]] = defaultdict(list)
             for row in read_row_file(path, row_type):
                 found[row.stream if self.streams else row.query.partition(" ")[0]].append(row)
         return found
+
+    def _numbers(self, batches: Sequence[pa.RecordBatch], wanted: Transcript, start: Start) -> Floats:
+        """Run the pipeline; return all numbers of each trial, in the order of windows and items: (trials, numbers).
+
+        Raises:
+            RunError: one of them was not published.
+        """
+        shape = len(self.names), self.attack.windows, len(wanted.items)
+        found = np.full((*shape, len(wanted.fields)), np.nan)
+        with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+            made: Any = self.transform
+            keep = beam.ParDo(KeepNumbers(folder, wanted, self.names[0], made.steps))
+            self._run(batches, folder, keep, start)
+            for path in glob.glob(os.path.join(folder, f"*{NUMBERS}")):
+                with np.load(path) as kept:
+                    found[tuple(kept["places"])] = kept["numbers"]
+        if np.isnan(found).any():
+            raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
+        if wanted.growing:
+            found = np.diff(found, axis=1, prepend=0.0)
+        return found.reshape(len(self.names), -1)
+
+    def _run(self, batches: Sequence[pa.RecordBatch], folder: str, write: Any, start: Start) -> None:
+        """Run the pipeline, with a folder for temporary files and what is done with its rows."""
+        asked, sent = self._queries(), os.path.join(folder, "events.arrow")
+        with pa.OSFile(sent, "wb") as stream, pa.ipc.new_stream(stream, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+
+        def build(pipeline: beam.Pipeline) -> None:
+            """Build it."""
+            events = (
+                pipeline
+                | "File" >> beam.Create([sent])
+                | "Events" >> beam.FlatMap(_read_batches).with_output_types(pa.RecordBatch)
+            )
+            given = {"events": events, "queries": pipeline | "Queries" >> beam.Create(asked)} if asked else events
+            _ = given | type(self.transform).__name__ >> self.transform | "Write" >> write
+
+        start(launch.parse_beam_options([]), build)
 
     def _queries(self) -> list[LinearQuery]:
         """Return what is asked in each trial."""
@@ -213,3 +301,25 @@ class Trials:
             for name in self.names
             for number, items in enumerate(self.attack.asked)
         ]
+
+
+def run_share(task: bytes) -> list[tuple[Floats, Floats]]:
+    """Run the trials of several runs, one run after the other, as a process of a crew; return what each found.
+
+    Raises:
+        RunError: one of them failed.
+    """
+    share: list[Trials] = pickler.loads(task)
+    return [trials.run(launch.run_quietly) for trials in share]
+
+
+def run_all(runs: Sequence[Trials], crew: Crew | None) -> list[tuple[Floats, Floats]]:
+    """Return what each of several runs found, which the processes of a crew share, if there is one.
+
+    Raises:
+        RunError: one of them failed.
+    """
+    if crew is None:
+        return [trials.run() for trials in runs]
+    found = crew.tell([pickler.dumps(runs[number :: crew.number]) for number in range(crew.number)])
+    return [found[number % crew.number][number // crew.number] for number in range(len(runs))]

@@ -5,6 +5,7 @@ They are made for the parameters of any run whose noise is added to counts, such
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import WideTreeCounter
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import (
     EPSILON,
@@ -26,8 +28,7 @@ from privstream.pipelines.audit.attacks import (
     Sent,
     Transcript,
 )
-from privstream.pipelines.audit.fits import with_less_noise
-from privstream.pipelines.command import RunError
+from privstream.pipelines.audit.fits import CROWDED, with_less_noise
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
@@ -47,6 +48,9 @@ MOST_NUMBERS, ENOUGH = 600_000, 1600
 MOST_AT_ONCE = 800_000
 """Events and rows of one run: they are in memory at once. Where there were more, trials take several runs."""
 
+MANY = 10
+"""Where a person sends one contribution more than so many, all but a part in as many of them counts."""
+
 FEWEST = 400
 """Fewer trials catch no control."""
 
@@ -57,6 +61,16 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"epsilon": EPSILON, "delta": SMALL, "max_contributions": 10},
     ),
     "heavy-hitters": ({"epsilon": EPSILON, "delta": SMALL, "method": "counts", "items_per_step": 3},),
+    "top-k": (
+        {
+            "epsilon": EPSILON,
+            "delta": SMALL,
+            "domain": Domain(THREE),
+            "top": 1,
+            "items_per_step": 1,
+            "method": "counts",
+        },
+    ),
     "alerts": (
         {"epsilon": EPSILON, "rules": HIGH_RULE, "method": "counts"},
         {"epsilon": EPSILON, "delta": SMALL, "rules": HIGH_RULE, "method": "counts"},
@@ -92,6 +106,7 @@ class Spending:
             differences, which are as good.
         name: the field of a row that says which item it is about.
         value: beside each item.
+        apart: whether noise is independent in each number.
     """
 
     plan: Plan
@@ -102,6 +117,7 @@ class Spending:
     growing: bool = False
     name: str = "item"
     value: float = 0.0
+    apart: bool = True
 
     @property
     def numbers(self) -> int:
@@ -119,13 +135,14 @@ class Spending:
 def planned(windows: int, most: int, items: Sequence[str], per_window: int, *, beyond: bool = True) -> Plan:
     """Return the items that a person sends who may count so many times in all, in the first windows.
 
-    With `beyond` the person sends half as much again in the windows after these, as if there were no limit. Where
-    random ones of all that is sent count, an adversary would not know which, and would see less.
+    With `beyond` the person goes on for half as many windows more, as if there were no limit, with one item in each: so
+    it is known which one counts if the limit is off by one.
     """
     used = -(-most // per_window)
-    sent = [list(items[:per_window]) for _ in range(min(windows, used + -(-used // 2) * beyond))]
+    sent = [list(items[:per_window]) for _ in range(min(windows, used))]
     if used <= windows:
         sent[used - 1] = list(items[: most - (used - 1) * per_window])
+    sent += [list(items[:1]) for _ in range(min(windows - len(sent), -(-used // 2) * beyond))]
     return sent + [[] for _ in range(windows - len(sent))]
 
 
@@ -143,7 +160,9 @@ def _of_counts(transform: Any) -> Spending:
         plan = [names[:most], *([] for _ in range(windows - 1))]
     else:
         per_window = min(len(names), most, -(-(most + 1) // windows))
-        plan = planned(windows, most, names, per_window, beyond=not transform.chooses_randomly)
+        # Of random contributions the adversary does not know which count: one more of many hides hardly anything.
+        sent = most + (transform.chooses_randomly and most >= MANY and windows * per_window > most)
+        plan = planned(windows, sent, names, per_window, beyond=not transform.chooses_randomly)
     others = 0 if public is not None else made.detection(1, MISSING)
     return Spending(
         plan=plan,
@@ -181,6 +200,22 @@ def _of_alerts(transform: Any) -> Spending:
         counted=transform.counted.counts.contributions,
         fields=("estimate",),
         name="rule",
+        apart=False,
+    )
+
+
+def _of_ranks(transform: Any) -> Spending:
+    """Spend contributions of `top-k` by counts of a list: on items that others keep on top."""
+    made = getattr(transform.answer, "mechanism", None)
+    if not isinstance(made, CountedTopK):
+        raise ValueError(f"method must be counts, of the items of a domain, got {transform.method}")
+    items = min(made.items_per_release, made.top)
+    return Spending(
+        plan=[transform.domain.texts.to_pylist()[:items] for _ in range(_windows(transform))],
+        counted=made.releases * items,
+        others=1 + math.ceil(made.selection_error(made.size, MISSING)),
+        always=True,
+        fields=("estimate",),
     )
 
 
@@ -196,16 +231,17 @@ def _of_histogram(transform: Any) -> Spending:
     names, windows = transform.categories.domain.texts.to_pylist(), _windows(transform)
     if transform.guarantee.unit.what == "event":
         plan = [names[:1], *([] for _ in range(windows - 1))]
-        return Spending(plan=plan, counted=1, fields=("estimate",), growing=growing, name="category")
+        return Spending(plan=plan, counted=1, fields=("estimate",), growing=growing, name="category", apart=growing)
     most = transform.max_contributions
     per_window = min(most, transform.max_per_window or most)
     plan = planned(windows, most, names[:1] * per_window, per_window)
-    return Spending(plan=plan, counted=most, fields=("estimate",), growing=growing, name="category")
+    return Spending(plan=plan, counted=most, fields=("estimate",), growing=growing, name="category", apart=growing)
 
 
 SPENDINGS: Mapping[str, Callable[[Any], Spending]] = {
     "counts": _of_counts,
     "heavy-hitters": _of_hitters,
+    "top-k": _of_ranks,
     "alerts": _of_alerts,
     "histogram": _of_histogram,
 }
@@ -255,20 +291,37 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
         name="all that is published",
         text=f"D has {who}, and D' has not. The adversary sees all {spent.numbers:,} numbers of {windows:,} windows, "
         "and takes the likelihood ratio. What is measured is a crowd of such people, divided by their number. Model: "
-        "numbers are sums over people with noise that does not depend on the data, normal noise or independent "
-        "Laplace noise. The control has 15% less noise.",
+        "numbers are sums over people with noise that does not depend on the data, normal noise"
+        f"{' that is independent in each number' * spent.apart} or independent Laplace noise. The control has 15% less "
+        "noise.",
         options=options,
         control={"epsilon": with_less_noise(claim.epsilon, claim.delta)},
         others=_others(spent),
         suspect=_suspect(spent),
         windows=windows,
-        transcript=Transcript(_reader(spent), spent.counted * len(spent.fields), spent.size, sum(map(len, spent.plan))),
+        transcript=Transcript(
+            name=spent.name,
+            items=_named(spent, transform),
+            fields=spent.fields,
+            growing=spent.growing,
+            counted=spent.counted * len(spent.fields),
+            size=spent.size,
+            sent=sum(map(len, spent.plan)),
+            apart=spent.apart,
+        ),
     )
 
 
 def _windows(transform: Any) -> int:
     """Return the number of windows, until everything starts afresh."""
     return int(transform.steps.count)
+
+
+def _named(spent: Spending, transform: Any) -> tuple[str, ...]:
+    """Return what rows are about, in each window: rules, or the items that are sent."""
+    if spent.name == "rule":
+        return tuple(rule.name for rule in transform.plan.rules)
+    return tuple(dict.fromkeys(item for sent in spent.plan for item in sent))
 
 
 def _suspect(spent: Spending) -> Adversary:
@@ -279,42 +332,25 @@ def _suspect(spent: Spending) -> Adversary:
 
 
 def _others(spent: Spending) -> Adversary:
-    """Let everything that the suspect has be found, by people who send it in the same windows."""
+    """Let everything that the suspect has be found, by people who send it in the same window, and in no other."""
 
     def send(seen: Seen) -> list[Sent]:
         if seen.window and not spent.always:
             return []
-        return [Sent(1 + i, item) for i in range(spent.others) for item in spent.plan[seen.window]]
+        first = 1 + seen.window * spent.others
+        return [Sent(first + i, item) for i in range(spent.others) for item in spent.plan[seen.window]]
 
     return send
 
 
-def _reader(spent: Spending) -> Callable[[Any, Sequence[Any]], Sequence[float]]:
-    """Return what reads all numbers of a trial, in the order of windows and items."""
-    items = list(dict.fromkeys(item for sent in spent.plan for item in sent))
-
-    def read(transform: Any, rows: Sequence[Any]) -> list[float]:
-        first, ending = transform.steps.first, transform.steps.ending
-        names = [rule.name for rule in transform.plan.rules] if spent.name == "rule" else items
-        found = {(ending(row.window_end) - first, getattr(row, spent.name)): row for row in rows}
-        places = [(window, name) for window in range(len(spent.plan)) for name in names]
-        if any(place not in found for place in places):
-            raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
-        numbers = [float(getattr(found[place], field)) for place in places for field in spent.fields]
-        if not spent.growing:
-            return numbers
-        step = len(names) * len(spent.fields)
-        return [after - before for before, after in zip([0.0] * step + numbers, numbers, strict=False)]
-
-    return read
+def trials_of(transcript: Transcript, wanted: int, people: int, one_in: int = CROWDED) -> int:
+    """Return how many trials an attack has, of which one in so many has the crowd: as many as are wanted, rounded up to
+    a multiple of that, unless these were too many events and rows.
+    """
+    most = one_in * (MOST_NUMBERS // (one_in * transcript.size + people * transcript.counted))
+    return -(-min(wanted, max(ENOUGH, most)) // one_in) * one_in
 
 
-def trials_of(transcript: Transcript, wanted: int, people: int) -> int:
-    """Return how many trials an attack has, even: as many as are wanted, unless these were too many events and rows."""
-    most = MOST_NUMBERS // (transcript.size + people * transcript.counted)
-    return min(wanted, max(ENOUGH, most // 2 * 2))
-
-
-def trials_at_once(transcript: Transcript, people: int) -> int:
-    """Return how many trials of an attack one run may have, even: half of them have the crowd."""
-    return 2 * max(1, MOST_AT_ONCE // (2 * transcript.size + people * transcript.sent))
+def trials_at_once(transcript: Transcript, people: int, one_in: int = CROWDED) -> int:
+    """Return how many trials of an attack one run may have: one in so many has the crowd."""
+    return one_in * max(1, MOST_AT_ONCE // (one_in * transcript.size + people * transcript.sent))

@@ -335,7 +335,8 @@ def _limit_of_period(document: Document, name: str, spec: QuestionSpec, given: A
     own = ("questions", name, LIMIT)
     keys = own if own in document.lines else (LIMIT,)
     if not isinstance(given, dict):
-        rule = f"must be a whole number, or {{{FROM}: FOLDER}} of the output of an earlier period"
+        follows = f", or {{{FROM}: FOLDER}} of the output of an earlier period" if spec is COUNTS else ""
+        rule = f"must be a whole number{follows}; `privstream suggest` finds a first one"
         raise document.error(keys, f"{rule}, got {given} (for {name})")
     document.check_keys(keys, (FROM,))
     folder = _text(document, (*keys, FROM))

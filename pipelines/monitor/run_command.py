@@ -197,8 +197,9 @@ class MonitorRun:
             vars(given[paid.name]).update(epsilon=paid.epsilon)
             if "delta" in given[paid.name]:
                 given[paid.name].delta = paid.delta
+        parted = () if unbounded else read.files
         made = {
-            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers)
+            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers, parted)
             for each in monitor.questions
         }
         identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
@@ -214,7 +215,7 @@ class MonitorRun:
             for each, paid in zip(monitor.questions, planned.questions, strict=True)
         )
         described = described_views(monitor, views, answers, output, unbounded=unbounded)
-        sent = _sent(views, answers, common, next(iter(given.values())), output)
+        sent = destinations_of_views(views, answers, common, next(iter(given.values())), output)
         if unbounded:
             _check_same_views(monitor, described, output)
         charged = _charged(common, given, output)
@@ -371,7 +372,7 @@ def _check_same_views(monitor: MonitorFile, described: Mapping[str, Mapping[str,
             raise monitor.document.error((VIEWS, name), f"must be as it was when {folder} was begun: take another name")
 
 
-def _sent(
+def destinations_of_views(
     views: Sequence[View],
     answers: Mapping[str, Table],
     common: argparse.Namespace,

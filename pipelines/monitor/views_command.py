@@ -6,21 +6,27 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.run_command import described_views, whole_path, with_digests
-from privstream.pipelines.monitor.views import answer_views, tables_of
+from privstream.pipelines.monitor.run_command import (
+    described_views,
+    destinations_of_views,
+    whole_path,
+    with_digests,
+)
+from privstream.pipelines.monitor.views import Table, View, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.questions.input_output import is_unbounded
+from privstream.pipelines.questions.input_output import is_unbounded, send
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.run import settled
 from privstream.pipelines.report.result import Result, read_result
+from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import check_destination, check_new, write_json, write_row_file
 from privstream.pipelines.terminal import say
 
@@ -49,13 +55,38 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
                         check_new(path, f"the rows of {name}")
                 transforms = {each.name: each.transform for each in shared_out(monitor).questions}
                 rows = {each.name: _published(monitor, each, transforms[each.name]) for each in monitor.questions}
+                found = answer_views(views, tables_of(monitor, transforms, rows))
+                sent = _sent_anew(monitor, views, found, output, overwrite=arguments.overwrite)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
-        found = answer_views(views, tables_of(monitor, transforms, rows))
     for name, table in found.items():
         write_row_file(paths[name], table.written_type, table.rows)
     _describe(output, described_views(monitor, views, found, output, unbounded=False))
     say("\n".join(f"{name}: {len(table.rows):,} rows, {paths[name]}" for name, table in found.items()))
+    for name, to in sent.items():
+        say(send(to, paths[name]))
+
+
+def _sent_anew(
+    monitor: MonitorFile, views: Sequence[View], found: Mapping[str, Table], output: Output, *, overwrite: bool
+) -> dict[str, Destination]:
+    """Return where the rows of views are sent, by name.
+
+    Nowhere, where the input has no end: tables and topics have, and keep, what was known when each window closed.
+
+    Raises:
+        UsageError, ValueError: rows cannot be sent there.
+    """
+    options = monitor.questions[0].options
+    if is_unbounded(options) or not output.sent_to:
+        return {}
+    whole = Promise.read(whole_path(output.folder))
+    if whole is None:
+        raise ValueError(f"output.folder must have the guarantee of its run, {whole_path(output.folder)}")
+    run_id = str(whole.number("parameters", "run_id"))
+    common = argparse.Namespace(run_id=run_id, overwrite=overwrite, dry_run=False)
+    sent = destinations_of_views(views, found, common, options, output)
+    return {name: to for name, to in sent.items() if to is not None}
 
 
 def _describe(output: Output, described: Mapping[str, Mapping[str, Any]]) -> None:

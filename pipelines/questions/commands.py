@@ -117,8 +117,10 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=TRIALS,
         metavar="N",
-        help=f"trials of each attack, half of them with each input (default: {TRIALS:,})",
+        help=f"trials of each attack (default: {TRIALS:,})",
     )
+    text = "processes that share the trials; what they find is the same (default: one for each processor, at most 8)"
+    parser.add_argument("--workers", type=int, metavar="N", help=text)
     parser.add_argument("--output", metavar="PICTURE", help="draw measured against claimed: .png or .svg")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(

@@ -43,6 +43,7 @@ from privstream.pipelines.sinks.row_files import with_item_columns, write_json
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.terminal import NOTE, say
@@ -413,6 +414,8 @@ def shaping(
 
 
 SHARDS = "shards"
+BYTES_OF_SHARD = 1 << 30
+"""Of input, at most, whose people one shard has: one window of it is in memory at a time."""
 
 
 def workers_of(arguments: argparse.Namespace, options: PipelineOptions, read: Any) -> int:
@@ -431,11 +434,18 @@ def workers_of(arguments: argparse.Namespace, options: PipelineOptions, read: An
     return 1
 
 
-def shared_evenly(given: Mapping[str, Any], workers: int) -> dict[str, Any]:
-    """Return the arguments of a transform with as many shards of people for each process; they change no answer."""
-    if SHARDS not in given or workers == 1:
+def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()) -> dict[str, Any]:
+    """Return the arguments of a transform with as many shards of people for each process; they change no answer.
+
+    Args:
+        given: the arguments.
+        workers: number of processes.
+        files: that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
+    """
+    if SHARDS not in given:
         return dict(given)
-    return dict(given) | {SHARDS: min(-(-given[SHARDS] // workers) * workers, MOST_SHARDS)}
+    least = max(given[SHARDS], sum(file.size for file in files) // BYTES_OF_SHARD)
+    return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
 
 
 def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:

@@ -490,8 +490,9 @@ def _cell(value: Any) -> str:
 def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Return the values of rows, times in microseconds."""
     times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Timestamp]
+    as_they_are = not getattr(row_type, "item_columns", ())
     for row in rows:
-        values = list(column_values(row_type, row))
+        values = [*row] if as_they_are else [*column_values(row_type, row)]
         for place in times:
             values[place] = values[place].micros
         yield tuple(values)

@@ -143,7 +143,8 @@ def _write(
     unfinished: type,
 ) -> None:
     """Write the file."""
-    rows: Iterable[Any] = (unfinished(*row) for row in chain.from_iterable(map(pickle.loads, parts)))
+    make: Callable[[Any], Any] = unfinished._make  # type: ignore[attr-defined]  # of a NamedTuple
+    rows: Iterable[Any] = map(make, chain.from_iterable(map(pickle.loads, parts)))
     if finish is not None:
         rows = finish(list(rows))
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)

@@ -26,7 +26,7 @@ from privstream.pipelines.sources.event_files import (
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.transforms.events.times import TimeForm, read_times
 
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 18
 FEW_ROWS = 128
 """So many rows are decoded at once where any of them may be long."""
 

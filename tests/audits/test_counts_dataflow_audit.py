@@ -10,7 +10,8 @@ from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
 from privstream.transforms.batches import HolderBatch, InStreams, StepKey
-from privstream.transforms.counts.contributions import Chosen, CountContributions, CountRandomContributions
+from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.counts.transform import KeyedCounts
 from tiny_runner import dofns_of
 
@@ -29,10 +30,7 @@ class ForgetfulAtRandom(CountRandomContributions):
     def due(self, decoded, last):
         for step, batches in CountContributions.due(self, decoded, last):
             held = InStreams.join(HolderBatch, [batch for _, batch in batches])
-            yield step, [(StepKey("", step, 0), Chosen(held, self._choose({step: held})[0]))]
-
-    def handle(self, key, step, batches, state):
-        return super().handle(key, step, batches, self.decode(key, []))
+            yield step, [(StepKey("", step, 0), self._counted(chosen)) for _, chosen in self.choose({step: held})]
 
 
 class Forgetful(CountContributions):

@@ -20,7 +20,16 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command, file_command, picture
-from privstream.pipelines.audit.attacks import SUSPECT, Seen, Sent, Transcript, all_windows, crowd, most_telling
+from privstream.pipelines.audit.attacks import (
+    EPSILON,
+    SUSPECT,
+    Seen,
+    Sent,
+    Transcript,
+    all_windows,
+    crowd,
+    most_telling,
+)
 from privstream.pipelines.audit.audit_command import (
     CONSISTENT,
     NO_POWER,
@@ -34,15 +43,18 @@ from privstream.pipelines.audit.audit_command import (
 )
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
 from privstream.pipelines.audit.fits import LESS_NOISE
+from privstream.pipelines.audit.hidden_tests import TESTS, hidden_test_runs
 from privstream.pipelines.audit.picture import BREAK, MOST
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import (
+    CROWDED,
     ENOUGH,
     MOST_AT_ONCE,
     RUNS,
     planned,
     trials_at_once,
     trials_of,
+    whole_run,
     whole_runs,
 )
 from privstream.pipelines.monitor import calibration
@@ -51,6 +63,7 @@ from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import loaded
 from privstream.transforms.counts import contributions
+from privstream.transforms.events.domain import Domain
 from scipy import stats
 
 AUDITED = [word for word in WORDS if question(word).audit]
@@ -219,42 +232,52 @@ class TestWholeRuns:
         ],
     )
     def test_a_crowd_sends_all_that_may_count_and_all_of_it_is_read(self, word, number):
-        """With hardly any noise, transcripts are the truth."""
+        """With hardly any noise, transcripts are the truth; of random contributions, one of eleven does not count."""
         attack = whole_runs(question(word))[number]
         trials = Trials(question(word), attack, {**attack.options, "epsilon": 300.0}, 4, SeededNoise(1), people=3)
         one, other = trials.run()
-        moved = np.rint((one - other).mean(axis=0))
-        assert moved.min() == 0 or word != "counts"
-        assert moved.sum() >= 3 * attack.transcript.counted
+        moved = (one - other).mean(axis=0)
+        assert np.rint(moved.min()) == 0 or word != "counts"
+        assert moved.sum() > 3 * attack.transcript.counted - 1
 
     def test_what_limits_leave_no_choice_about_is_sent_beyond_them(self):
         assert planned(4, 3, ["a", "b"], 1) == [["a"]] * 4
-        assert planned(3, 3, ["a", "b"], 2) == [["a", "b"], ["a"], ["a", "b"]]
+        assert planned(3, 3, ["a", "b"], 2) == [["a", "b"], ["a"], ["a"]]
         assert planned(2, 4, ["a", "b"], 2) == [["a", "b"]] * 2
 
+    def test_of_many_random_contributions_one_more_is_sent(self):
+        """An adversary does not know which of them count; of few, most would be known worse."""
+        spec, found = question("counts"), []
+        for most in (9, 10):
+            given = {"window": 60, "start": 0, "end": 360, "epsilon": 1.0, "domain": Domain(["a", "b", "c"])}
+            options = given | {"max_contributions": most, "selection": "random"}
+            attack = whole_run(spec, options, spec.transform_class(**options, noise=SeededNoise(1)))
+            found.append(attack.transcript.sent - attack.transcript.counted)
+        assert found == [0, 1]
+
     def test_many_events_leave_fewer_trials_and_still_enough(self):
-        few, many = Transcript(lambda made, rows: [], 1, 10, 1), Transcript(lambda made, rows: [], 100, 10_000, 200)
+        few = Transcript("item", ("a",), ("count",), growing=False, counted=1, size=10, sent=1)
+        many = few._replace(counted=100, size=10_000, sent=200)
         assert trials_of(few, 4000, 5) == 4000
         assert trials_of(many, 4000, 20) == ENOUGH
-        assert trials_of(many, 400, 20) == 400
+        assert trials_of(many, 401, 20) == 420, "a crowd for each twentieth"
 
     def test_runs_hold_so_many_events_and_rows_as_fit_into_memory(self):
-        many = Transcript(lambda made, rows: [], 200, 720, 400)
-        assert trials_at_once(many, 25) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
-        assert trials_at_once(many._replace(size=10**7), 25) == 2
+        many = Transcript("item", ("a",), ("count",), growing=False, counted=200, size=720, sent=400)
+        assert trials_at_once(many, 150) == CROWDED * (MOST_AT_ONCE // (20 * 720 + 150 * 400)) == 200
+        assert trials_at_once(many._replace(size=10**7), 150) == CROWDED
+        assert trials_at_once(many, 25, 2) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
 
-    def test_trials_of_several_runs_are_those_of_one(self, monkeypatch):
-        """Whose noise is bound to their names."""
+    def test_trials_of_several_runs_are_put_together(self, monkeypatch):
+        """And no two of them have the same noise."""
         (attack, *_) = whole_runs(question("alerts"))
-        trying = Trying(spec=question("alerts"), trials=8, key_file=None, wrong=WRONG)
+        trying = Trying(spec=question("alerts"), trials=40, key_file=None, wrong=WRONG)
         monkeypatch.setattr(Trying, "noise", lambda given, attack, name: SeededNoise(4).derive(name))
         claim = trying._trials(attack, attack.options, 2, "claimed").guarantee
-        together = trying.crowds(attack, claim)
-        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people: 6)
-        apart = trying.crowds(attack, claim)
-        for one, other in zip((*together.real, *together.control), (*apart.real, *apart.control), strict=True):
-            assert one.shape == other.shape == (4, one.shape[1])
-        assert len({tuple(each) for each in apart.real[1]}) == 4
+        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people, one_in: CROWDED)
+        found = trying.crowds(attack, claim)
+        assert [len(each) for each in (*found.real, *found.control)] == [2, 38, 2, 38]
+        assert len({tuple(each) for world in (*found.real, *found.control) for each in world}) == 80
 
     @pytest.mark.slow
     def test_most_of_the_claim_is_measured(self):
@@ -263,12 +286,56 @@ class TestWholeRuns:
         assert not found.violated
 
     @pytest.mark.slow
-    def test_a_limit_that_is_off_by_one_is_refuted(self, monkeypatch):
+    @pytest.mark.parametrize(("limit", "delta", "trials"), [(1, 0.0, 1600), (12, 0.0, 2000), (12, 1e-6, 2400)])
+    def test_a_limit_that_is_off_by_one_is_refuted(self, limit, delta, trials, monkeypatch):
         within = contributions.within_limit
         monkeypatch.setattr(
             contributions, "within_limit", lambda people, limit, *rest, **more: within(people, limit + 1, *rest, **more)
         )
-        assert fitted("counts", 0, 1600).verdict == REFUTED
+        spec = question("counts")
+        given = {
+            "window": 60,
+            "start": 0,
+            "end": 300,
+            "epsilon": 2.0,
+            "delta": delta,
+            "domain": Domain(["a", "b", "c"]),
+        }
+        options = given | {"max_contributions": limit, "selection": "first"}
+        attack = whole_run(spec, options, spec.transform_class(**options, noise=SeededNoise(1)))
+        assert Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG).find(attack).verdict == REFUTED
+
+
+class TestHiddenTests:
+    """Attacks on tests that people are charged for."""
+
+    @pytest.mark.parametrize(
+        ("word", "number"),
+        [
+            pytest.param("heavy-hitters", 0, marks=pytest.mark.slow),
+            ("heavy-hitters", 1),
+            pytest.param("alerts", 0, marks=pytest.mark.slow),
+        ],
+    )
+    def test_tests_are_passed_as_the_model_says(self, word, number):
+        """Of so few trials: about one in seven without the crowd, and nearly all with it."""
+        attack = hidden_test_runs(question(word))[number]
+        trying = Trying(spec=question(word), trials=60, key_file=None, wrong=WRONG)
+        claim = attack.part(trying._trials(attack, attack.options, 2, "claimed").transform)
+        assert claim.delta == attack.options["delta"]
+        assert claim.epsilon == pytest.approx(EPSILON * (0.75 if word == "alerts" else 1), rel=1e-6)
+        one, other = trying.crowds(attack, claim).real
+        assert one.shape == other.shape == (30, TESTS)
+        assert 0.9 < one.mean() <= 1
+        assert 0.05 < other.mean() < 0.25
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("word", "number"), [("heavy-hitters", 0), ("heavy-hitters", 1), ("alerts", 0)])
+    def test_most_of_the_claim_is_measured_and_noise_that_is_too_small_is_found(self, word, number):
+        attack = hidden_test_runs(question(word))[number]
+        found = Trying(spec=question(word), trials=2400, key_file=None, wrong=WRONG).find(attack)
+        assert found.verdict == CONSISTENT
+        assert 0.8 < found.real.measured / found.guarantee.epsilon < 1.05
 
 
 def written(path, word="counts", method=None, **options):
@@ -282,7 +349,27 @@ def written(path, word="counts", method=None, **options):
     return str(path)
 
 
+def key_in(folder):
+    """Write a noise key; return its path."""
+    key = folder / "key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    return str(key)
+
+
 class TestFiles:
+    @pytest.mark.slow
+    def test_processes_find_what_one_finds(self, tmp_path, capsys, monkeypatch):
+        """Those that share the trials, whatever their number."""
+        monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people, one_in: 200)
+        path = written(tmp_path / "rows.csv.guarantee.json", domain=["a"])
+        found = []
+        for workers in ("1", "2", "3"):
+            command = ["audit", path, "--json", "--trials", "400", "--noise_key_file", key_in(tmp_path)]
+            assert cli.main([*command, "--workers", workers]) in (0, 4)
+            found.append(json.loads(capsys.readouterr().out))
+        assert found[0] == found[1] == found[2]
+
     @pytest.mark.slow
     def test_a_run_is_attacked_with_its_own_parameters(self, tmp_path, capsys):
         path = written(tmp_path / "rows.csv.guarantee.json", domain=["a", "b"], max_contributions=3, delta=1e-9)
@@ -574,6 +661,7 @@ class TestCommand:
         [
             (["--trials", "399"], "--trials must be >= 400, got 399"),
             (["--trials", "401"], "--trials must be even"),
+            (["--workers", "0"], "--workers must be from 1 to 256, got 0"),
             (["--output", "audit.pdf"], "--output must end in .png or .svg, got audit.pdf"),
             (["--noise_key_file", "nowhere"], "nowhere"),
         ],
@@ -591,10 +679,8 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_a_small_audit_stands_and_catches_its_controls(self, tmp_path, capsys):
-        key = tmp_path / "key"
-        key.write_text("0123456789abcdef" * 4)
-        key.chmod(0o600)
-        assert cli.main(["audit", "predecessor", "--trials", "800", "--noise_key_file", str(key), "--json"]) == 0
+        command = ["audit", "predecessor", "--trials", "800", "--noise_key_file", key_in(tmp_path), "--json"]
+        assert cli.main(command) == 0
         (found,) = json.loads(capsys.readouterr().out)["attacks"]
         assert found["control"]["refuted"]
         assert not found["found"]["refuted"]

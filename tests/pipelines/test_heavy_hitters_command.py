@@ -391,3 +391,11 @@ def test_what_the_method_does_not_use_makes_no_other_run(city: City, tmp_path: P
     assert len({rows["counts", name] for name in ("none", "few", "many")}) == 1
     assert len({runs["status", name] for name in ("none", "few", "many")}) == 3
     assert len({rows["status", name] for name in ("none", "few", "many")}) == 3
+
+
+@pytest.mark.slow
+def test_no_limit_of_a_person_must_be_given(city: City, tmp_path: Path) -> None:
+    """What a method does not use need not be thought of: input, window, period and budget are enough."""
+    few = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "--epsilon", "8", "--people", "9000"]
+    assert watch(city, tmp_path / "rows.jsonl", common=few) == 0
+    assert read_row_file(str(tmp_path / "rows.jsonl"), HeavyHitter)

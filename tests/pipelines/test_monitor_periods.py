@@ -155,7 +155,11 @@ def test_a_period_that_does_not_tell_is_refused(shop: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("auto", "max_contributions: must be a whole number, or {from: FOLDER} of the output of an earlier period"),
+        (
+            "auto",
+            "max_contributions: must be a whole number, or {from: FOLDER} of the output of an earlier period; "
+            "`privstream suggest` finds a first one, got auto (for pages)",
+        ),
         ("{from: none}", "max_contributions.from: must be the folder of the output of an earlier run, got none"),
         ("{form: out}", "max_contributions.form: unknown key; did you mean `from`?"),
         ("{}", "max_contributions: must be a whole number, but for counts a folder from which it follows (for pages)"),
@@ -179,3 +183,6 @@ def test_other_questions_have_numbers(
     text = SECOND.replace("counts, full_share: 0.2", "quantiles, value: ms, low: 1, high: 9")
     assert command("plan", text) == 2
     assert "line 5: max_contributions: must be a whole number, but for counts" in capsys.readouterr().err
+    assert command("plan", text.replace("{from: out/first}", "auto")) == 2
+    said = "line 5: max_contributions: must be a whole number; `privstream suggest` finds a first one, got auto"
+    assert said in capsys.readouterr().err

@@ -482,8 +482,13 @@ def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
     views = "views:\n  trending: {of: pages, against: 1h}\n  best: {of: pages, largest: 1}\n"
-    end = "noise_key_file: noise.key\noutput: {folder: out}\n"
-    assert ran(tmp_path, HEAD + PAGES + views + end) == 0
+    end = "noise_key_file: noise.key\nrun_id: one\noutput: {folder: out}\n"  # else noise is another with each change
+    text = (
+        (HEAD + PAGES + views + end)
+        .replace("epsilon: 1", "epsilon: 4")
+        .replace("contributions: 4", "contributions: 12")
+    )
+    assert ran(tmp_path, text) == 0
     told = capsys.readouterr().err
     assert "trending: no rows: no item rose with a probability of 90% or more" in told and "best: no rows" not in told
     assert len((tmp_path / "out" / "trending.csv").read_text().splitlines()) == 1

@@ -21,6 +21,7 @@ from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.run import shared_evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_bytes, workers_for
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.transforms.spill import SMALLEST, fetch
 
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
@@ -162,6 +163,13 @@ def test_each_process_has_as_many_shards_of_people() -> None:
     assert [shared_evenly({"shards": 4}, workers)["shards"] for workers in (2, 3, 8)] == [4, 6, 8]
     assert shared_evenly({"shards": 32_768}, 3) == {"shards": 32_768}
     assert shared_evenly({"quantiles": 0.5}, 3) == {"quantiles": 0.5}
+
+
+def test_large_files_are_divided_among_more_shards_of_people() -> None:
+    files = [EventFile("a.parquet", size << 30, "parquet") for size in (3, 4)]
+    assert shared_evenly({"shards": 4}, 1, files) == {"shards": 7}
+    assert shared_evenly({"shards": 4}, 2, files) == {"shards": 8}
+    assert shared_evenly({"shards": 9}, 1, files) == {"shards": 9}
 
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import postgres_server
 import pytest
@@ -283,13 +284,28 @@ def write_monitor(folder, sent_to):
 
 
 @pytest.mark.slow
-def test_each_question_of_a_monitor_has_a_table(postgres, tmp_path, monkeypatch):
+def test_each_question_and_view_of_a_monitor_has_a_table_and_a_topic(postgres, broker, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write_monitor(tmp_path, f"postgres: '{postgres.url('')[:-1]}'")
+    write_monitor(tmp_path, f"postgres: '{postgres.url('')[:-1]}', kafka: 'kafka://{broker}'")
+    for name in ("present", "middle", "busy", "idle"):
+        topic(broker, name)
     assert cli.main(["run", "monitor.yaml"]) == 0
+    assert [row["state"] for _, row in messages(broker, "busy", 2)] == ["alert", "clear"]
+    assert all(messages(broker, name, 2) for name in ("present", "middle"))
     assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM present") == [(2, 1)]
     assert postgres.ask("SELECT count(*) FROM middle") == [(2,)]
     assert postgres.ask("SELECT count(*), min(state) FROM busy") == [(2, "alert")]
     assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
     assert postgres.ask("SELECT count(*) FROM present") == [(2,)]
     assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
+    text = Path("monitor.yaml").read_text()
+    Path("monitor.yaml").write_text(text.replace("views:", "views:\n  idle: {of: present, below: 5}"))
+    for number in (1, 2):
+        assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 0
+        assert [row["state"] for _, row in messages(broker, "idle", 2 * number)] == ["clear", "alert"] * number
+        assert postgres.ask("SELECT count(*), min(state) FROM idle") == [(2, "alert")]
+    assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
+    assert "2 rows sent to idle" in capsys.readouterr().err
+    Path("out/_guarantee.json").unlink()
+    assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 2
+    assert "output.folder must have the guarantee of its run" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import random
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -266,6 +267,23 @@ def test_large_batches_come_back_and_small_ones_stay():
         assert [fetch(reference) for reference in reversed(references)] == [LARGE + bytes([i]) for i in (4, 3, 2, 1, 0)]
         assert put_away(LARGE[: SMALLEST - 1]) == LARGE[: SMALLEST - 1]
     assert put_away(LARGE) == LARGE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="holes are made on Linux")
+def test_the_disk_under_a_batch_is_freed_and_the_others_stay():
+    data = [bytes([number]) * (1 << 20) for number in (1, 2, 3)]
+    with spilled():
+        references = [put_away(one) for one in data]
+
+        def used():
+            return os.fstat(spill._Shared.own._file.fileno()).st_blocks * 512
+
+        before = used()
+        spill.release(references[1])
+        spill.release(b"a short batch that waits nowhere")
+        assert used() <= before - (1 << 20) + (1 << 13)
+        assert [fetch(references[number]) for number in (0, 2)] == [data[0], data[2]]
+        assert [spill.size_of(one) for one in (references[0], b"short")] == [1 << 20, 5]
 
 
 def test_references_sort_by_content_whatever_came_first():

@@ -3,7 +3,7 @@ events, whoever sent them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +28,6 @@ from privstream.transforms.batches import (
     sealed_batch,
 )
 from privstream.transforms.events.bounding import (
-    ITEM_ORDER,
     BoundEvents,
     BoundOverRun,
     Charged,
@@ -36,15 +35,11 @@ from privstream.transforms.events.bounding import (
     Used,
     draw_in_streams,
     first_of_run,
-    place_in_run,
     within_limit,
 )
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.split import ClippedCounter
-from privstream.transforms.timing.clocked import set_timer
-from privstream.transforms.timing.keyed_state import NEVER, Decoded
-from privstream.transforms.timing.ordered import Handled
-from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 StreamCounts = InStreams[CountBatch]
@@ -160,10 +155,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.clipped = ClippedCounter("contributions", again=True)
 
     @override
-    def admit(
-        self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used, chosen: np.ndarray | None = None
-    ) -> tuple[Charged, list[Keyed]]:
-        """Return what a step charges, and what is sent on: with `chosen`, bool (n,), nothing of the other rows."""
+    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
         users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
         if self.remembers_keys:
@@ -174,15 +166,14 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         charged = dict.fromkeys(self.limit_names, Charges.none())
         admitted = rows
         if self.contributions is not None:
-            some = rows if chosen is None else rows[chosen[rows]]
             within = within_limit(
-                users[some],
+                users[rows],
                 self.allowed(step),
                 used["times"],
-                lambda over: self._pairs(held, some[over]),
+                lambda over: self._pairs(held, rows[over]),
                 at_once=self.per_window,
             )
-            admitted = some[within]
+            admitted = rows[within]
             self.limited.add(step, len(rows), len(rows) - len(admitted))
             charged["times"] = Charges.of(users[admitted])
         if self.lists is not None:
@@ -193,13 +184,18 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             if self.remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
             counted = new if self.newcomers else None
-        found = self._count(held, admitted, counted)
-        added = list(by_group(step, found, self.key_shards))
+        sums = None
         if self.totals is not None:
             sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
+        return charged, self.counted(step, self._count(held, admitted, counted), sums)
+
+    def counted(self, step: int, found: StreamCounts, sums: np.ndarray | None) -> list[Keyed]:
+        """Return what is sent on of a step: its counts, and what is told of limits, if something is."""
+        sent = list(by_group(step, found, self.key_shards))
+        if self.totals is not None and sums is not None:
             has = {"new": found.batch.new is not None, "values": found.batch.sums is not None}
-            added += self.totals.send(step, sums, **has)
-        return charged, added
+            sent += self.totals.send(step, sums, **has)
+        return sent
 
     def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
         """Return how much counts of a step, how much does not, and how many people use up their limit, int64 (3,), and
@@ -273,92 +269,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.add(values, within, self.limits)
         return within
-
-
-class Chosen(NamedTuple):
-    """What people have in a step, and which rows of it count, bool (n,)."""
-
-    held: InStreams[HolderBatch]
-    rows: np.ndarray
-
-
-class CountRandomContributions(CountContributions, state="count_random"):
-    """Leave out what is beyond a person's limit, random ones of the whole run, or of a period, and count the rest.
-
-    All steps are handled when the last one is due. Each contribution has a random number of its own, by the noise key,
-    its person, item, stream and step, or period if it counts once (`distinct`). Of a person those with the least
-    numbers count: in a step, if there is a limit of it, and of these in the run. In each step `BoundPerWindow` keeps
-    those with the least, by the same numbers. So which ones count depends on the person's own events and the key, and
-    on no time. Arguments: see `CountContributions`.
-    """
-
-    def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
-        super().__init__(steps=steps, noise=noise, timer_offset=timer_offset, **options)
-        self._orders = SourcesByName(partial(noise.derive, ITEM_ORDER))
-
-    @override
-    def set_due(self, timer: Any, step: int) -> None:
-        fire = self.steps.decision_time(self._last_of_period(step), self.timer_offset)
-        set_timer(timer, fire, hold=self.steps.decision_time(step, self.timer_offset), tag=str(step))
-
-    @override
-    def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
-        while (until := self._last_of_period(decoded.first)) <= last:
-            held = {
-                step: InStreams.join(HolderBatch, [self.unpack(record) for record in records])
-                for step, records in decoded.take_until(until)
-            }
-            for (step, each), rows in zip(held.items(), self._choose(held), strict=True):
-                yield step, [(StepKey("", step, 0), Chosen(each, rows))]
-
-    @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
-        ((_, (held, rows)),) = batches
-        return self.handled_step(step, *self.admit(key, step, held, state, rows), state)
-
-    def _last_of_period(self, step: int) -> int:
-        """Return the last step that is handled together with one; NEVER if there is none."""
-        if step == NEVER:
-            return NEVER
-        end = self.steps.latest(END_OF_TIME, STAGES) + 1 if self.steps.end is None else self.steps.end
-        return min(self.steps.last_of_period(step), end - 1)
-
-    def _choose(self, held: Mapping[int, InStreams[HolderBatch]]) -> list[np.ndarray]:
-        """Return which rows of each step count, bool."""
-        assert self.contributions is not None
-        starts = np.cumsum([0, *(len(each.users) for each in held.values())])
-        steps = np.repeat(np.arange(len(held)), np.diff(starts))
-        _, people, number = np.unique(
-            np.concatenate([each.users for each in held.values()]), return_inverse=True, return_counts=True
-        )
-        counts = np.ones(len(people), bool)
-        if self.distinct:  # a person's first contribution to a key stands for all of them
-            pairs = np.concatenate([self._pairs(each, np.arange(len(each.users))) for each in held.values()])
-            counts[:] = False
-            counts[np.unique(pairs, return_index=True)[1]] = True
-        at_once = self.contributions if self.per_window is None else self.per_window
-        over = np.flatnonzero(counts & (number > min(at_once, self.contributions))[people])
-        of_steps = np.split(over, np.searchsorted(over, starts[1:-1]))
-        drawn = [
-            self._drawn(step, each, rows - start)
-            for (step, each), rows, start in zip(held.items(), of_steps, starts[:-1], strict=True)
-        ]
-        draws, persons = np.concatenate(drawn), people[over]
-        if self.per_window is not None:
-            in_step = persons * len(held) + steps[over]
-            kept = place_in_run(in_step, np.lexsort((draws, in_step))) < self.per_window
-            counts[over[~kept]] = False
-            over, draws, persons = over[kept], draws[kept], persons[kept]
-        counts[over[place_in_run(persons, np.lexsort((draws, persons))) >= self.contributions]] = False
-        return np.split(counts, starts[1:-1])
-
-    def _drawn(self, step: int, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
-        """Return the random numbers of some rows of a step, uint64."""
-        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
-        order = self.steps.first_of_period(step) if self.distinct else step  # as in `BoundPerWindow`
-        return draw_in_streams(
-            lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
-        )
 
 
 def _mask(size: int, rows: np.ndarray) -> np.ndarray:

@@ -174,8 +174,9 @@ class SmoothFinished:
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
-        changed = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-        return [row._replace(**new) for row, new in zip(rows, changed, strict=True)]
+        row_type = type(rows[0])
+        changed = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True)) | columns
+        return list(map(row_type._make, zip(*changed.values(), strict=True)))
 
     def _ends(self, noisy: np.ndarray, factors: np.ndarray) -> list[np.ndarray]:
         """Return estimates and the ends of their intervals, and then rises, or the same of sums."""

@@ -160,61 +160,33 @@ class KeyPublisher:
 
         They are published at a step, and are about the one so many steps before.
         """
-        start, end = self.steps.bounds(step - back)
-        reported = self.steps.bounds(step)[1]
-        nothing = [None] * len(found.keys)
+        number, (start, end) = len(found.keys), self.steps.bounds(step - back)
+        nothing = [None] * number
         smoothed = [nothing] * 3 if found.smoothed is None else [ends.tolist() for ends in found.smoothed]
         risen = [nothing] * 4 if found.rises is None else rise_columns(found.rises)
-        texts = self.texts(held, found.keys, names)
-        numbers = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
-        full = self._full(held.told, found, back)
-        counts = (
-            KeyCount(
-                stream=stream,
-                window_start=start,
-                window_end=end,
-                item=item,
-                count=count,
-                count_stddev=stddev,
-                error_bound=bound,
-                lower=max(0, count - spread),
-                upper=max(0, count + spread),
-                smoothed=estimate,
-                smoothed_lower=lower,
-                smoothed_upper=upper,
-                reported_at=reported,
-                backfilled=back > 0,
-                rise=rise,
-                rise_lower=least,
-                rise_upper=most,
-                rise_probability=probability,
-                kept=kept,
-                left_out=left_out,
-                used_up=people,
-                used_up_lower=fewest_people,
-                used_up_upper=most_people,
-                full=number,
-                full_lower=fewest,
-                full_upper=largest,
-            )
-            for stream, item, (
-                count,
-                stddev,
-                bound,
-                spread,
-            ), estimate, lower, upper, rise, least, most, probability, (
-                kept,
-                left_out,
-                people,
-                fewest_people,
-                most_people,
-            ), number, fewest, largest in zip(*texts, zip(*numbers, strict=True), *smoothed, *risen, *full, strict=True)
-        )
+        streams, items = self.texts(held, found.keys, names)
+        counts, stddevs, bounds = found.of_each("counts", "count_stddev", "count_bound")
+        told, full = self._full(held.told, found, back)
+        columns = [
+            streams,
+            [start] * number,
+            [end] * number,
+            items,
+            counts,
+            stddevs,
+            bounds,
+            *(np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1)),
+            *smoothed,
+            [self.steps.bounds(step)[1]] * number,
+            [back > 0] * number,
+            *risen,
+            *([one] * number for one in told),
+            *full,
+        ]
         if found.sums is None or found.means is None or found.mean_bounds is None:
-            yield from counts
-            return
+            return map(KeyCount._make, zip(*columns, strict=True))
         values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
-        yield from (KeySum._make((*row, *of_values)) for row, *of_values in zip(counts, *values, strict=True))
+        return map(KeySum._make, zip(*columns, *values, strict=True))
 
     def tell(self, step: int, sums: np.ndarray, told: Told) -> Told:
         """Return what has been told of limits, with one window more; nothing where nothing is told."""
@@ -222,17 +194,17 @@ class KeyPublisher:
             return told
         return self.mechanism.tell(self.steps.number(step), sums, told, self.steps.renewed(self.noise, step))
 
-    def _full(self, told: Told, found: KeyedRows, back: int) -> list[list[Any]]:
-        """Return what is told in each row, and the columns of full numbers, about the window so many before the last
-        one of which something is told."""
-        nothing, untold = [None] * len(found.keys), [(None,) * 5] * len(found.keys)
+    def _full(self, told: Told, found: KeyedRows, back: int) -> tuple[tuple[Any, ...], list[list[Any]]]:
+        """Return what is told in every row, from `kept` on, and the columns of full numbers, about the window so many
+        before the last one of which something is told."""
+        nothing, untold = [None] * len(found.keys), (None,) * 5
         if self.everything:
             counts, spread = found.counts, np.broadcast_to(found.count_spread, len(found.keys))
             ends = (np.maximum(counts + side * spread, 0) for side in (0, -1, 1))
-            return [untold, *(end.astype(np.float64).tolist() for end in ends)]
+            return untold, [end.astype(np.float64).tolist() for end in ends]
         law, windows = self.mechanism.left_out, told.numbers.shape[1]
         if law is None or back >= windows:
-            return [untold, nothing, nothing, nothing]
+            return untold, [nothing] * 3
         several = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
         recent = told.numbers if back else told.numbers[:, -max(TOGETHER, several) :]
         shares = law.shares(recent).of_sums(several)
@@ -244,7 +216,7 @@ class KeyPublisher:
         full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at])
         numbers = told.numbers[:, windows - 1 - back].tolist()
         of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
-        return [[of_window] * len(found.keys), *map(numbers_or_none, full)]
+        return of_window, [numbers_or_none(column) for column in full]
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""

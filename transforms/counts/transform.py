@@ -11,12 +11,12 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CountContributions,
     CountEvents,
-    CountRandomContributions,
     Totals,
     lists_of,
 )
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
+from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -73,6 +73,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             selection="random",
             item_shards=1,
             by_people=True,
+            in_parts=self.chooses_randomly,
             ranked=False,
             distinct=self.chooses_randomly and self._distinct,
             domain=self.domain,

@@ -174,7 +174,10 @@ def _choose(
     draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
     """Choose rows by least time, or at random, and rank them; `users` are nondecreasing, and so are those chosen."""
-    order = np.lexsort((times, items, users))
+    if random and not ranked:  # what is asked is whether, not when
+        order = sorted_in_groups(np.cumsum(first_of_run(users)) - 1, items)
+    else:
+        order = np.lexsort((times, items, users))
     held = order[first_of_run(users[order], items[order])]  # by person, then by item
     if limit == 1 and not random and len(held):
         starts = np.flatnonzero(first_of_run(users[held]))
@@ -194,6 +197,25 @@ def _choose(
         order = np.lexsort((items[rows], drawn, users[rows]))
         ranks[kept] = place[within] if random else place_in_run(users[rows], order)
     return Kept(held[kept], ranks[kept], int(len(held) - kept.sum()))
+
+
+def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the order by group, and in each by numbers: what `lexsort` gives, in a part of its time.
+
+    Args:
+        groups: integers, at least 0.
+        numbers: uint64; which of equal ones in a group comes first is not said.
+    """
+    if int(groups.max(initial=0)) >> _HALF or len(groups) >> _HALF:
+        return np.lexsort((numbers, groups))
+    order = np.argsort(numbers)
+    packed = (groups[order].astype(np.uint64) << np.uint64(_HALF)) | np.arange(len(order), dtype=np.uint64)
+    packed.sort()  # integers that are distinct: the fastest sort there is
+    return order[(packed & np.uint64((1 << _HALF) - 1)).astype(np.int64)]
+
+
+_HALF = 32
+"""Bits of a word in which one of two numbers is."""
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -265,18 +287,32 @@ def within_limit(
         draws: random words for some rows, uint64, that depend on nothing but what the row says of its person.
         at_once: how much one person may use of these rows; None for all that is left.
     """
-    distinct, person, wanted = _grouped(people)
+    grouped = distinct, _, _ = by_person(people)
     left = limit - used.charged(distinct)
     if at_once is not None:
         left = np.minimum(left, at_once)
-    kept = np.ones(len(people), bool)
+    return first_drawn(grouped, left, draws)
+
+
+def first_drawn(
+    grouped: tuple[np.ndarray, np.ndarray, np.ndarray], left: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Mark so many rows of each person, those that come first in a random order.
+
+    Args:
+        grouped: see `by_person`.
+        left: how many rows of each person.
+        draws: random words for some rows, uint64.
+    """
+    _, person, wanted = grouped
+    kept = np.ones(len(person), bool)
     over = np.flatnonzero((wanted > left)[person])  # few: nobody else's rows need an order
-    place = place_in_run(people[over], np.lexsort((draws(over), people[over])))
+    place = place_in_run(person[over], sorted_in_groups(person[over], draws(over)))
     kept[over] = place < left[person[over]]
     return kept
 
 
-def _grouped(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_person(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return distinct people, increasing, for each row the place of its person, and how many rows each person has."""
     if np.any(people[1:] < people[:-1]):
         return np.unique(people, return_inverse=True, return_counts=True)
@@ -302,7 +338,10 @@ class BoundEvents(OnTimeBatches):
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        yield from self.bound(key, InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, b) for b in batches]))
+        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        for batch in batches:
+            InStreams.release(batch)
+        yield from self.bound(key, events)
 
     @override
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
@@ -319,8 +358,9 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
     """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
-    people. `also` makes what else goes on, out of all that people have, before it is bounded. Unless they are `ranked`,
-    all ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and
+    people; `in_parts`, large ones as several records (see `PartOfPeople`). `also` makes what else goes on, out of all
+    that people have, before it is bounded. Unless they are `ranked`, all ranks are 0. A person's random order of items
+    is the same in all steps of a period if they are `distinct`, and
     count once in it; otherwise each step has its own.
     """
 
@@ -334,6 +374,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         selection: str,
         item_shards: int,
         by_people: bool = False,
+        in_parts: bool = False,
         ranked: bool = True,
         distinct: bool = False,
         domain: Domain | None = None,
@@ -348,6 +389,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
+        self.in_parts = in_parts
         self.limited = LimitCounter("items", steps)
 
     @override
@@ -377,10 +419,54 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         held = InStreams.sort(events.streams, codes[kept.rows], batch)
         if self.also is not None:
             yield from self.also(key, people, rows.items)
-        if self.by_people:
+        if self.by_people and self.in_parts:
+            for part, some in parts_of_people(held):
+                yield people_key(key.shard), seal_encoded(key._replace(shard=part.code), some.to_bytes())
+        elif self.by_people:
             yield to_people(key, held.to_bytes())
         else:
             yield from split_by_item(key, held, self.item_shards)
+
+
+PART_ROWS = 1 << 17
+"""Rows of a record, about, where people are parted."""
+
+
+class PartOfPeople(NamedTuple):
+    """The people whose hashes begin with some bits: as many as there are, and the number that they are."""
+
+    bits: int
+    number: int
+
+    @property
+    def code(self) -> int:
+        """A number that stands for this part."""
+        return (1 << self.bits) + self.number
+
+    @classmethod
+    def of_code(cls, code: int) -> PartOfPeople:
+        """Return the part that a number stands for."""
+        bits = max(1, code).bit_length() - 1
+        return cls(bits, code & ((1 << bits) - 1))
+
+    def meets(self, other: PartOfPeople) -> bool:
+        """Tell whether somebody can be in both parts: the bits of one begin with those of the other."""
+        bits = min(self.bits, other.bits)
+        return self.number >> (self.bits - bits) == other.number >> (other.bits - bits)
+
+    def rows(self, users: np.ndarray) -> np.ndarray:
+        """Return the rows of its people, increasing; `users`: uint64 hashes."""
+        if not self.bits:
+            return np.arange(len(users))
+        return np.flatnonzero(users >> np.uint64(64 - self.bits) == np.uint64(self.number))
+
+
+def parts_of_people(held: InStreams[HolderBatch]) -> Iterator[tuple[PartOfPeople, InStreams[HolderBatch]]]:
+    """Yield what people have in parts of people, each of `PART_ROWS` rows about; as it is if it has no more."""
+    bits = (max(0, len(held.users) - 1) // PART_ROWS).bit_length()
+    for number in range(1 << bits):
+        part = PartOfPeople(bits, number)
+        yield part, held.take(part.rows(held.users)) if part.bits else held
 
 
 def to_people(key: StepKey, data: bytes) -> Keyed:

@@ -47,13 +47,14 @@ class Parameters:
         super().__init_subclass__()
         made = inspect.signature(cls.__init__)
         own = list(made.parameters.values())[1:]
-        if own and own[-1].kind is own[-1].VAR_KEYWORD:
-            options = inspect.signature(Steps.of).parameters
-            shared = {name: options[name] for name in WindowOptions.__annotations__}
-            maker, *others = (each for each in cls.__mro__ if "__init__" in vars(each))
-            if (base := next(each for each in others if issubclass(maker, each))) is not Parameters:
-                shared = dict(inspect.signature(base).parameters)
-            own[-1:] = [each for name, each in shared.items() if name not in made.parameters]
+        if own and own[-1].kind is own[-1].VAR_KEYWORD and "Options" in str(own[-1].annotation):
+            if WindowOptions.__name__ in str(own[-1].annotation):
+                options = inspect.signature(Steps.of).parameters
+                own[-1:] = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
+            else:
+                maker, *others = (each for each in cls.__mro__ if "__init__" in vars(each))
+                shared = inspect.signature(next(each for each in others if issubclass(maker, each))).parameters
+                own = [*(each for name, each in shared.items() if name not in made.parameters), *own[:-1]]
         cls.__signature__ = made.replace(  # type: ignore[attr-defined]
             parameters=own, return_annotation=inspect.Signature.empty
         )

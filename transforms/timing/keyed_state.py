@@ -125,9 +125,10 @@ class Decoded:
         return records
 
     def take_until(self, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Take out the records of each step up to `last`, in order of steps; the step counts as handled then."""
+        """Take out the records of each step up to `last`, in order of steps; all of these count as handled then."""
         while (step := self.first) <= last:
             yield step, self.take(step)
+        self.progress = replace(self.progress, handled=max(last, self.progress.handled))
 
 
 class KeyedStage(Protocol):

@@ -337,9 +337,9 @@ class EstimatePublisher(KeyPublisher):
         start, end = self.steps.bounds(step)
         bounds = error_bounds(self.reach, found.smoothed.estimates, found.counts)
         columns = (found.smoothed.estimates, bounds, found.smoothed.lower, found.smoothed.upper)
-        texts, full = self.texts(held, found.keys, names), self._full(held.told, found, back)
+        texts, ((kept, left_out, *_), full) = self.texts(held, found.keys, names), self._full(held.told, found, back)
         numbers = zip(*(column.tolist() for column in columns), *full, strict=True)
-        for stream, item, (*ends, (kept, left_out, *_), number, fewest, most) in zip(*texts, numbers, strict=True):
+        for stream, item, (*ends, number, fewest, most) in zip(*texts, numbers, strict=True):
             about = stream, start, end, UNRANKED, item, None
             yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))
 

@@ -1,0 +1,323 @@
+"""Choose random contributions of each person in the whole run, or in a period, and count them, per shard of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from privstream.mechanisms.noise.routed import SourcesByName
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import HolderBatch, InStreams, StepKey, sealed_batch, sealed_key
+from privstream.transforms.counts.contributions import CountContributions, StreamCounts, Totals, joined
+from privstream.transforms.events.bounding import (
+    ITEM_ORDER,
+    PartOfPeople,
+    Used,
+    by_person,
+    draw_in_streams,
+    first_drawn,
+    first_of_run,
+    place_in_run,
+    sorted_in_groups,
+)
+from privstream.transforms.timing.clocked import set_timer
+from privstream.transforms.timing.keyed_state import NEVER, Decoded
+from privstream.transforms.timing.ordered import Handled
+from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+from typing_extensions import override
+
+AT_ONCE = 1 << 26
+"""Bytes, about, of what is chosen from at a time."""
+
+Held = dict[int, InStreams[HolderBatch]]
+"""What people have in each step of a period."""
+
+
+class Chosen(NamedTuple):
+    """What people have in a step, and what counts of it.
+
+    Attributes:
+        held: what they have.
+        came: how many rows there were to choose from.
+        rows: those that count, int64, increasing.
+        new: bool, of each row of `held` whether the person is new to the key, or on its list; None if nobody asks.
+        sums: what is told of limits, int64 (3,); None if nothing is.
+    """
+
+    held: InStreams[HolderBatch]
+    came: int
+    rows: np.ndarray
+    new: np.ndarray | None
+    sums: np.ndarray | None
+
+
+class Counted(NamedTuple):
+    """What counts of a step.
+
+    Attributes:
+        came: how many rows there were to choose from.
+        kept: how many of them count.
+        counts: of these rows, by stream and key.
+        sums: what is told of limits, int64 (3,); None if nothing is.
+    """
+
+    came: int
+    kept: int
+    counts: StreamCounts
+    sums: np.ndarray | None
+
+    def with_more(self, other: Counted) -> Counted:
+        """Return what counts of the people in both, who are different ones."""
+        sums = None if self.sums is None or other.sums is None else self.sums + other.sums
+        counts = joined([self.counts, other.counts])
+        return Counted(self.came + other.came, self.kept + other.kept, counts, sums)
+
+
+class CountRandomContributions(CountContributions, state="count_random"):
+    """Leave out what is beyond a person's limit, random ones of the whole run, or of a period, and count the rest.
+
+    All steps are handled when the last one is due, one part of people after the other. Each contribution has a random
+    number of its own, by the noise key, its person, item, stream and step, or period if it counts once (`distinct`). Of
+    a person those with the least numbers count: in a step, if there is a limit of it, and of these in the run. In each
+    step `BoundPerWindow` keeps those with the least, by the same numbers. So which ones count depends on the person's
+    own events and the key, and on no time. Nothing is remembered: what comes after a period has been handled is late.
+    Arguments: see `CountContributions`.
+    """
+
+    def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
+        super().__init__(steps=steps, noise=noise, timer_offset=timer_offset, **options)
+        self._orders = SourcesByName(partial(noise.derive, ITEM_ORDER))
+
+    @override
+    def set_due(self, timer: Any, step: int) -> None:
+        fire = self.steps.decision_time(self._last_of_period(step), self.timer_offset)
+        set_timer(timer, fire, hold=self.steps.decision_time(step, self.timer_offset), tag=str(step))
+
+    @override
+    def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
+        while (until := self._last_of_period(decoded.first)) <= last:
+            records = dict(decoded.take_until(until))
+            size = sum(InStreams.bytes_of(sealed_batch(record)) for each in records.values() for record in each)
+            bits = (size // AT_ONCE).bit_length()
+            counted: dict[int, Counted] = {}
+            for number in range(1 << bits):
+                for step, chosen in self.choose(self._held(records, PartOfPeople(bits, number))):
+                    found = self._counted(chosen)
+                    counted[step] = found if step not in counted else counted[step].with_more(found)
+            for step in sorted(counted):
+                yield step, [(StepKey("", step, 0), counted[step])]
+            for record in chain.from_iterable(records.values()):
+                InStreams.release(sealed_batch(record))
+
+    @override
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
+        ((_, counted),) = batches
+        self.limited.add(step, counted.came, counted.came - counted.kept)
+        return Handled(state, None, self.counted(step, counted.counts, counted.sums))
+
+    def _counted(self, chosen: Chosen) -> Counted:
+        """Count what was chosen of a step."""
+        counts = self._count(chosen.held, chosen.rows, chosen.new)
+        return Counted(chosen.came, len(chosen.rows), counts, chosen.sums)
+
+    def _held(self, records: Mapping[int, Sequence[bytes]], part: PartOfPeople) -> Held:
+        """Return what a part of people has in each step in which it has something."""
+        held: Held = {}
+        for step, each in records.items():
+            some = [record for record in each if part.meets(PartOfPeople.of_code(sealed_key(record).shard))]
+            whole = [self.unpack(record) for record in some]
+            rows = [part.rows(one.users) for one in whole]
+            found = [
+                one if len(these) == len(one.users) else one.take(these)
+                for one, these in zip(whole, rows, strict=True)
+                if len(these)
+            ]
+            if found:
+                held[step] = InStreams.join(HolderBatch, found)
+        return held
+
+    def _last_of_period(self, step: int) -> int:
+        """Return the last step that is handled together with one; NEVER if there is none."""
+        if step == NEVER:
+            return NEVER
+        end = self.steps.latest(END_OF_TIME, STAGES) + 1 if self.steps.end is None else self.steps.end
+        return min(self.steps.last_of_period(step), end - 1)
+
+    def choose(self, held: Held) -> Iterator[tuple[int, Chosen]]:
+        """Choose what counts of all that people have in a period, and yield it step by step."""
+        if not held:
+            return
+        sizes = [len(each.users) for each in held.values()]
+        starts = np.cumsum([0, *sizes])
+        users = np.concatenate([each.users for each in held.values()])
+        order = np.argsort(users, kind="stable")  # person by person, and of each the earlier steps first
+        persons = np.cumsum(first_of_run(users[order]), dtype=np.int32) - 1
+        del users
+        steps = np.repeat(np.arange(len(held), dtype=np.int32), sizes)[order]
+        first, pairs = None, np.empty(0, np.uint64)
+        if self.distinct:  # a person's first contribution to a key stands for all of them
+            pairs = np.concatenate([self._pairs(each, np.arange(len(each.users))) for each in held.values()])[order]
+            first = np.unique(pairs, return_index=True)[1]
+        counts = self._counts(held, starts, order, persons, steps, first)
+        came = slice(None) if first is None else _not_counted_before(pairs, first, counts)
+        sums = None if self.totals is None else self._told(self.totals, persons[came], steps[came], counts[came])
+        number = np.bincount(steps[came], minlength=len(held)).tolist()
+        del steps, came, pairs
+        chosen = np.empty(len(order), bool)
+        chosen[order] = counts
+        rows = [np.flatnonzero(some) for some in np.split(chosen, starts[1:-1])]
+        people = np.empty(len(order), np.int32)
+        people[order] = persons
+        new = self._new(held, rows, np.split(people, starts[1:-1]))
+        del order, persons, counts, chosen
+        for place, (step, some, marks) in enumerate(zip(list(held), rows, new, strict=True)):
+            yield step, Chosen(held.pop(step), number[place], some, marks, None if sums is None else sums[place])
+
+    def _counts(
+        self,
+        held: Held,
+        starts: np.ndarray,
+        order: np.ndarray,
+        persons: np.ndarray,
+        steps: np.ndarray,
+        first: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return which rows count, bool (n,), person by person.
+
+        Args:
+            held: what people have.
+            starts: the rows of the i-th step are starts[i] to starts[i + 1] of all.
+            order: int64 (n,), the rows, person by person.
+            persons, steps: numbers of person and step, in this order.
+            first: places, in this order, of the rows that alone can count; None if all can.
+        """
+        assert self.contributions is not None
+        at_once = self.contributions if self.per_window is None else self.per_window
+        counts = np.ones(len(order), bool)
+        if first is not None:
+            counts[:] = False
+            counts[first] = True
+        over = np.flatnonzero(counts & (np.bincount(persons) > min(at_once, self.contributions))[persons])
+        draws = self._draws(held, starts, order[over])
+        if self.per_window is not None:
+            in_step = persons[over] * np.int64(len(held)) + steps[over]
+            counts[over[_beyond(in_step, draws, self.per_window)]] = False
+            kept = counts[over]
+            over, draws = over[kept], draws[kept]
+        counts[over[_beyond(persons[over], draws, self.contributions)]] = False
+        return counts
+
+    def _draws(self, held: Held, starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the random numbers of some rows of all steps, uint64."""
+        wanted = np.zeros(starts[-1], bool)
+        wanted[rows] = True
+        drawn = np.empty(len(wanted), np.uint64)
+        for (step, each), start, end in zip(held.items(), starts, starts[1:], strict=False):
+            some = np.flatnonzero(wanted[start:end])
+            drawn[start + some] = self._drawn(step, each, some)
+        return np.asarray(drawn[rows])
+
+    def _drawn(self, step: int, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
+        """Return the random numbers of some rows of a step, uint64."""
+        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
+        order = self.steps.first_of_period(step) if self.distinct else step  # as in `BoundPerWindow`
+        return draw_in_streams(
+            lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
+        )
+
+    def _told(self, totals: Totals, persons: np.ndarray, steps: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return how much counts of each step, how much does not, and how many people use up their limit, int64 (steps,
+        3): the same as `_added_up`, for all steps at once.
+
+        Args:
+            persons, steps, counts: of the rows that came to the limit, person by person, and of each step by step.
+        """
+        of_steps = int(steps.max(initial=-1)) + 1
+        starts = np.flatnonzero(first_of_run(persons, steps))
+        kept = np.add.reduceat(counts, starts, dtype=np.int64)
+        number = np.diff(np.append(starts, len(persons)))
+        persons, steps = persons[starts], steps[starts]
+        left_out = np.minimum(number - kept, totals.clips.left_out)
+        until = _running(persons, left_out)
+        told = np.minimum(until, totals.clips.in_all) - np.minimum(until - left_out, totals.clips.in_all)
+        used_up = (_running(persons, kept) == self.contributions) & (kept > 0)  # once: then nothing more counts
+        columns = np.minimum(kept, totals.clips.kept), told, used_up
+        return np.stack([np.bincount(steps, each, of_steps).astype(np.int64) for each in columns], axis=1)
+
+    def _new(self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
+        """Yield for each step which rows make a person new to a key, or put it on its list, bool; None if nobody asks.
+
+        Args:
+            held: what people have.
+            rows: those that count, for each step.
+            people: numbers of people from 0 on, for each step.
+        """
+        if self.lists is not None:
+            yield from self._on_lists(held, rows, people, self.lists.keys, self.lists.last)
+        elif self.newcomers:
+            pairs = [self._pairs(each, some) for each, some in zip(held.values(), rows, strict=True)]
+            new = np.zeros(sum(map(len, pairs)), bool)
+            new[np.unique(np.concatenate(pairs), return_index=True)[1]] = True
+            ends = np.cumsum([len(some) for some in pairs])[:-1]
+            for each, some, marks in zip(people, rows, np.split(new, ends), strict=True):
+                found = np.zeros(len(each), bool)
+                found[some] = marks
+                yield found
+        else:
+            yield from (None for _ in rows)
+
+    def _on_lists(
+        self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray], keys: int, last: int
+    ) -> Iterator[np.ndarray | None]:
+        """Yield for each step up to the last one of lists which rows put a person on a list; None after it."""
+        number = 1 + max((int(each.max()) for each in people if len(each)), default=-1)
+        listed, known = np.zeros(number, np.int32), np.zeros((number, keys), np.uint64)
+        for (step, each), some, person in zip(list(held.items()), rows, people, strict=True):
+            if self.steps.number(step) > last:
+                yield None
+                continue
+            open_ = some[listed[person[some]] < keys]
+            whose, own = person[open_], self._pairs(each, open_)
+            fresh = np.flatnonzero((known[whose] != own[:, None]).all(axis=1))
+            open_, whose, own = open_[fresh], whose[fresh], own[fresh]
+            grouped = distinct, _, wanted = by_person(whose)
+            left = keys - listed[distinct]
+            within = first_drawn(grouped, left, own.__getitem__)
+            open_, whose, own = open_[within], whose[within], own[within]
+            known[whose, listed[whose] + place_in_run(whose, np.argsort(whose, kind="stable"))] = own
+            listed[distinct] += np.minimum(wanted, left).astype(np.int32)
+            found = np.zeros(len(person), bool)
+            found[open_] = True
+            yield found
+
+
+def _not_counted_before(pairs: np.ndarray, first: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the rows, increasing, before which none with the same number in `pairs` counts.
+
+    Args:
+        pairs: uint64 (n,).
+        first: the first row with each number, in the order of numbers.
+        counts: bool (n,), of these rows alone.
+    """
+    before = counts[first][np.searchsorted(pairs[first], pairs)]
+    before[first] = False
+    return np.flatnonzero(~before)
+
+
+def _beyond(groups: np.ndarray, draws: np.ndarray, limit: int) -> np.ndarray:
+    """Return the rows that are not among so many of their group with the least random numbers; groups are in order."""
+    firsts = np.flatnonzero(first_of_run(groups))
+    lengths = np.diff(np.append(firsts, len(groups)))
+    place = np.arange(len(groups)) - np.repeat(firsts, lengths)
+    return sorted_in_groups(groups, draws)[place >= limit]
+
+
+def _running(persons: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+    """Return the sum of the amounts of each person, in rows that are in the order of people, up to each row."""
+    first = first_of_run(persons)
+    until = np.cumsum(amounts)
+    before = (until - amounts)[first]
+    return np.asarray(until - before[np.cumsum(first) - 1])
