@@ -50,12 +50,6 @@ def alone(monkeypatch):
     monkeypatch.setattr(smoothing, "_BURST", 1e-12)
 
 
-def as_streams_do(monkeypatch):
-    """Leave the models that states have."""
-    monkeypatch.setattr(smoothing, "_GRID", smoothing._GRID[: smoothing._ONWARD])
-    monkeypatch.setattr(smoothing, "_PRIOR", smoothing._PRIOR[: smoothing._ONWARD])
-
-
 def test_one_model_is_the_exact_posterior(monkeypatch):
     """Least squares with explicit matrices: noisy counts, and steps of the level."""
     alone(monkeypatch)
@@ -162,19 +156,19 @@ def test_intervals_hold_random_walks():
 
 
 @pytest.mark.parametrize(("windows", "held"), [(16, 0.85), (52, 0.93)])
-def test_items_that_rise_and_fall_in_turn(windows, held, monkeypatch):
+def test_items_that_rise_and_fall_in_turn(windows, held, request):
     """By 1.4 deviations of the noise to either side: with what streams try 56% and 37% were in their intervals."""
     exact = np.where((np.arange(windows)[:, None] + np.arange(1500)) % 2, 160.0, 40.0)
     model, values = LocalLevel(42.0), exact + np.rint(42 * np.random.default_rng(3).standard_normal(exact.shape))
     smoothed = model.smooth(values)
     assert covered(smoothed, exact) > held
     assert np.sqrt(np.square(smoothed.estimates - exact).mean()) < 0.95 * 42
-    as_streams_do(monkeypatch)
+    request.getfixturevalue("models_of_streams")
     assert covered(model.smooth(values), exact) < 0.6
 
 
-def test_the_last_window_of_a_file_is_that_of_a_stream(monkeypatch):
-    as_streams_do(monkeypatch)
+@pytest.mark.usefixtures("models_of_streams")
+def test_the_last_window_of_a_file_is_that_of_a_stream():
     values = late(walks(15, 40, seed=4)[0])
     state = MODEL.join(MODEL.start(), values)
     assert equal(MODEL.read(state), [column[-1] for column in MODEL.smooth(values)])
@@ -289,8 +283,8 @@ def test_a_sum_has_the_exact_posterior_of_one_model(monkeypatch):
             assert (sums.upper - sums.lower)[now, 0] == pytest.approx(2 * reach, rel=0.01)
 
 
-def test_a_sum_is_that_of_the_smoothed_counts_and_a_stream_reads_the_same(monkeypatch):
-    as_streams_do(monkeypatch)
+@pytest.mark.usefixtures("models_of_streams")
+def test_a_sum_is_that_of_the_smoothed_counts_and_a_stream_reads_the_same():
     values = late(walks(20, 12, seed=4)[0])
     factors = np.tile([[0.5], [1.5]], (10, 1))
     single, sums = MODEL.smooth_sums(values, 3, factors)
@@ -328,8 +322,8 @@ def test_intervals_of_sums_hold_what_they_say():
     assert 0.93 < held.mean() < 0.995
 
 
-def test_a_rise_is_that_of_the_smoothed_counts(monkeypatch):
-    as_streams_do(monkeypatch)
+@pytest.mark.usefixtures("models_of_streams")
+def test_a_rise_is_that_of_the_smoothed_counts():
     values = late(walks(20, 12, seed=4)[0])
     smoothed, rises = MODEL.smooth_rises(values, 3)
     assert equal(smoothed, MODEL.smooth(values))
