@@ -194,7 +194,7 @@ class LeftOutLaw:
         """Return the share that counts in each window, from the noisy totals of windows that follow each other.
 
         Each share rests on all of these windows, on those after it too. The part that is left out moves from window to
-        window by a normal step; several sizes of steps are weighted by their likelihood, large ones more, and small ones
+        window by a normal step; some sizes of steps are weighted by their likelihood, large ones more, and small ones
         where it is steady.
 
         Privacy: post-processing.
