@@ -8,30 +8,33 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def call(*arguments: str) -> str:
-    """Run a command of the script; the cluster's own words go to the terminal."""
+def call(*arguments: str, more: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Run a command of the script, perhaps with more in its environment; its own words go to the terminal."""
     command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments]
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # workers import from here
-    environment = os.environ | {"PYTHONPATH": paths}
+    environment = os.environ | {"PYTHONPATH": paths} | more
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
 @contextmanager
-def cluster(folder: Path, jar: str, *options: str) -> Iterator["RunningCluster"]:
+def cluster(
+    folder: Path, jar: str, *options: str, more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator["RunningCluster"]:
     """Run a cluster with two task managers of one slot each, which have the libraries of Beam's job server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}", *options)
+    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}", *options, more=more)
     try:
         with job_server(jar, port, folder) as endpoint:
             yield RunningCluster(folder, port, endpoint)

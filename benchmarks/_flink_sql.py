@@ -7,7 +7,7 @@ mini-batches of 50,000 rows, state on the heap, and Java's second compiler, whic
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,26 +58,35 @@ def command(
 ) -> list[str]:
     """Return the command that runs a query in the mode `streaming` or `batch`; `output` becomes a folder.
 
-    With other settings it may run on a cluster, which then gets what it needs to read Parquet.
+    With other settings it may run on a cluster.
+    """
+    statements = [EVENTS.format(events), COUNTS.format(output), QUERIES[question]]
+    return statements_command(statements, {"execution.runtime-mode": mode} | others)
+
+
+def statements_command(statements: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """Return the command that runs statements and waits for the last one.
+
+    A cluster gets what it needs to read Parquet and Kafka, and to write into a database.
     """
     from flink_distribution import JAVA_OPTIONS  # noqa: PLC0415
 
     classes = _classpath()
-    jars = {"pipeline.jars": ";".join(jar.as_uri() for jar in sorted((CACHE / "lib").glob("*.jar")))} if others else {}
-    settings = SETTINGS | {"execution.runtime-mode": mode} | jars | others
+    jars = ";".join(jar.as_uri() for jar in sorted((CACHE / "lib").glob("*.jar")))
+    remote = {"pipeline.jars": jars} if settings.get("execution.target") == "remote" else {}
     java = [option for option in JAVA_OPTIONS if not option.startswith("-XX:")]
-    given = [f"{name}={value}" for name, value in settings.items()]
-    statements = [EVENTS.format(events), COUNTS.format(output), QUERIES[question]]
+    given = [f"{name}={value}" for name, value in (SETTINGS | remote | settings).items()]
     return ["java", "-Xmx4g", *java, "-cp", classes, "FlinkSql", *given, "--", *statements]
 
 
 def _classpath() -> str:
-    """Return Flink's jars, those that read Parquet, and the job; what is not there is fetched and compiled."""
+    """Return Flink's jars, those of formats and connectors, and the job; what is not there is fetched and compiled."""
     from flink_distribution import install  # noqa: PLC0415
 
     flink = f"{install()}/lib/*"
-    if not (CACHE / "FlinkSql.class").exists():
-        _run("mvn", "-B", "-q", "--strict-checksums", "-f", SOURCES / "pom.xml", COPY, f"-DoutputDirectory={CACHE}/lib")
+    made, asked = CACHE / "FlinkSql.class", SOURCES / "pom.xml"
+    if not made.exists() or made.stat().st_mtime < asked.stat().st_mtime:
+        _run("mvn", "-B", "-q", "--strict-checksums", "-f", asked, COPY, f"-DoutputDirectory={CACHE}/lib")
         _run("javac", "-cp", flink, "-d", CACHE, SOURCES / "FlinkSql.java")
     return f"{CACHE}:{flink}:{CACHE}/lib/*"
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 WEEK = 7 * 86400
 START = 1_725_840_000  # Monday, 9 September 2024, UTC
+MOST_BOUGHT = 50_000
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Purchases:
             customers make half of the purchases.
         largest: None, or the most that a customer buys: then the number has a Pareto law of shape 1.6 in place of the
             gamma law, and a few customers buy so much.
+        tail: None, or "pareto" or "lognormal": then the number has a Pareto law of shape 1.1, or a lognormal law of
+            sigma 2, and a few customers make most purchases.
         heavy_alone: None, or from how many purchases on a customer prefers other products: the other half of the list.
         seed: of the draw.
     """
@@ -32,6 +35,7 @@ class Purchases:
     weeks: int = 13
     mean: float = 10.0
     largest: int | None = None
+    tail: str | None = None
     heavy_alone: int | None = None
     seed: int = 7
 
@@ -39,7 +43,11 @@ class Purchases:
     def table(self) -> pa.Table:
         """The events: user, item, time, and the price as value, in the order of time."""
         rng = np.random.default_rng(self.seed)
-        if self.largest is None:
+        if self.tail is not None:
+            pareto = self.tail == "pareto"
+            numbers = 1 + rng.pareto(1.1, self.customers) if pareto else rng.lognormal(0.0, 2.0, self.customers)
+            each = np.clip(numbers, 1, MOST_BOUGHT).astype(np.int64)
+        elif self.largest is None:
             each = np.maximum(1, rng.poisson(rng.gamma(0.55, self.mean / 0.55, self.customers)))
         else:
             each = np.clip(rng.poisson(1 + 0.6 * (self.mean - 1) * rng.pareto(1.6, self.customers)), 1, self.largest)

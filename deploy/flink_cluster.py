@@ -6,6 +6,7 @@
     python deploy/flink_cluster.py status             # processes, slots, jobs, why a job was restarted
     python deploy/flink_cluster.py watch              # the same whenever it changes, and start again what has died
     python deploy/flink_cluster.py repair             # start again what has died, once
+    python deploy/flink_cluster.py scale --task-managers 3   # so many from now on; after `start --adaptive` jobs follow
     python deploy/flink_cluster.py savepoint JOB      # write one and print its path; `suspend JOB` also ends the job
     python deploy/flink_cluster.py checkpoint [JOB]   # print the path of the newest retained checkpoint
     python deploy/flink_cluster.py options --resume PATH --parallelism 1   # go on from there
@@ -78,8 +79,12 @@ def start(
     rest_port: int | None,
     job_server: Path | None = None,
     metrics_port: int | None = None,
+    *,
+    adaptive: bool = False,
 ) -> None:
     """Start the processes and wait until every task manager has reported its slots.
+
+    Jobs of an adaptive cluster take the slots that there are, up to their own parallelism.
 
     Task managers have Beam's libraries, those of the job server's jar, on their own class path. Otherwise each job, and
     each restart of one, brings them along and Beam never lets go of them: after some ten restarts the memory for
@@ -112,6 +117,8 @@ def start(
     settings = configuration(run, rest_port, slots, memory, ports["zookeeper_port"])
     if beam:
         settings["classloader.resolve-order"] = "parent-first"
+    if adaptive:
+        settings["jobmanager.scheduler"] = "adaptive"
     write_configuration(run, settings, ports["zookeeper_port"])
     size = {"task_managers": task_managers, "slots": slots, "beam": beam}
     metrics = {}
@@ -125,6 +132,22 @@ def start(
     except BaseException:
         stop(run)
         raise
+
+
+def scale(run: Path, task_managers: int) -> list[str]:
+    """Let there be so many task managers: start further ones, or stop the last; return what was started or stopped."""
+    if task_managers < 1:
+        raise ClusterError(f"--task-managers must be >= 1, got {task_managers}")
+    told = about(run)
+    names, known = _flinks(task_managers), told["metrics"]
+    told |= {"task_managers": task_managers}
+    if known:
+        told["metrics"] = {name: known.get(name) or free_port() for name in names}
+    gone = [name for name in _parts(run) if name.startswith("task-manager") and name not in names]
+    (run / "cluster.json").write_text(json.dumps(told))
+    for name in gone:
+        processes.stop(run / f"{name}.pid")
+    return gone + repair(run)
 
 
 def _metrics_ports(names: list[str], first: int | None) -> dict[str, int]:
@@ -383,7 +406,8 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
     match arguments.command:
         case "start":
             size = arguments.task_managers, arguments.slots, arguments.task_manager_memory
-            start(run, *size, arguments.rest_port, arguments.job_server, arguments.metrics_port)
+            more = arguments.rest_port, arguments.job_server, arguments.metrics_port
+            start(run, *size, *more, adaptive=arguments.adaptive)
             print(status(run))
         case "status":
             print(status(run))
@@ -391,6 +415,8 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
             watch(run)
         case "repair":
             print(f"started again: {', '.join(repair(run)) or 'nothing, everything runs'}")
+        case "scale":
+            print(f"started or stopped: {', '.join(scale(run, arguments.task_managers)) or 'nothing'}")
         case "options":
             print(*options(run, arguments.parallelism, unbounded=arguments.unbounded, resume=arguments.resume))
         case "checkpoint":
@@ -412,11 +438,11 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = "start options status watch repair savepoint suspend checkpoint upgrade rollback cancel stop"
+    commands = "start options status watch repair scale savepoint suspend checkpoint upgrade rollback cancel stop"
     parser.add_argument("command", choices=commands.split())
     parser.add_argument("job", nargs="?", help="the job's id; may be left out if only one has not ended")
     parser.add_argument("--run", type=Path, default=CACHE / "cluster", help="run folder (%(default)s)")
-    parser.add_argument("--task-managers", type=int, default=2)
+    parser.add_argument("--task-managers", type=int, default=2, help="for start, scale: their number (%(default)s)")
     parser.add_argument("--slots", type=int, default=1, help="slots of each task manager")
     parser.add_argument(
         "--task-manager-memory",
@@ -433,6 +459,12 @@ def main() -> None:
         type=int,
         help="for start: of the job manager's metrics for Prometheus; the next ones are those of the task managers "
         "(default: free ones)",
+    )
+    parser.add_argument(
+        "--adaptive",
+        action="store_true",
+        help="for start: a job takes the slots that there are, up to its --parallelism, and goes on from its last "
+        "checkpoint with more or fewer when they change",
     )
     parser.add_argument("--job-server", type=Path, help="for start: Beam's job server (default: the one in the cache)")
     parser.add_argument("--parallelism", type=int, help="for options; all slots by default")

@@ -20,8 +20,12 @@ Flags = NDArray[np.bool_]
 _DRIFTS = (0.003, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's steps, in units of that of the noise
 _STEADY = 3.0  # by so much the least drift is more probable than each other one, before anything is seen
 _SCATTERS = (0.0, 1.0, 4.0)  # variance of a count around its level, in units of the level: 1 is Poisson's law
-_GRID = [(drift, scatter) for scatter in _SCATTERS for drift in _DRIFTS]
-_PRIOR = np.array([[_STEADY if drift == _DRIFTS[0] else 1.0] for drift, _ in _GRID])
+_LOOSE = (2.0, 5.0)  # variance of a count around a level that hardly moves, in units of the noise: of finished files
+_GRID = [(drift, scatter, 0.0) for scatter in _SCATTERS for drift in _DRIFTS] + [
+    (_DRIFTS[0], 0.0, loose) for loose in _LOOSE
+]
+_PRIOR = np.array([[_STEADY if drift == _DRIFTS[0] and not loose else 1.0] for drift, _, loose in _GRID])
+_ONWARD = len(_SCATTERS) * len(_DRIFTS)  # so many of the grid, the first ones, are in states, which stay what they were
 _BREAK = 25.0  # a square so many times as large as its variance is a jump, which no drift explains
 _LOST = 0.005  # a model so much less likely than the best one goes on from the level of that one
 _BURST, _WIDE = 0.003, 5.0  # probability that a count is a burst, and how far these are off, in units of other counts
@@ -186,10 +190,12 @@ class LocalLevel:
 
     A count lies around a level, which moves by a random walk. How far it moves in a window (the drift), and how far
     counts scatter around it, is not known: for each key 18 Kalman filters try 6 drifts with 3 scatters each, weighed by
-    their likelihoods, where another one may take over at any time. Where a count is five standard deviations from what
-    a filter expected, this filter starts anew, so that a jump is neither smoothed away nor spread over other windows.
-    A filter that has lost, being 200 times less likely than the best one, goes on from the level of that one. A count
-    that no filter explains may be a burst of one window, and is then taken as it is, the more so the farther it is.
+    their likelihoods, where another one may take over at any time. Of finished files two more try counts that lie far
+    from a level which hardly moves, as those do that rise and fall in turn; states of streams do without these. Where a
+    count is five standard deviations from what a filter expected, this filter starts anew, so that a jump is neither
+    smoothed away nor spread over other windows. A filter that has lost, being 200 times less likely than the best one,
+    goes on from the level of that one. A count that no filter explains may be a burst of one window, and is then taken
+    as it is, the more so the farther it is.
     The estimate is one of the count, not of the level. A key has the same estimates, bit for bit, alone and among other
     keys.
 
@@ -204,7 +210,9 @@ class LocalLevel:
         months, noise 31: 0.79, 93% and 0.75, 94%
 
     The share is lower where changes are not those of the model. In simulated items with three windows of a burst it
-    was 61%, 89% and 90% there for bursts of 3, 5 and 7 standard deviations of the noise. With one window of seven lower
+    was 61%, 89% and 90% there for bursts of 3, 5 and 7 standard deviations of the noise. Of items that have 160 and 40
+    people in turn, with noise of 42 in 16 windows, `smooth` holds 87%, and 95% in 52 windows; without its two models,
+    as in streams, it was 56% and 37%. With one window of seven lower
     by one or three deviations, at levels that are known well, it was as low as 46% in these windows, unless `factors`
     are given. What limits leave out is not estimated.
     A key is found when its noise is high. This is not corrected: of 20,000 simulated keys, those that were found were
@@ -233,7 +241,7 @@ class LocalLevel:
 
     def start(self) -> LevelState:
         """Return the state without keys, before the first window."""
-        return self._before(0)
+        return self._before(0, _ONWARD)
 
     def advance(self, state: LevelState, values: ArrayLike) -> LevelState:
         """Return the state after one more window.
@@ -263,9 +271,8 @@ class LocalLevel:
             ValueError: `history` has another shape, no window, an infinite number, or nan after a key's first window.
         """
         rows = _series("history", history)
-        return state.joined(
-            functools.reduce(lambda new, row: self._step(new, row, self._noise)[0], rows, self._before(rows.shape[1]))
-        )
+        nothing = self._before(rows.shape[1], _ONWARD)
+        return state.joined(functools.reduce(lambda new, row: self._step(new, row, self._noise)[0], rows, nothing))
 
     def read(self, state: LevelState) -> Smoothed:
         """Return estimates for the newest window, given windows up to it: arrays of shape (keys,)."""
@@ -313,7 +320,7 @@ class LocalLevel:
     def smooth(self, values: ArrayLike, factors: ArrayLike = 1.0) -> Smoothed:
         """Return estimates for all windows of a finished file, each given earlier and later windows.
 
-        The last window's are what `advance` and `read` give.
+        The last window's are what `advance` and `read` give, but for the two models that these do not try.
 
         Args:
             values: noisy counts, shape (windows, keys), at least one window, at most 2^63 in size; nan before the first
@@ -393,23 +400,25 @@ class LocalLevel:
 
     @functools.cached_property
     def _drifts(self) -> Floats:
-        return np.array([[self._noise * drift * drift] for drift, _ in _GRID])
+        return np.array([[self._noise * drift * drift] for drift, _, _ in _GRID])
 
-    def _before(self, keys: int) -> LevelState:
-        unknown = np.full((len(_GRID), keys), np.nan)
+    def _before(self, keys: int, models: int) -> LevelState:
+        unknown = np.full((models, keys), np.nan)
         return LevelState(np.full(keys, np.nan), unknown, unknown, np.ones_like(unknown))
 
     def _step(self, state: LevelState, row: Floats, noise: Floats | float) -> _Step:
-        predicted = state.variances + self._drifts
-        around = noise + _scattered(state.levels)
+        predicted = state.variances + self._drifts[: len(state.levels)]
+        around = noise + _scattered(state.levels, noise)
         spread = predicted + around
         squares = np.square(row - state.levels) / spread
         first = np.isnan(state.levels)
         anew = first | (squares > _BREAK)
         levels = np.where(anew, row, state.levels + predicted / spread * (row - state.levels))
-        variances = np.where(anew, noise + _scattered(row), predicted / spread * around)
+        variances = np.where(
+            anew, noise + _scattered(np.broadcast_to(row, levels.shape), noise), predicted / spread * around
+        )
         likely = np.where(first, 1.0, _likelihood(np.minimum(squares, _BREAK), spread))
-        weights = np.where(first, _PRIOR / _PRIOR.max(), _normed(_switched(state.weights) * likely))
+        weights = np.where(first, _PRIOR[: len(levels)] / _PRIOR.max(), _normed(_switched(state.weights) * likely))
         lost, best = weights < _LOST, weights.argmax(axis=0)[None]
         levels, variances = (np.where(lost, np.take_along_axis(of, best, 0), of) for of in (levels, variances))
         return _Step(LevelState(row, levels, variances, weights), anew | lost, likely)
@@ -417,7 +426,7 @@ class LocalLevel:
     def _both_ways(self, rows: Floats, factors: Floats) -> Iterator[_Ends]:
         """Go forward, and then back."""
         rows, noises = rows / factors, self._noise / np.square(factors)
-        steps = [_Step(self._before(rows.shape[1]), np.zeros(0, np.bool_), np.zeros(0))]
+        steps = [_Step(self._before(rows.shape[1], len(_GRID)), np.zeros(0, np.bool_), np.zeros(0))]
         for row, noise in zip(rows, noises, strict=True):
             steps.append(self._step(steps[-1].state, row, noise))
         return self._backward(steps[1:], list(factors), list(noises))
@@ -440,7 +449,7 @@ class LocalLevel:
             state = steps[place].state
             if place + 1 < len(steps):
                 _, anew, likely = steps[place + 1]
-                predicted = state.variances + self._drifts
+                predicted = state.variances + self._drifts[: len(levels)]
                 gain = np.where(anew, 0.0, state.variances / predicted)
                 levels = state.levels + gain * (levels - state.levels)
                 variances = state.variances + np.square(gain) * (variances - predicted)
@@ -542,7 +551,7 @@ def _parts(
     in a burst of one window: then it stands as it is. How probable that is follows from how far it is from the models
     together, in deviations of what they leave of the noise.
     """
-    scattered = _scattered(levels)
+    scattered = _scattered(levels, noise)
     kept = scattered / (scattered + noise)
     means = levels + kept * (observed - levels)
     within, total = kept * noise + np.square(1 - kept) * variances, _sum(weights)
@@ -600,8 +609,11 @@ def _share_below(scores: Floats) -> Floats:
     return share
 
 
-def _scattered(levels: Floats) -> Floats:
-    return np.array([[scatter] for _, scatter in _GRID]) * np.maximum(levels, 0.0)
+def _scattered(levels: Floats, noise: Floats | float) -> Floats:
+    """Return the variance of a count around its level in each model: arrays (models, keys)."""
+    models = np.array(_GRID)[: len(levels)]
+    found: Floats = models[:, 1:2] * np.maximum(levels, 0.0) + models[:, 2:] * noise
+    return found
 
 
 def _likelihood(squares: Floats, spread: Floats) -> Floats:
@@ -612,13 +624,15 @@ def _likelihood(squares: Floats, spread: Floats) -> Floats:
 
 def _switched(weights: Floats) -> Floats:
     """Return the weights after a window in which another model may take over."""
-    found: Floats = (1 - _SWITCH) * weights + _SWITCH * _PRIOR / _PRIOR.sum() * _sum(weights)
+    prior = _PRIOR[: len(weights)]
+    found: Floats = (1 - _SWITCH) * weights + _SWITCH * prior / prior.sum() * _sum(weights)
     return found
 
 
 def _before_switching(likely: Floats) -> Floats:
     """Return the likelihood of what comes later, given the model before another one may take over."""
-    found: Floats = (1 - _SWITCH) * likely + _SWITCH / _PRIOR.sum() * _sum(_PRIOR * likely)
+    prior = _PRIOR[: len(likely)]
+    found: Floats = (1 - _SWITCH) * likely + _SWITCH / prior.sum() * _sum(prior * likely)
     return found
 
 

@@ -274,7 +274,7 @@ class KeyCount(NamedTuple):
         full: an estimate of the count as it would be without limits: `smoothed`, or the count where there is none,
             divided by the share kept / (kept + left_out), which is smoothed over windows, too. It is the count where
             limits can leave out nothing, and None where nothing is told of limits, or where the share may be below a
-            fifth.
+            fifth; of rows whose only limit is one of a window, six tenths.
         full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and
             on what is left out being like what counts: it does not hold where people with many contributions prefer
             other items.

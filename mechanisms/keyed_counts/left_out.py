@@ -20,6 +20,8 @@ from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, 
 
 LEAST_SHARE = 0.2
 """Where the share that counts may be smaller, with 2.5%, there is no full number: it would be mostly assumed."""
+LEAST_SHARE_OF_WINDOWS = 0.6
+"""The same where only windows have a limit: who reaches it then has it in every window, and often other items."""
 
 _OF_USED_UP = 0.1  # of what all cost: one person moves the number of people by one, and totals by far more
 _OF_KEPT = 0.3  # of the rest: an error of what is left out matters more where little is left out
@@ -27,6 +29,9 @@ _TIMES = 3  # what is told of what is left out of a person, as a multiple of the
 _LEAST_TOLD = 10  # of one window, where it alone has a limit: three times a limit of one item shows no baskets
 _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 """Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
+_STEADY_DRIFTS = ((0.001, 2.0), (0.01, 1.0), (0.03, 1.0))
+"""The same where random contributions of the whole run count, so that limits leave out the same part of every window,
+but for windows in which people come who have more than others."""
 
 _PRIOR = 0.25  # variance of the share before anything is known
 _NORMAL = 1.96
@@ -139,6 +144,11 @@ class LeftOutLaw:
         return cls(clips, (kept, left_out), gaussian_noise(shift, best_factor(once), 1, False, once))
 
     @property
+    def least_share(self) -> float:
+        """Where the share that counts may be smaller, with 2.5%, there is no full number."""
+        return LEAST_SHARE if self.counter is not None else LEAST_SHARE_OF_WINDOWS
+
+    @property
     def stddevs(self) -> tuple[float, float]:
         """The standard deviations of the noise of both totals."""
         kept, left_out = (math.sqrt(noise.variance(1)) for noise in self.noises)
@@ -196,18 +206,21 @@ class LeftOutLaw:
         part = min(1.0, max(0.0, left_out / came))
         return part, math.hypot((1 - part) * of_left_out, part * of_kept) * math.sqrt(totals.shape[1]) / came
 
-    def shares(self, totals: Integers) -> Shares:
+    def shares(self, totals: Integers, *, steady: bool = False) -> Shares:
         """Return the share that counts in each window, from the noisy totals of windows that follow each other.
 
         Each share rests on all of these windows, on those after it too. The part that is left out moves from window to
-        window by a normal step; three sizes of steps are weighted by their likelihood, large ones more.
+        window by a normal step; three sizes of steps are weighted by their likelihood, large ones more, and small ones
+        where it is steady.
 
         Privacy: post-processing.
 
         Args:
             totals: noisy totals, int64 (2, windows).
+            steady: whether random contributions of all these windows count.
         """
-        return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs)
+        drifts = _STEADY_DRIFTS if steady else _DRIFTS
+        return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs, drifts)
 
 
 def limits_windows_alone(bounds: Bounds) -> bool:
@@ -234,7 +247,13 @@ def _noise(shift: float, square: int, bounds: Bounds) -> ToeplitzNoise:
     return ToeplitzNoise(BandedFactor(1, 1), WideGaussian(sigma), 0, 1)
 
 
-def _smoothed(kept: Sequence[float], left_out: Sequence[float], of_kept: float, of_left_out: float) -> Shares:
+def _smoothed(
+    kept: Sequence[float],
+    left_out: Sequence[float],
+    of_kept: float,
+    of_left_out: float,
+    drifts: Sequence[tuple[float, float]],
+) -> Shares:
     """Return shares: a Kalman filter and smoother of how far the part left out is from its mean, in plain numbers."""
     windows = len(kept)
     came = [a + b for a, b in zip(kept, left_out, strict=True)]
@@ -246,9 +265,9 @@ def _smoothed(kept: Sequence[float], left_out: Sequence[float], of_kept: float, 
     activity = _shrunk(came, unsure)
     off = [b - mean * a for a, b in zip(came, left_out, strict=True)]
     noise = ((1 - mean) * of_left_out) ** 2 + (mean * of_kept) ** 2
-    found = [_one_drift(off, activity, noise, drift * drift) for drift, _ in _DRIFTS]
+    found = [_one_drift(off, activity, noise, drift * drift) for drift, _ in drifts]
     best = max(likelihood for likelihood, _, _ in found)
-    weights = [prior * math.exp(one[0] - best) for one, (_, prior) in zip(found, _DRIFTS, strict=True)]
+    weights = [prior * math.exp(one[0] - best) for one, (_, prior) in zip(found, drifts, strict=True)]
     total = sum(weights)
     estimates, stddevs = [], []
     for window in range(windows):
@@ -305,7 +324,9 @@ class FullCounts(NamedTuple):
     upper: Floats
 
 
-def full_counts(counts: Integers | Floats, stddevs: Floats, shares: Floats, of_shares: Floats) -> FullCounts:
+def full_counts(
+    counts: Integers | Floats, stddevs: Floats, shares: Floats, of_shares: Floats, least: float = LEAST_SHARE
+) -> FullCounts:
     """Return counts divided by the share that counts, with intervals of 95% for the errors of both.
 
     The intervals are those of Fieller (1954) for a quotient, and are never below what the count alone says, for limits
@@ -318,6 +339,7 @@ def full_counts(counts: Integers | Floats, stddevs: Floats, shares: Floats, of_s
         stddevs: of their errors.
         shares: the share that counts in the window of each.
         of_shares: their standard deviations.
+        least: share below which there is no number.
 
     Example:
         >>> found = full_counts(np.array([300]), np.array([10.0]), np.array([0.6]), np.array([0.02]))
@@ -326,7 +348,7 @@ def full_counts(counts: Integers | Floats, stddevs: Floats, shares: Floats, of_s
     """
     square = _NORMAL**2
     slope = np.square(shares) - square * np.square(of_shares)
-    known = shares - _NORMAL * of_shares >= LEAST_SHARE
+    known = shares - _NORMAL * of_shares >= least
     slope = np.where(known, slope, np.nan)
     middle = counts * shares
     constant = np.square(counts.astype(np.float64)) - square * np.square(stddevs)

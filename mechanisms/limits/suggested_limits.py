@@ -48,19 +48,31 @@ def count_noise(
         answer: which of both.
     """
     made = KeyedCounts(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
-    return MEAN_OF_NORMAL * made.stddev(1, answer)
+    return MEAN_OF_NORMAL * made.with_full_share().stddev(1, answer)
+
+
+class Needed(NamedTuple):
+    """What it takes in a run over files that an item is found, with an even chance, which nobody knew before.
+
+    Attributes:
+        people: in each window, where it lasts all of them.
+        others: the same, if they are others in each window, so that a list of different people may find it.
+        listed: for how many items a person counts on that list; 0 without one.
+    """
+
+    people: float
+    others: float
+    listed: int
 
 
 @cache
 def people_needed(
     epsilon: float, delta: float, windows: int, contributions: int, max_value: int | None = None
-) -> float:
-    """Return how many people an item needs in each window to be found with an even chance; arguments as above.
-
-    It is an item that nobody knew before, and lasts all windows.
-    """
+) -> Needed:
+    """Return how many people an item needs; arguments as above."""
     made = FoundKeys(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
-    return made.people_needed(windows)
+    made = made.with_full_share().for_end().with_list()
+    return Needed(made.people_needed(windows), made.people_needed(windows, others=True), made.listed)
 
 
 @cache
@@ -76,7 +88,8 @@ class Prediction(NamedTuple):
     """What a run with some limits is predicted to show.
 
     Attributes:
-        error: the share that limits leave out of a row, and the mean absolute noise as a part of what they keep.
+        error: mean absolute error of a row, as a part of it: by the share that limits leave out of it, and by noise as
+            a part of what they keep, which is independent.
         found: share of the largest items that are found, in [0, 1].
     """
 
@@ -120,10 +133,8 @@ class LaterRun:
         """Return the mean absolute noise of a sum of values up to 1; it is as many times as large for larger ones."""
         return count_noise(self.epsilon, self.delta, self.windows, contributions, 1, "sum")
 
-    def needed(self, contributions: int) -> float:
-        """Return how many people an item needs in each window to be found; 0 where no items are looked for."""
-        if self.question == "ranks":
-            return 0.0
+    def needed(self, contributions: int) -> Needed:
+        """Return how many people an item needs to be found."""
         return people_needed(self.epsilon, self.delta, self.windows, contributions, self._least_value)
 
     @property
@@ -131,7 +142,7 @@ class LaterRun:
         """Which of all largest values pays for sums, does not change the noise of counts."""
         return 1 if self.question == "sums" else None
 
-    def predict(self, contributions: Floats, left_out: Floats, row: float) -> list[Prediction]:
+    def predict(self, contributions: Floats, left_out: Floats, row: float, *, by_list: bool = True) -> list[Prediction]:
         """Return what is predicted of some limits.
 
         Items are taken to have as many people as Zipf's law gives them, with `row` as the mean of the largest ones.
@@ -140,13 +151,25 @@ class LaterRun:
             contributions: of one person, at most, under each limit; whole numbers, shape (n,).
             left_out: share of all contributions that each limit leaves out, in [0, 1], shape (n,).
             row: mean number in a row about one of these items, or about a window, without limits; > 0.
+            by_list: whether a list of different people may find items too; it keeps of a person what a limit would
+                that is as large as the list, so `left_out` must be a function of `contributions`.
         """
         kept = 1.0 - left_out
         errors = predicted_errors(left_out, _on_grid(self.noise, contributions), row=row)
-        needed = np.zeros(len(kept)) if self.question == "ranks" else _on_grid(self.needed, contributions)
-        largest = row * self.items / float(np.sum(1.0 / np.arange(1, self.items + 1)))
-        found = np.minimum(1.0, largest * kept / np.maximum(needed * self.items, 1e-9))
+        found = self._found(contributions, kept, row, by_list) if self.question != "ranks" else np.ones(len(kept))
         return [Prediction(*each) for each in zip(errors.tolist(), found.tolist(), strict=True)]
+
+    def _found(self, contributions: Floats, kept: Floats, row: float, by_list: bool) -> Floats:
+        """Return the share of the largest items that is found, by blocks of windows or by a list of people."""
+        of_largest = row / float(np.sum(1.0 / np.arange(1, self.items + 1)))
+        shares = kept / _on_grid(lambda number: self.needed(number).people, contributions)
+        if by_list:
+            edges = np.array(WHOLE_NUMBERS)[np.searchsorted(WHOLE_NUMBERS, contributions, side="right") - 1]
+            _, others, listed = np.array([self.needed(int(edge)) for edge in edges]).T
+            order = np.argsort(contributions)
+            on_list = np.interp(listed, [0.0, *contributions[order]], [0.0, *kept[order]])
+            shares = np.maximum(shares, on_list / others)
+        return np.minimum(1.0, of_largest * shares)
 
 
 def _on_grid(function: Callable[[int], float], limits: Floats) -> Floats:
@@ -163,7 +186,7 @@ def _on_grid(function: Callable[[int], float], limits: Floats) -> Floats:
 def predicted_errors(left_out: Floats, noise: Floats, *, row: float) -> Floats:
     """Return a predicted error of a row for each of some limits, as a part of its number.
 
-    It is the share that the limit leaves out, and the noise in relation to what it keeps.
+    It is the root of two squares: the share that the limit leaves out, and the noise in relation to what it keeps.
 
     Args:
         left_out: share of all contributions that each limit leaves out, in [0, 1].
@@ -175,7 +198,7 @@ def predicted_errors(left_out: Floats, noise: Floats, *, row: float) -> Floats:
     """
     kept = 1.0 - left_out
     with np.errstate(divide="ignore"):
-        return np.where(kept > 0, left_out + noise / (row * np.maximum(kept, 0.0)), math.inf)
+        return np.where(kept > 0, np.hypot(left_out, noise / (row * np.maximum(kept, 0.0))), math.inf)
 
 
 def left_out_shares(histogram: NoisyHistogram) -> tuple[list[tuple[int, int]], Floats]:
@@ -222,7 +245,7 @@ def best_pair(first: NoisyHistogram, second: NoisyHistogram, run: LaterRun, *, r
         return None
     products = np.outer([one for one, _ in ones], [other for other, _ in others]).astype(np.float64)
     left = 1.0 - np.outer(1.0 - of_one, 1.0 - of_other)
-    found = run.predict(products.ravel(), left.ravel(), row)
+    found = run.predict(products.ravel(), left.ravel(), row, by_list=False)
     best = _best(found)
     return Chosen((ones[best // len(others)], others[best % len(others)]), found[best])
 

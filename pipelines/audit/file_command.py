@@ -37,6 +37,8 @@ from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.transforms.timing.steps import MICROS, Steps
 from typing_extensions import override
 
+FULL_SHARE = "full_share"
+
 
 @dataclass(frozen=True)
 class FileAudit(AuditCommand):
@@ -62,6 +64,8 @@ class FileAudit(AuditCommand):
         if streams and STREAMS_PER_PERSON in self.spec.signature.arguments and several != 1:
             raise ValueError(f"streams_per_person must be 1: attacks are on one stream of a person, got {several}")
         options.pop(STREAMS, None)
+        if FULL_SHARE in self.spec.signature.arguments:  # files of runs with one say so
+            options.setdefault(FULL_SHARE, 0.0)
         return always_met(one_period(options))
 
     @override

@@ -174,6 +174,14 @@ class Trials:
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
         return self._apart(np.array([seen(self.transform, rows[name]) for name in self.names], np.float64))
 
+    def check(self) -> None:
+        """Refuse inputs that are no neighbours by the guarantee, in the first window.
+
+        Raises:
+            ValueError: the message says why.
+        """
+        self._events(Seen(self.transform, 0, ()), with_suspect=True)
+
     def _apart(self, found: Floats) -> tuple[Floats, Floats]:
         """Return what was found in the trials with D, and in those with D'."""
         with_suspect = np.arange(len(self.names)) % self.one_in == 0
@@ -317,8 +325,11 @@ def run_all(runs: Sequence[Trials], crew: Crew | None) -> list[tuple[Floats, Flo
     """Return what each of several runs found, which the processes of a crew share, if there is one.
 
     Raises:
+        ValueError: inputs of an attack are no neighbours by the guarantee.
         RunError: one of them failed.
     """
+    for trials in runs:
+        trials.check()  # here: a process says nothing of such an error
     if crew is None:
         return [trials.run() for trials in runs]
     found = crew.tell([pickler.dumps(runs[number :: crew.number]) for number in range(crew.number)])

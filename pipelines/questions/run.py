@@ -408,8 +408,9 @@ def shaping(
     if spec.former_units:
         options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
     if spec.methods or spec.settle is not None:
-        made = spec.transform_class(**given, noise=KeyedNoise.random("options"))
-        options |= dict(made.settled) | dict.fromkeys(made.unused) | ({} if unbounded else dict(made.views))
+        made = transform_of(spec, given, KeyedNoise.random("options"), unbounded=unbounded)
+        options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused)
+        options |= {} if unbounded else dict(made.views)
     return argparse.Namespace(**options)
 
 
@@ -476,7 +477,7 @@ def promise(
     record = guarantee_record(transform.guarantee if guarantee is None else guarantee)
     return {
         "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
-        "parameters": {**given, **shown},
+        "parameters": {**given, **transform.of_files, **shown},
         **({"public": dict(transform.public)} if transform.public else {}),
         "guarantee": {name: value for name, value in record.items() if value is not None},
         "accuracy": ({METHOD: getattr(transform, METHOD)} if spec.methods else {}) | transform.accuracy.to_dict(),

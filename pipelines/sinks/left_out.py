@@ -11,6 +11,9 @@ import numpy as np
 MUCH = 0.05
 """A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
 
+SURELY = 3
+"""What limits leave out is seen from so many standard deviations of noise on: all runs over files are looked at."""
+
 LEAST_WINDOWS = 4
 """Of so many windows it is seen how much of what is left out is noise."""
 
@@ -34,7 +37,7 @@ def limits_bind(rows: Sequence[Any]) -> bool:
     if (share_left_out(rows) or 0.0) < MUCH or all(row.full is None for row in rows):
         return False
     totals = _totals(rows)
-    return bool(totals[:, 1].sum() > 2 * _noise_of_sums(totals)[1])
+    return bool(totals[:, 1].sum() > SURELY * _noise_of_sums(totals)[1])
 
 
 def _totals(rows: Sequence[Any]) -> np.ndarray:

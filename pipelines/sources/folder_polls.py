@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -185,11 +184,6 @@ def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     if any(sign in folder for sign in "*?["):
         raise ValueError(f"{option} must be a folder, or a folder and a glob for its files, got {pattern}")
     return folder or os.curdir, glob
-
-
-def clock() -> int:
-    """Return now in microseconds since 1970."""
-    return time.time_ns() // 1000
 
 
 def _speaks(name: str) -> bool:

@@ -23,11 +23,11 @@ from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
 from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
-from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.json_events import ParseRecords, Records
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventsRead
+from privstream.pipelines.sources.steady_clock import CLOCK
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 NOWHERE = -1  # no offset
@@ -55,11 +55,12 @@ class ReadKafka(beam.PTransform[Any, Any]):
     it had not finished, no matter what a consumer group says. Partitions are read side by side; those that are added
     to the topic while the run goes on are not read.
 
-    The watermark is the time of arrival: the greatest time, in quarters of a second, at which the broker has appended a
-    record to a partition; where a partition has been read to its end, the time of day less one second. So an idle
-    partition holds nothing back. An event is in time if its record arrives before its window is decided: the allowed
-    lateness of a transform must cover the way of an event to the broker, and clocks of brokers must not be a second
-    behind those of workers.
+    The watermark is the time of arrival: the greatest time, in quarters of a second, at which the broker has appended
+    a record to a partition; where a partition has been read to its end, the time of day less one second. So an idle
+    partition holds nothing back. A worker whose clock is put forward while it runs does not follow it before a broker
+    has stamped a record as late as that. An event is in time if its record arrives before its window is decided: the
+    allowed lateness of a transform must cover the way of an event to the broker, and clocks of brokers must not be a
+    second behind those of workers.
 
     Brokers stamp the records of a topic with `message.timestamp.type=LogAppendTime`; other topics are refused. Where
     the settings of a topic may not be read, the run goes on: a record with the time of its producer, there or from
@@ -168,7 +169,7 @@ class AskKafka(PolledSource):
         """Read what there is, to the end of the partition or to so many records."""
         kept = {"offset": 0, "reached": 0} if position is None else snapshots.unpack(KIND, VERSION, position)
         offset, reached = int(kept["offset"]), int(kept["reached"])
-        began = clock()
+        began = CLOCK.now()
         consumer, offset = self._consumer_at(part, offset)
         if consumer is None:
             return Answer((), position or snapshots.pack(KIND, VERSION, kept), watermark)
@@ -182,6 +183,7 @@ class AskKafka(PolledSource):
             place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
             found.append((Records(place, offsets, values), arrived))
             reached = max(reached, arrived)
+            CLOCK.at_least(arrived)
             offset = offsets[-1] + 1
         offset = max(offset, passed)
         self._consumers[part] = (consumer, offset)

@@ -681,6 +681,7 @@ def follow(since, steps):
 
 
 @pytest.mark.parametrize("rising", [0, 1, 6])
+@pytest.mark.usefixtures("models_of_streams")
 def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, rising):
     """Also in the period that follows."""
     short_memory = replace(short_memory, rising=rising)
@@ -722,6 +723,7 @@ def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, risi
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", [2, 5, 40])
 @pytest.mark.parametrize("largest", [None, 9])
+@pytest.mark.usefixtures("models_of_streams")
 def test_counts_of_several_windows_are_sums_of_what_is_published_of_one(short_memory, windows, largest):
     """Also in the period that follows, and from snapshots; noise and found keys stay the same."""
     one = replace(short_memory, max_value=largest)

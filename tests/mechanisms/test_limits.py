@@ -213,7 +213,7 @@ class TestNoisyHistogram:
 class TestSuggestedLimits:
     def test_the_error_is_what_is_left_out_and_noise_of_what_is_kept(self):
         found = predicted_errors(np.array([0.5, 0.0, 1.0]), np.array([5.0, 10.0, 1.0]), row=100.0)
-        assert found.tolist() == [0.6, 0.1, math.inf]
+        assert found.tolist() == [math.hypot(0.5, 0.1), 0.1, math.inf]
 
     def test_more_noise_suggests_a_smaller_limit(self):
         found = histogram_of(GRID.tally(people()), 1e-3)
@@ -234,20 +234,36 @@ class TestSuggestedLimits:
     def test_predictions_are_those_of_the_mechanism(self):
         run, row = LaterRun(0.5, 1e-6, 13, 10), 194.0
         limits, left = np.array([8.0, 24.0, 53.0]), np.array([0.53, 0.17, 0.02])
-        for limit, out, found in zip(limits, left, run.predict(limits, left, row), strict=True):
-            made = FoundKeys(epsilon=0.5, delta=1e-6, horizon=13, contributions=int(limit))
-            assert found.error == pytest.approx(out + 0.798 * made.stddev(1) / (row * (1 - out)), rel=0.01)
-            sizes = 10 * row / np.arange(1, 11) / (1 / np.arange(1, 11)).sum()  # Zipf's law, and the mean of a row
-            assert found.found == pytest.approx((sizes * (1 - out) >= made.people_needed(13)).mean(), abs=0.1)
+        sizes = 10 * row / np.arange(1, 11) / (1 / np.arange(1, 11)).sum()  # Zipf's law, and the mean of a row
+        both = zip(run.predict(limits, left, row), run.predict(limits, left, row, by_list=False), strict=True)
+        for limit, out, (found, by_blocks) in zip(limits, left, both, strict=True):
+            made = FoundKeys(epsilon=0.5, delta=1e-6, horizon=13, contributions=int(limit), full_share=0.05)
+            noise = 0.798 * made.stddev(1) / (row * (1 - out))
+            assert found.error == by_blocks.error == pytest.approx(math.hypot(out, noise), rel=0.01)
+            made = made.for_end()
+            plain = (sizes * (1 - out) >= made.people_needed(13)).mean()
+            assert by_blocks.found == pytest.approx(plain, abs=0.1)
+            on_list = sizes * np.interp(made.listed, [0, *limits], [0, *(1 - left)])
+            listed = (on_list >= made.people_needed(13, others=True)).mean()
+            assert found.found == pytest.approx(max(plain, listed), abs=0.1)
 
-    def test_a_smaller_limit_is_taken_where_more_is_found_with_it(self):
-        found = histogram_of(GRID.tally(people()), 1e-3)
-        row, run = HALF * found.total / 130, LaterRun(0.5, 1e-6, 13, 10)
-        chosen, errors = best_limit(found, run, row=row), true_errors(people(), row, 0.5)
-        of_error = run.predict(np.array([float(np.argmin(errors))]), np.array([0.02]), row)[0]
-        assert chosen.limits[0][0] < 0.7 * np.argmin(errors)
-        assert chosen.prediction.found > 1.2 * of_error.found
-        assert not chosen.prediction.enough
+    def test_a_smaller_limit_is_worth_more_where_more_is_found_with_it(self):
+        run, limits, left = LaterRun(0.5, 1e-6, 13, 10), np.array([16.0, 64.0]), np.array([0.35, 0.05])
+        few, many = run.predict(limits, left, 150.0, by_list=False)
+        assert few.found > 1.2 * many.found
+        assert few.error > many.error
+        assert few.worth > many.worth
+        assert not few.enough
+
+    def test_heavy_tails_do_not_suggest_a_limit_that_leaves_out_nearly_everything(self):
+        """Half of what people with numbers by Pareto's law have is that of one in a hundred."""
+        numbers = 1 + np.floor(np.random.default_rng(11).pareto(1.1, 5_000)).clip(0, 500).astype(np.int64)
+        found, row = histogram_of(GRID.tally(numbers), 1e-3), 63.0
+        errors = true_errors(numbers, row)
+        chosen = best_limit(found, LaterRun(1.0, 1e-6, 13, 10), row=row)
+        assert errors[2] > 1.3 * errors.min()
+        assert errors[chosen.limits[0][0]] < 1.1 * errors.min()
+        assert chosen.prediction.found > 0.6
 
     @pytest.mark.slow
     def test_the_epsilon_that_is_enough(self):

@@ -80,7 +80,7 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
     assert watch(clinic, "-", "--min_alerts", "1", "--branches", "1") == 0
     captured = capsys.readouterr()
     assert "alerts" in captured.out
-    assert "1 alerts published" in captured.err
+    assert "1 alert published" in captured.err
     assert "1 runs of tests have stopped, because their budget is spent" in captured.err
     assert "one person over the whole run" in captured.err
 

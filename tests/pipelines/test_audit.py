@@ -232,13 +232,13 @@ class TestWholeRuns:
         ],
     )
     def test_a_crowd_sends_all_that_may_count_and_all_of_it_is_read(self, word, number):
-        """With hardly any noise, transcripts are the truth."""
+        """With hardly any noise, transcripts are the truth; of random contributions, one of eleven does not count."""
         attack = whole_runs(question(word))[number]
         trials = Trials(question(word), attack, {**attack.options, "epsilon": 300.0}, 4, SeededNoise(1), people=3)
         one, other = trials.run()
-        moved = np.rint((one - other).mean(axis=0))
-        assert moved.min() == 0 or word != "counts"
-        assert moved.sum() >= 3 * attack.transcript.counted
+        moved = (one - other).mean(axis=0)
+        assert np.rint(moved.min()) == 0 or word != "counts"
+        assert moved.sum() > 3 * attack.transcript.counted - 1
 
     def test_what_limits_leave_no_choice_about_is_sent_beyond_them(self):
         assert planned(4, 3, ["a", "b"], 1) == [["a"]] * 4

@@ -214,7 +214,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
             contributions_per_key=1 if over == "start" else None,
         )  # fmt: skip
-        mechanism = mechanism if over == "start" else mechanism.for_end()
+        mechanism = mechanism if over == "start" else mechanism.with_full_share().for_end()
         answer = budget["methods"]["the only method"]
         assert answer["stddev"] == mechanism.stddev(30)
         assert answer["threshold"] == mechanism.threshold(30)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
@@ -101,3 +102,83 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
     assert share_left_out(noise) >= 0.05 and not limits_bind(noise)  # noise explains these
     assert limits_bind([in_window(hour, 100, number) for hour, number in enumerate((20, 18, 25, 19, 22))])
     assert share_left_out([in_window(1, 5, -90)]) is None and share_left_out([in_window(1, 50, -9)]) == 0
+
+
+def promised(rows: Path) -> dict[str, Any]:
+    """The parameters that the guarantee file beside rows says."""
+    found: dict[str, Any] = json.loads(Path(f"{rows}.guarantee.json").read_text())["parameters"]
+    return found
+
+
+def test_a_run_over_files_pays_for_what_limits_leave_out_unless_it_is_told_not_to(shop, tmp_path, capsys):
+    rows, same, none = (tmp_path / f"{name}.avro" for name in ("rows", "same", "none"))
+    budget = ("--epsilon", "2", "--delta", "1e-6")
+    count(shop, str(rows), 8, *budget)
+    assert "limits leave out about" in capsys.readouterr().err
+    count(shop, str(same), 8, *budget, "--full_share", "0.05")
+    count(shop, str(none), 8, *budget, "--full_share", "0")
+    found, plain = read_row_file(str(rows), KeyCount), read_row_file(str(none), KeyCount)
+    assert promised(rows)["full_share"] == 0.05 and found == read_row_file(str(same), KeyCount), "one run, not two"
+    assert all(row.kept is not None and row.used_up is not None for row in found)
+    assert all(row.kept is None for row in plain) and plain[0].count_stddev < found[0].count_stddev
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("8", "--epsilon", "2", "--delta", "1e-6", "--domain", "a"),  # nobody has more than 4 of a list of one
+        ("1", "--epsilon", "2", "--delta", "1e-6"),  # Laplace noise, which would be several times as large
+        ("8", "--epsilon", "2", "--delta", "0", "--domain", "abc"),
+        ("8", "--epsilon", "2", "--delta", "1e-6", "--forget"),
+    ],
+)
+def test_nothing_is_paid_where_nothing_can_come_out_or_it_would_cost_much(shop, tmp_path, options):
+    limit, *rest = options
+    if "--domain" in rest:
+        domain = tmp_path / "items.txt"
+        domain.write_text("\n".join(["tea", "cake", "milk"][: len(rest[-1])]))
+        rest[-1] = str(domain)
+    rows = tmp_path / "rows.avro"
+    count(shop, str(rows), int(limit), *rest)
+    found = read_row_file(str(rows), KeyCount)
+    assert "full_share" not in promised(rows) and all(row.kept is None for row in found)
+
+
+def test_a_plan_is_about_the_run_with_its_share(capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "plan",
+        "counts",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+        "--max_contributions",
+        "40",
+        "--windows",
+        "13",
+        "--json",
+    ]
+    numbers = []
+    for more in ([], ["--full_share", "0.05"], ["--full_share", "0"]):
+        assert cli.main([*line, *more]) == 0
+        (budget,) = json.loads(capsys.readouterr().out)["budgets"]
+        numbers.append(budget["methods"]["the only method"])
+    assert numbers[0] == numbers[1] and numbers[0]["stddev"] > numbers[2]["stddev"]
+    assert numbers[0]["kept_stddev"] > 0 and "kept_stddev" not in numbers[2]
+
+
+def test_a_monitor_over_files_pays_for_it_too_and_its_plan_says_so(shop, tmp_path, capsys):
+    (tmp_path / "monitor.yaml").write_text(
+        f"data: {{input: {shop}/sales.jsonl, user: user, time: time}}\n"
+        f"window: 1h\nstart: 2024-01-01\nwindows: {HOURS}\n"
+        "privacy: {epsilon: 2, delta: 1e-6}\n"
+        f"questions:\n  told: {{question: counts, item: item, max_contributions: 8}}\n"
+        f"  plain: {{question: counts, item: item, max_contributions: 8, full_share: 0}}\n"
+        f"output: {{folder: {tmp_path}/out}}\n"
+    )
+    assert cli.main(["plan", str(tmp_path / "monitor.yaml")]) == 0
+    assert "those that limits leave out with one of" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["run", str(tmp_path / "monitor.yaml"), "--noise_key_file", f"{shop}/key", "--ledger", "none"]) == 0
+    files = {name: next((tmp_path / "out").glob(f"{name}.*.guarantee.json")) for name in ("told", "plain")}
+    given = {name: json.loads(file.read_text())["parameters"] for name, file in files.items()}
+    assert given["told"]["full_share"] == 0.05 and given["plain"]["full_share"] == 0

@@ -16,6 +16,7 @@ from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.json_events import RECORD_BYTES, ParseRecords, Records
 from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka
+from privstream.pipelines.sources.steady_clock import SteadyClock
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
 NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100
@@ -58,11 +59,11 @@ class Partition:
         return found
 
 
-def ask(monkeypatch, messages, end=None):
+def ask(monkeypatch, messages, end=None, position=None):
     monkeypatch.setattr(kafka_events, "new_consumer", lambda *_: Partition(messages, end))
     source = AskKafka("broker", "topic", {}, seconds=1)
     source.setup()
-    return source.poll(b"0", None, 0)
+    return source.poll(b"0", position, 0)
 
 
 def arrivals(answer):
@@ -87,6 +88,16 @@ def test_records_of_producers_alone_leave_time_where_it_is(monkeypatch):
     answer = ask(monkeypatch, messages, end=10)
     assert (arrivals(answer), answer.watermark) == ([0, 0, 0], 0)
     assert NOW * MICROS < ask(monkeypatch, messages).watermark < FUTURE * MICROS  # read to its end: the time of day
+
+
+@pytest.mark.parametrize(("jump", "passes"), [(3600, 4), (-3600, 0)])
+def test_a_partition_without_records_does_not_follow_a_jump_of_the_clock(jump, passes, monkeypatch):
+    day, passed = NOW, 0
+    monkeypatch.setattr(kafka_events, "CLOCK", SteadyClock(lambda: day, lambda: passed))
+    first = ask(monkeypatch, [])
+    day, passed = day + jump + 4, passed + 4
+    later = ask(monkeypatch, [], position=first.position)
+    assert later.watermark - first.watermark == passes * MICROS
 
 
 def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):

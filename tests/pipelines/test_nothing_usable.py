@@ -94,7 +94,7 @@ def test_a_run_that_publishes_nothing_says_why(folder: Path, capsys: pytest.Capt
     assert (folder / "rows.jsonl").read_text() == ""
     write_events(folder, people(GOOD))
     status, told = run(f"{run_line('counts')} --epsilon 9 --overwrite", capsys)
-    assert "150 of 150 events usable, 1 counts published" in told and "threshold of its window" not in told
+    assert "150 of 150 events usable, 1 count published" in told and "threshold of its window" not in told
 
 
 def test_input_without_events(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from small_shop import open_shop
 
 PEOPLE = {"tea": [400] * 8, "cake": [60, 60, 60, 60, 60, 200, 200, 60], "milk": [12] * 8}
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T08:00", "--epsilon", "20", "--delta", "1e-6"]
-SUMS = ["--max_value", "9", "--value_field", "cents"]
+SUMS = ["--full_share", "0", "--max_value", "9", "--value_field", "cents"]
 Rows = dict[tuple[str, int], dict[str, Any]]
 
 

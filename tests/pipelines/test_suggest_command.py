@@ -162,7 +162,8 @@ def test_prices_are_read_as_the_command_that_is_printed_reads_them(tmp_path, sho
     forms = "--user_field 'Who is it' --item_field what --time_field when --time_zone UTC"
     values = "--value_field paid --decimal , --value_unit 0.01"
     output = tmp_path / "limits.jsonl"
-    assert cli.main(shlex.split(f"suggest {files} {forms} {values} --epsilon 0.8 --output {output}")) == 0
+    budget = f"--epsilon 0.8 --for_epsilon 8 --output {output}"
+    assert cli.main(shlex.split(f"suggest {files} {forms} {values} {budget}")) == 0
     shown = capsys.readouterr()
     assert "2,400 of 2,400 events usable" in shown.err
     (contributions,) = re.findall(r"^--max_contributions (\d+)$", shown.out, re.M)

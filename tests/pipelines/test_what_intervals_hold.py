@@ -188,10 +188,10 @@ def test_intervals_hold_what_counts_and_the_run_warns(limits, shop, word, option
 def test_full_numbers_of_what_is_found_hold_all_people(
     limits: ModuleType, shop: Any, word: str, ends: tuple[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """One item of a person counts in a week, of twice as many: the intervals of these hold no true number."""
+    """Two items of a person count in a week, of a third more: few intervals of these hold the true number."""
     files = f"--input {shop.folder / 'purchases.parquet'} --output {tmp_path / 'rows.parquet'} --ledger none"
     when = f"--window {limits.WEEK} --start {limits.START} --end {shop.purchases.end} --run_id same"
-    how = f"--epsilon 1 --delta 1e-6 --items_per_step 1 --full_share 0.05 --noise_key_file {shop.folder / 'key'}"
+    how = f"--epsilon 1 --delta 1e-6 --items_per_step 2 --full_share 0.05 --noise_key_file {shop.folder / 'key'}"
     assert cli.main(f"{word} {files} {when} {how}".split()) == 0
     truth = shop.purchases.people()
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
@@ -199,9 +199,9 @@ def test_full_numbers_of_what_is_found_hold_all_people(
     many = [(row, people) for row, people in found if people >= 100]
     assert len(many) > 60 and all(row["full"] is not None for row, _ in many)
     assert sum(row["full_lower"] <= people <= row["full_upper"] for row, people in many) > HELD * len(many)
-    assert sum(row[ends[0]] <= people <= row[ends[1]] for row, people in many) < 0.2 * len(many)
+    assert sum(row[ends[0]] <= people <= row[ends[1]] for row, people in many) < 0.5 * len(many)
     said = capsys.readouterr().err
-    assert re.search(r"WARNING: limits leave out about [45]\d% of all contributions, by the totals with noise", said)
+    assert re.search(r"WARNING: limits leave out about [23]\d% of all contributions, by the totals with noise", said)
 
 
 @pytest.mark.slow
@@ -234,6 +234,7 @@ def test_a_table_on_the_terminal_says_what_it_holds(limits, shop, capsys, monkey
     monkeypatch.chdir(shop.folder)
     line = f"counts --input purchases.parquet --output - --window {limits.WEEK} --start {limits.START} --epsilon 8"
     line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"
+    line += " --full_share 0"
     assert cli.main(line.split()) == 0
     shown = capsys.readouterr()
     _, found, last = " ".join(shown.out.split()).rpartition("Between, by this model: ")

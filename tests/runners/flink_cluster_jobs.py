@@ -70,12 +70,12 @@ class Cluster:
         self.jobs = load("flink_jobs").Jobs(f"http://127.0.0.1:{self.rest_port}")
 
     @classmethod
-    def start(cls, run: Path) -> "Cluster":
+    def start(cls, run: Path, *options: str) -> "Cluster":
         """Start one on a port that is free."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             started = cls(run, probe.getsockname()[1])
-        started.told = started.call("start", f"--rest-port={started.rest_port}")
+        started.told = started.call("start", f"--rest-port={started.rest_port}", *options)
         return started
 
     def cancel_all(self) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import copy
 import json
 import os
 import re
@@ -18,6 +19,8 @@ import pytest
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
 from flink_cluster_jobs import load, wait_until
+from grafana_foundation_sdk.cog import encoder, plugins
+from grafana_foundation_sdk.models import dashboard
 from privstream.pipelines import cli
 from privstream.pipelines.runners import launch
 from privstream.pipelines.serve.metrics_command import OF_JOBS
@@ -27,19 +30,13 @@ REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 COMPOSE_FLINK = yaml.safe_load((DEPLOY / "compose" / "flink.yaml").read_text())
-KUBERNETES = {
-    (document["kind"], document["metadata"]["name"]): document
-    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    for document in yaml.safe_load_all(file.read_text())
-}
-FLINK = KUBERNETES["FlinkDeployment", "privstream"]["spec"]
-LAUNCHER = KUBERNETES["Job", "heavy-hitters"]["spec"]["template"]["spec"]
 METRICS = re.compile(r"\b(?:flink|privstream)_\w+")
 PROMETHEUS = DEPLOY / "prometheus"
 ALERTS = [
     rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
 ]
-PANELS = json.loads((DEPLOY / "grafana" / "jobs.json").read_text())["panels"]
+DASHBOARD = json.loads((DEPLOY / "grafana" / "jobs.json").read_text())
+PANELS = DASHBOARD["panels"]
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 
 
@@ -65,16 +62,6 @@ def test_the_dockerfile_passes_its_linter(tmp_path):
     assert lint(tool("hadolint"), str(tmp_path / "Dockerfile")).returncode != 0
 
 
-@pytest.mark.parametrize("file", ["namespace.yaml", "launcher.yaml"])
-def test_kubernetes_knows_every_field(file, tmp_path):
-    validate = [tool("kubernetes-validate"), "--strict", "-k", "1.32"]
-    text = (DEPLOY / "kubernetes" / file).read_text()
-    checked = lint(*validate, str(DEPLOY / "kubernetes" / file))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    (tmp_path / file).write_text(text.replace("namespace: privstream", "namespaces: privstream"))
-    assert lint(*validate, str(tmp_path / file)).returncode != 0
-
-
 def test_what_is_copied_into_the_images_is_there():
     copied = re.findall(r"^COPY (?!--from)(\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert "deploy/worker_pool.py" in copied
@@ -83,21 +70,16 @@ def test_what_is_copied_into_the_images_is_there():
 
 def test_every_image_is_of_the_flink_that_this_repository_runs():
     version = flink_job_server.FLINK_VERSION
-    line = version.rpartition(".")[0]
     dockerfile = (DEPLOY / "Dockerfile").read_text()
     assert f"\nFLINK_IMAGE=flink:{version}-java17" in (DEPLOY / "compose" / "images.env").read_text()
-    assert f"--target flink    -t {FLINK['image']} ." in dockerfile
-    assert FLINK["flinkVersion"] == f"v{line.replace('.', '_')}"
-    assert {COMPOSE["services"][name]["image"] for name in ("jobmanager", "taskmanager-1", "taskmanager-2")} == {
-        FLINK["image"]
-    }
+    (image,) = {COMPOSE["services"][name]["image"] for name in ("jobmanager", "taskmanager-1", "taskmanager-2")}
+    assert f"--target flink    -t {image} ." in dockerfile
 
 
-@pytest.mark.parametrize("place", ["compose", "kubernetes"])
-def test_the_launchers_command_is_one_that_privstream_takes(place, monkeypatch):
+def test_the_launchers_command_is_one_that_privstream_takes(monkeypatch):
     """Unknown options are refused by both parsers."""
     monkeypatch.setattr(launch, "check_flink", lambda options: None)  # there is no cluster here
-    command = COMPOSE["services"]["launcher"]["command"] if place == "compose" else LAUNCHER["containers"][0]["args"]
+    command = COMPOSE["services"]["launcher"]["command"]
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     cli.load(cli.COMMANDS[command[0]][0]).add_arguments(parser)
     known, others = parser.parse_known_args(command[1:])
@@ -109,31 +91,14 @@ def test_the_launchers_command_is_one_that_privstream_takes(place, monkeypatch):
 
 
 def test_launcher_and_worker_see_key_and_data_at_the_same_places():
-    (worker,) = FLINK["taskManager"]["podTemplate"]["spec"]["containers"]
-    for container in (worker, LAUNCHER["containers"][0]):
-        mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-        assert mounts["noise-key"] == {"name": "noise-key", "mountPath": "/run/secrets/privstream", "readOnly": True}
-        assert mounts["data"]["mountPath"] == "/data"
     services = COMPOSE["services"]
     assert {tuple(services[name]["secrets"]) for name in ("worker-1", "worker-2", "launcher")} == {("noise_key",)}
     assert {tuple(services[name]["volumes"]) for name in ("worker-1", "worker-2", "launcher")} == {("./data:/data",)}
 
 
 def test_no_flink_process_sees_the_key():
-    for container in [*FLINK["podTemplate"]["spec"]["containers"], COMPOSE["services"]["jobmanager"]]:
-        assert "noise" not in str(container)
-
-
-def test_whatever_is_mounted_or_claimed_exists():
-    pods = [FLINK["podTemplate"]["spec"], FLINK["taskManager"]["podTemplate"]["spec"], LAUNCHER]
-    for pod in pods:
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
-        assert mounted == set(volumes)
-        for volume in volumes.values():
-            if "persistentVolumeClaim" in volume:
-                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in KUBERNETES
-    assert ("ServiceAccount", FLINK["serviceAccount"]) in KUBERNETES
+    services = [COMPOSE["services"][name] for name in ("jobmanager", "taskmanager-1", "taskmanager-2")]
+    assert "noise" not in str(services)
 
 
 def test_ports_are_published_on_loopback_alone():
@@ -142,31 +107,25 @@ def test_ports_are_published_on_loopback_alone():
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-@pytest.mark.parametrize("settings", [COMPOSE_FLINK, FLINK["flinkConfiguration"]], ids=["compose", "kubernetes"])
-def test_checkpoints_and_job_manager_survive(settings):
-    assert settings["high-availability.type"] in ("zookeeper", "kubernetes")
+def test_checkpoints_and_job_manager_survive():
+    assert COMPOSE_FLINK["high-availability.type"] == "zookeeper"
     for name in ("high-availability.storageDir", "state.checkpoints.dir", "state.savepoints.dir"):
-        assert settings[name].startswith("file:///state/")
-    assert settings["execution.checkpointing.externalized-checkpoint-retention"] == "RETAIN_ON_CANCELLATION"
-    assert settings["restart-strategy.type"] == "exponential-delay"
+        assert COMPOSE_FLINK[name].startswith("file:///state/")
+    assert COMPOSE_FLINK["execution.checkpointing.externalized-checkpoint-retention"] == "RETAIN_ON_CANCELLATION"
+    assert COMPOSE_FLINK["restart-strategy.type"] == "exponential-delay"
 
 
 def test_java_is_set_up_as_in_the_cluster_on_one_machine():
     distribution = load("flink_distribution")
     size = {"slots": 1, "memory": distribution.TASK_MANAGER_MEMORY}
     local = distribution.configuration(Path("/state"), rest_port=8081, **size, zookeeper_port=2181)
-    options = [COMPOSE_FLINK["env.java.opts.all"], FLINK["flinkConfiguration"]["env.java.opts.all"]]
-    assert options == [local["env.java.opts.all"]] * 2
-    memory = [COMPOSE_FLINK["taskmanager.memory.process.size"], FLINK["taskManager"]["resource"]["memory"]]
-    assert memory == [local["taskmanager.memory.process.size"]] * 2
-    for settings in (COMPOSE_FLINK, FLINK["flinkConfiguration"]):
-        for name in ("taskmanager.memory.task.off-heap.size", "taskmanager.load-balance.mode"):
-            assert settings[name] == local[name]
+    same = ["env.java.opts.all", "taskmanager.memory.process.size", "taskmanager.memory.task.off-heap.size"]
+    for name in [*same, "taskmanager.load-balance.mode"]:
+        assert COMPOSE_FLINK[name] == local[name]
 
 
 @pytest.mark.flink
-@pytest.mark.parametrize("settings", [COMPOSE_FLINK, FLINK["flinkConfiguration"]], ids=["compose", "kubernetes"])
-def test_flink_knows_every_setting(settings):
+def test_flink_knows_every_setting():
     """A name that Flink does not know would be ignored without a word."""
     libraries = CACHE / "flink" / f"flink-{flink_job_server.FLINK_VERSION}"
     if not libraries.is_dir():
@@ -178,10 +137,10 @@ def test_flink_knows_every_setting(settings):
         for name in jar.namelist():
             if re.match(r"org/apache/flink/(?!shaded)[\w/]*Options(\$\w+)?\.class|.*RestartBackoff.*", name):
                 constants += jar.read(name)
-    reporter = settings["metrics.reporter.prom.factory.class"].replace(".", "/") + ".class"
+    reporter = COMPOSE_FLINK["metrics.reporter.prom.factory.class"].replace(".", "/") + ".class"
     with zipfile.ZipFile(next(libraries.glob("plugins/metrics-prometheus/*.jar"))) as jar:
         assert reporter in jar.namelist()
-    own = [name for name in settings if not name.startswith(("metrics.reporter.prom.", "kubernetes.operator."))]
+    own = [name for name in COMPOSE_FLINK if not name.startswith("metrics.reporter.prom.")]
     assert [name for name in own if name.encode() not in constants] == []
     assert b"execution.checkpointing.no-such-setting" not in constants
 
@@ -233,6 +192,36 @@ def test_prometheus_takes_the_queries_of_the_dashboard(tmp_path):
     checked = lint(tool("promtool"), "check", "rules", str(tmp_path / "rules.yml"))
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert len({panel["id"] for panel in PANELS}) == len(PANELS) == len(rules)
+
+
+def test_grafanas_schema_knows_every_key_of_the_dashboard():
+    """Grafana's own types of its schema: they drop what they do not know."""
+    plugins.register_default_plugins()
+
+    def known(given: dict) -> dict:
+        return json.loads(encoder.JSONEncoder().encode(dashboard.Dashboard.from_json(copy.deepcopy(given))))
+
+    assert without(DASHBOARD, known(DASHBOARD)) == []
+    assert len(PANELS) > 8
+    for path in (("titel",), ("panels", 0, "gridPos", "width"), ("panels", 3, "fieldConfig", "defaults", "unitt")):
+        wrong = inner = copy.deepcopy(DASHBOARD)
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = 1
+        assert without(wrong, known(wrong)) == ["/".join(map(str, path))]
+    wrong = copy.deepcopy(DASHBOARD)
+    wrong["panels"][0]["targets"][0]["expression"] = "up"
+    assert without(wrong, known(wrong)) == ["panels/0/targets/0/expression"]
+
+
+def without(given, found, path=()) -> list[str]:
+    """Return the paths of what is not found, or is another value."""
+    if isinstance(given, dict) and isinstance(found, dict):
+        return [one for key in given for one in without(given[key], found.get(key), (*path, key))]
+    if isinstance(given, list) and isinstance(found, list) and len(given) == len(found):
+        pairs = zip(given, found, strict=True)
+        return [one for number, pair in enumerate(pairs) for one in without(*pair, (*path, number))]
+    return [] if given == found else ["/".join(map(str, path))]
 
 
 @pytest.mark.slow

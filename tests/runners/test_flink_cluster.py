@@ -237,6 +237,34 @@ def test_what_ends_at_once_is_not_started_for_ever(monkeypatch, tmp_path):
     assert told == f"worker-pool ended at once; see {tmp_path}/run/worker-pool.out"
 
 
+@pytest.mark.parametrize(
+    ("number", "changed"), [(1, "task-manager-1"), (2, "nothing"), (4, "task-manager-2, task-manager-3")]
+)
+def test_a_cluster_is_scaled(number, changed, monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(DEPLOY))
+    script = importlib.import_module("flink_cluster")
+    running = {"worker-pool", "zookeeper", "job-manager", "task-manager-0", "task-manager-1"}
+    metrics = {"job-manager": 1, "task-manager-0": 2, "task-manager-1": 3}
+    told = {"task_managers": 2, "slots": 3, "metrics": metrics}
+    (tmp_path / "cluster.json").write_text(json.dumps(told))
+    fakes = {"_runs": lambda _, name: name in running, "start_process": lambda _, name: running.add(name)}
+    fakes["jobs"] = lambda _: SimpleNamespace(rest=lambda _: {"slots-total": 3 * (len(running) - 3)})
+    for name, fake in fakes.items():
+        monkeypatch.setattr(script, name, fake)
+    monkeypatch.setattr(script.processes, "stop", lambda file: running.discard(file.stem))
+    monkeypatch.setattr(sys, "argv", ["flink_cluster", "scale", f"--run={tmp_path}", f"--task-managers={number}"])
+    script.main()
+    assert capsys.readouterr().out == f"started or stopped: {changed}\n"
+    found = script.about(tmp_path)
+    assert (found["task_managers"], len(found["metrics"])) == (number, number + 1)
+    assert len(running) == number + 3 and metrics.items() <= (found["metrics"] | metrics).items()
+
+
+def test_a_cluster_without_task_managers_is_refused(cluster, tmp_path):
+    answer = cluster("scale", "--task-managers=0")
+    assert answer.stderr == "flink_cluster: --task-managers must be >= 1, got 0\n"
+
+
 @pytest.mark.slow
 @pytest.mark.flink
 @pytest.mark.xdist_group("flink")

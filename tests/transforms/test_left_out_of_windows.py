@@ -40,10 +40,10 @@ def made(case, **changes):
 
 
 def random_events(seed=3) -> list[tuple[str, str, int]]:
-    """Some people have two items in a window, some five, and a few twenty of which the clip tells ten."""
+    """Some people have two items in a window, some four, and a few twenty of which the clip tells ten."""
     chance, events = random.Random(seed), []
     for person in range(300):
-        many = 20 if person < 15 else 5 if person < 100 else 2
+        many = 20 if person < 15 else 4 if person < 100 else 2
         for window in range(WINDOWS):
             for item in chance.sample(ITEMS, many):
                 events.append((f"user {person}", item, (START + 10 * window) * SECOND + chance.randrange(10 * SECOND)))
@@ -90,6 +90,14 @@ def test_full_numbers_are_nearer_to_all_people_than_those_that_count():
         full, counted = full + row.full, counted + row.count
     told = sum(sum(numbers) for numbers in totals(events).values())  # people with twenty are told in part
     assert abs(full - told) < 0.05 * told < true - told and counted < 0.6 * true
+
+
+@pytest.mark.parametrize("case", ["top-k", "heavy hitters"])
+def test_where_less_than_six_tenths_count_nothing_is_said_of_the_rest(case):
+    """Who reaches a limit of a window has other items than others, and no share is right for those on top."""
+    rows = rows_of(made(case, items_per_step=1), random_events())
+    assert rows and all(row.full is None and row.full_lower is None for row in rows)
+    assert all(row.left_out > row.kept for row in rows)
 
 
 @pytest.mark.parametrize("case", ["top-k, people listed"])

@@ -104,6 +104,7 @@ class SmoothFinished:
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
+        steady: whether random contributions of all windows of a period count.
         live: whether the windows are some of a run that goes on: none of them is cut short.
     """
 
@@ -115,6 +116,7 @@ class SmoothFinished:
     sums: KeyedCounts | None = None
     steps: Steps | None = None
     left_out: LeftOutLaw | None = None
+    steady: bool = False
     live: bool = False
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
@@ -140,10 +142,9 @@ class SmoothFinished:
         shares, cut = self._cut_short(window[order], series, counts / factors)
         factors = factors * shares
         told = None
-        if self.left_out is not None and self.steps is not None:
-            periods = self.steps.renewals(self.steps.starting(starts))
-            alone, told = _shares(self.left_out, rows, periods, self.windows)
-            factors = factors * np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
+        if self.left_out is not None and self.steps is not None and rows[0].kept is not None:  # else not told then
+            share, moves, told = self._kept(rows, starts, order)
+            factors, cut = factors * share, np.hypot(cut, moves)
             activity, error = self._activity(window[order], series, counts, factors)
             factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
@@ -169,7 +170,8 @@ class SmoothFinished:
         found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
         if told is not None:
-            full = full_counts(found[0], (found[2] - found[0]) / NORMAL, *told)
+            assert self.left_out is not None
+            full = full_counts(found[0], (found[2] - found[0]) / NORMAL, told[0], told[1], self.left_out.least_share)
             columns |= dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, full), strict=True))
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
@@ -177,6 +179,19 @@ class SmoothFinished:
         row_type = type(rows[0])
         changed = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True)) | columns
         return list(map(row_type._make, zip(*changed.values(), strict=True)))
+
+    def _kept(
+        self, rows: Sequence[Any], starts: np.ndarray, order: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the share that counts of each count, how unsure its moves are, and what `_shares` says of sums.
+
+        The moves may be noise as far as the share is unsure; where it is the same in all windows, it moves nothing.
+        """
+        assert self.left_out is not None and self.steps is not None
+        periods = self.steps.renewals(self.steps.starting(starts))
+        alone, told = _shares(self.left_out, rows, periods, self.windows, steady=self.steady)
+        share = np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
+        return share, np.fmin(np.abs(share / share.mean() - 1), told[1][order] / share), told
 
     def _ends(self, noisy: np.ndarray, factors: np.ndarray) -> list[np.ndarray]:
         """Return estimates and the ends of their intervals, and then rises, or the same of sums."""
@@ -384,7 +399,7 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
 
 
 def _shares(
-    left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray, several: int
+    left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray, several: int, *, steady: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which share of what came counts, each from all windows of its period that have rows.
 
@@ -393,6 +408,7 @@ def _shares(
         rows: as they were published, about one window each.
         periods: that of each row.
         several: windows of a sum, with that of the row itself.
+        steady: whether random contributions of a period count.
 
     Returns:
         float64 (rows,): in the window of each row. And float64 (2, rows): in the windows of its sum together, with
@@ -405,7 +421,7 @@ def _shares(
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
         _count_left_out(left_out, told[:, here[first]])
-        shares = left_out.shares(told[:, here[first]])
+        shares = left_out.shares(told[:, here[first]], steady=steady)
         alone[here] = shares.estimates[window]
         summed = shares.of_sums(several)
         if period > periods.min():
@@ -417,7 +433,7 @@ def _shares(
 def _count_left_out(left_out: LeftOutLaw, totals: np.ndarray) -> None:
     """Count noisy totals for the run's report, where limits surely leave something out."""
     part, stddev = left_out.part_left_out(totals)
-    if part > NORMAL * stddev:  # not where it is nan
+    if part > PLAIN * stddev:  # not where it is nan
         for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
             _count(name, total)
 

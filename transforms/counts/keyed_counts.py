@@ -127,7 +127,9 @@ class CountsParameters(Parameters):
         full_share: share of the budget that pays for what limits leave out, in [0, 0.5], as a part of a squared shift;
             0.05 makes the noise of counts larger by 3%, and 0 tells nothing. Then rows have `full`: an estimate of the
             count as it would be without limits. It needs `start`, and `end` or `renew_every`, delta > 0, and counts of
-            one window or, without `renew_every`, their sums over several.
+            one window or, without `renew_every`, their sums over several. Without it, 0.05 where a command or `ask`
+            reads files, limits may leave something out, and noise is Gaussian; else 0, also in streams and in every
+            pipeline of your own.
         streams: public names of the streams to count; they must be given if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, where counts are not since the
             start and items are not on a list, an item stays found: it has a row in every window from then on, and also
@@ -245,9 +247,8 @@ class CountsParameters(Parameters):
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
             **({"rising": 0 if rising is None else rising} if self.remembers and span == "window" else {}),
         )
-        self.mechanism = self._telling(full_share, possible=lasts and not forget)
-        if isinstance(self.mechanism, FoundKeys):
-            self.mechanism = self.mechanism.with_list()
+        self.mechanism = with_list(self._telling(full_share, possible=lasts and not forget))
+        self._may_choose, self._share_chosen = full_share is None and lasts and not forget, False
         self.spread = _checked_spread(spread, unit, self.steps.count)
         self.selection = _checked_selection(selection, unit, self.steps.count, spread=spread)
         lasting = self.remembers or (self._clocked and span == "window")
@@ -311,6 +312,7 @@ class CountsParameters(Parameters):
             self.mechanism if windows > 1 else None,
             self.steps,
             self.mechanism.left_out,
+            self.chooses_randomly,
             live,
         )
 
@@ -351,9 +353,16 @@ class CountsParameters(Parameters):
         """
         made = copy.copy(self)
         made.selection = self.selection or "random"
+        if self._may_choose and self._may_leave_out and (told := self.mechanism.with_full_share()) != self.mechanism:
+            made._share_chosen, made.mechanism = True, with_list(told)
         if self.finish is not None:
-            made._to_finish, made.mechanism = True, for_end(self.mechanism, self.steps)
+            made._to_finish, made.mechanism = True, for_end(made.mechanism, self.steps)
         return made
+
+    @property
+    def of_files(self) -> dict[str, Any]:
+        """The share of the budget for what limits leave out, if nobody has given one."""
+        return {"full_share": self.mechanism.full_share} if self._share_chosen else {}
 
     @property
     def views(self) -> dict[str, Any]:
@@ -505,6 +514,11 @@ def public_list(items: Items | None, *, useful: bool, refused: str) -> Domain | 
     if not useful:
         raise ValueError(refused)
     return Domain.of(items, "public_items")
+
+
+def with_list(mechanism: Mechanism) -> Mechanism:
+    """Return a mechanism with a list of different people, where that finds more items; chosen afresh."""
+    return replace(mechanism, listed=0).with_list() if isinstance(mechanism, FoundKeys) else mechanism
 
 
 def for_end(mechanism: Counted, steps: Steps) -> Counted:

@@ -213,7 +213,7 @@ class KeyPublisher:
             stddevs = (smoothed.upper - smoothed.estimates) / NORMAL
         levels = found.counts if smoothed is None else smoothed.estimates
         at = recent.shape[1] - 1 - back
-        full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at])
+        full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at], law.least_share)
         numbers = told.numbers[:, windows - 1 - back].tolist()
         of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
         return of_window, [numbers_or_none(column) for column in full]

@@ -107,6 +107,11 @@ class Parameters:
         return {}
 
     @property
+    def of_files(self) -> Mapping[str, Any]:
+        """Options that `to_finish` has chosen, by name, since nobody has: guarantee files and accounts have these."""
+        return {}
+
+    @property
     def views(self) -> Mapping[str, Any]:
         """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
         return {}

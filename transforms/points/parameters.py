@@ -188,7 +188,7 @@ class PointParameters(Parameters):
             raise TypeError(f"{rule}, got {type(standing).__name__}")
         if len(fields) == 1:
             standing = [(point,) for point in standing]
-        elif not all(isinstance(query, tuple | list) and len(query) == len(fields) for query in standing):
+        elif not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in standing):
             raise TypeError(rule)
         try:
             found = sorted({check_query(query, fields, self.universe) for query in standing})
