@@ -471,7 +471,7 @@ class TestAccuracy:
 
 
 class TestNoiseInCommon:
-    """Fresh noise with delta > 0, of which a part is in all sizes of a stream: docs/proofs/cardinality.md, Theorem 3."""
+    """Noise with delta > 0, a part of which is in all sizes of a stream: docs/proofs/cardinality.md, Theorem 3."""
 
     BASE: ClassVar = {"epsilon": 1.0, "delta": 1e-6, "mode": "direct"}
 
