@@ -76,15 +76,14 @@ class SpillFile:
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], start + written)
         except OSError as error:
             raise SpillError(_failed("write", self.folder, error)) from None
-        content = zlib.crc32(data).to_bytes(_CHECK_BYTES, "big")
         place = ((self.number, _NUMBER), (start, _WORD), (len(data), _WORD))
-        return _REFERENCE + content + b"".join(value.to_bytes(size, "big") for value, size in place)
+        return _REFERENCE + _checksum(data) + b"".join(value.to_bytes(size, "big") for value, size in place)
 
     def get(self, reference: bytes) -> bytes:
         """Return what a reference stands for.
 
         Raises:
-            SpillError: the disk fails.
+            SpillError: the disk fails, or it has been freed: what is read must have the checksum of what was written.
         """
         start, length = _place(reference)
         parts = []
@@ -96,16 +95,24 @@ class SpillFile:
             raise SpillError(_failed("read", self.folder, error)) from None
         if length:
             raise SpillError(f"the file of waiting events in {self.folder} must be whole, {length} bytes are missing")
-        return b"".join(parts)
+        data = b"".join(parts)
+        if _checksum(data) != reference[len(_REFERENCE) : _FILE]:
+            raise SpillError(f"waiting events in {self.folder} must be as they were written, and not be freed yet")
+        return data
 
     def release(self, reference: bytes) -> None:
-        """Free the disk under what a reference stands for, which nobody reads again, where the system can."""
+        """Free the disk under what a reference stands for, where the system can; to read it again is an error then."""
         if _punch is not None:
             _punch(self._file.fileno(), HOLE, *_place(reference))
 
     def close(self) -> None:
         """Free the disk."""
         self._file.close()
+
+
+def _checksum(data: bytes) -> bytes:
+    """Return what tells the bytes of a batch from others, such as the zeros where the disk has been freed."""
+    return zlib.crc32(data).to_bytes(_CHECK_BYTES, "big")
 
 
 def _place(reference: bytes) -> tuple[int, int]:
@@ -227,7 +234,11 @@ def put_away(data: bytes) -> bytes:
 
 
 def fetch(data: bytes) -> bytes:
-    """Return the batch that `put_away` was given."""
+    """Return the batch that `put_away` was given.
+
+    Raises:
+        SpillError: it has been released, the disk fails, or it is that of another run.
+    """
     return _file_of(data).get(data) if data.startswith(_REFERENCE) else data
 
 

@@ -14,6 +14,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
@@ -136,8 +137,9 @@ _TYPICAL_STEPS = 1 << 20
 class FreshNoise(CardinalityAlgorithm):
     """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1, in so many `streams`.
 
-    With delta > 0 Gaussian noise, or Laplace noise where its error is the smaller one, as for few sizes: what is
-    epsilon-DP is (epsilon, delta)-DP. Both are bound to the sizes, and have labels of their own.
+    With delta > 0 the noise whose error is the smallest one, by public parameters: Gaussian; Laplace, as for few sizes
+    (what is epsilon-DP is (epsilon, delta)-DP); or, if a person moves all sizes in one direction (`one_way`), Gaussian
+    noise of which a part is in all sizes of the stream. All are bound to the sizes, and have labels of their own.
     """
 
     epsilon: float
@@ -145,36 +147,59 @@ class FreshNoise(CardinalityAlgorithm):
     beta: float
     horizon: int
     streams: int = 1
+    one_way: bool = False
 
     @cached_property
-    def law(self) -> SymmetricNoise:
+    def law(self) -> SymmetricNoise | SharedCounts:
         """The noise of a step."""
         laplace = node_law(self.epsilon / self.streams, 0.0, self.horizon)
         if self.delta == 0:
             return laplace
-        return min(node_law(self.epsilon, self.delta, self.horizon * self.streams), laplace, key=self._error)
+        gaussian = node_law(self.epsilon, self.delta, self.horizon * self.streams)
+        shared = self._shared if self.one_way else None
+        return min(gaussian, laplace, *([] if shared is None else [shared]), key=self._error)
+
+    @property
+    def _shared(self) -> SharedCounts | None:
+        """Noise of which a part is in all sizes of a stream, where there is such noise."""
+        return SharedCounts.possible(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cells=self.horizon,
+            contributions=self.horizon,
+            horizon=self.horizon,
+            streams=self.streams,
+        )
 
     @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
         steps = state.step + 1 + np.arange(len(sizes))
+        estimates = self._noisy(steps, sizes, noise)
+        bounds = np.full(len(sizes), self.error(1, None))
+        after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
+        return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
+
+    def _noisy(self, steps: Integers, sizes: Integers, noise: NoiseSource) -> Integers:
+        if isinstance(self.law, SharedCounts):
+            return self.law.release_steps(steps, sizes, noise)
         if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
             noise = noise.derive("laplace")
         elif self.delta > 0 and self.streams > 1:
             noise = noise.derive("streams together", self.streams)
-        estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
-        bounds = np.full(len(sizes), self.error(1, None))
-        after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
-        return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
+        return sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
 
     @override
     def error(self, step: int, updates: int | None) -> int:
         return self._error(self.law)
 
-    def _error(self, law: SymmetricNoise) -> int:
+    def _error(self, law: SymmetricNoise | SharedCounts) -> int:
         """Return what sizes are off by at most with this noise, all of them, but with beta."""
-        return max(0, law.tail_quantile(self.beta / (2 * self.horizon)))
+        tail = self.beta / (2 * self.horizon)
+        if isinstance(law, SharedCounts):
+            return law.sum_tail_bound(1, tail)
+        return max(0, law.tail_quantile(tail))
 
 
 @dataclass(frozen=True, kw_only=True)

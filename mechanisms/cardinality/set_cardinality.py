@@ -23,6 +23,7 @@ from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.counters.toeplitz import rows_state
 from privstream.mechanisms.counters.trees import WideTreeCounter
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
@@ -46,7 +47,8 @@ class SetCardinality(Mechanism[CardinalityState]):
     Modes, for unit "user":
       sparse: the estimate stays what it is until a private test says that it is far off; error about
         sqrt(max_updates / epsilon) up to logarithms, as good as possible without other limits and delta = 0.
-      direct: fresh noise at each of `horizon` steps; best for short runs, and with delta > 0.
+      direct: fresh noise at each of `horizon` steps, and with delta > 0 for people who are added or removed also one
+        that all of them have in common; best for short runs, and with delta > 0.
       counter: a continual counter of the changes, where each person enters at most `visits_per_person` times.
       paper: the sparse changes as published, by doubling if `max_updates` is unknown.
     Unit "event" always uses a continual counter.
@@ -240,7 +242,9 @@ class SetCardinality(Mechanism[CardinalityState]):
             return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
         # Here whoever is added or removed costs as much as whoever is replaced: docs/proofs/cardinality.md, section 1.
         if mode == "direct":
-            return FreshNoise(epsilon=self.epsilon, delta=self.delta, streams=self._streams_changed, **shared)
+            one_way = self.neighbouring == "add_remove"
+            budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta, "streams": self._streams_changed}
+            return FreshNoise(one_way=one_way, **budget, **shared)
         epsilon = self.epsilon / self._streams_changed
         return HenzingerSricharanSteinerChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
 
@@ -272,9 +276,12 @@ class SetCardinality(Mechanism[CardinalityState]):
         """What snapshots are of. Where a tree of many children is the counter, earlier commits had another one.
 
         With what that one remembers, noise would be seen at another scale, and so what it hid. So it would with what
-        counters with correlated noise remembered on their former grid.
+        counters with correlated noise remembered on their former grid. Where sizes have noise in common, earlier
+        commits had other noise in each, with which a person would be seen by more than either promises.
         """
         kind, algorithm = "set cardinality state", self.algorithm
+        if isinstance(algorithm, FreshNoise) and isinstance(algorithm.law, SharedCounts):
+            return f"{kind} with noise in common"
         if not isinstance(algorithm, CountedChanges):
             return kind
         if isinstance(algorithm.counter, WideTreeCounter):

@@ -6,12 +6,14 @@ import json
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, whole_counts
 from privstream.mechanisms.noise.discrete import WideGaussian
+from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMOOTHING, GaussianCurve, PrivacyCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
@@ -39,8 +41,8 @@ class SharedCounts:
         Unit: one person, added or removed, who moves each count by at most 1, all in one direction, and at most
         `contributions` of them. (epsilon, delta)-DP for all `cells` counts together, and for any part of them; what is
         counted may depend on all counts published before. Public: the parameters. The noise of a count is bound to it;
-        that in common is drawn once. A repetition with other data is a second release, which costs no more than the
-        first one.
+        that in common is drawn once for each stream. A repetition with other data is a second release, which costs no
+        more than the first one.
 
     Accuracy:
         `stddev(n)` of the mean of n counts is exact, up to what rounding to integers adds to means;
@@ -52,6 +54,8 @@ class SharedCounts:
         cells: number of counts of the whole run, from 2 to 2^30.
         contributions: counts that one person moves at most, from 1 to `cells`.
         horizon: steps of the run, for its guarantee.
+        streams: streams, each with so many counts and a noise in common of its own, that one person takes part in at
+            most; the guarantee is for all. At most 2^30 counts in all of these.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type, or noise that is wide enough for the proof
@@ -75,11 +79,21 @@ class SharedCounts:
     cells: int
     contributions: int
     horizon: int
+    streams: int = 1
+
+    @classmethod
+    def possible(cls, **arguments: Any) -> SharedCounts | None:
+        """Return such counts, or None where these parameters are out of range or leave nothing to share."""
+        try:
+            return cls(**arguments)
+        except ValueError:
+            return None
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta)
-        checks.integer("cells", self.cells, minimum=2, maximum=LARGEST_CELLS)
+        streams = checks.integer("streams", self.streams, minimum=1)
+        checks.integer("cells", self.cells, minimum=2, maximum=LARGEST_CELLS // streams)
         if checks.integer("contributions", self.contributions, minimum=1) > self.cells:
             raise ValueError(f"contributions must be <= cells {self.cells}, got {self.contributions}")
         checks.integer("horizon", self.horizon, minimum=1)
@@ -102,7 +116,7 @@ class SharedCounts:
         root = math.sqrt(self._left(part))
         own, common = root * (root + part), float(part * (root + part))
         worst = largest_square(own, common, self.cells, self.contributions) * (1 + _ROUNDED)
-        shift = largest_shift(self.epsilon, self.delta)
+        shift = largest_shift(self.epsilon, self.delta) / math.sqrt(self.streams)
         return own * worst / shift**2, common * worst / shift**2
 
     def _left(self, part: Floats) -> Floats:
@@ -118,12 +132,13 @@ class SharedCounts:
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of all counts together."""
+        of_each = "" if self.streams == 1 else f" of each of at most {self.streams:,} streams"
         return PrivacyGuarantee(
             unit=PERSON,
             neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"A person is in at most {self.contributions:,} of {self.cells:,} counts.",),
+            limits=(f"A person is in at most {self.contributions:,} of {self.cells:,} counts{of_each}.",),
             public=("all parameters",),
             proof="docs/proofs/keyed_counts.md, Theorem 7",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
@@ -136,10 +151,30 @@ class SharedCounts:
 
         The same source must be given for all counts of the run: it has the noise in common.
         """
-        source = noise.derive("shared counts", json.dumps([float(getattr(self, f.name)) for f in fields(self)]))
-        own, common = self._laws
-        labels = source.derive("own", group, step)
-        drawn = own.draw(labels, labels.bind(len(counts), counts)) + common.draw(source.derive("common"), 1)
+        source = self._source(noise)
+        own = source.derive("own", group, step)
+        return self._noisy(source, own, own.bind(len(counts), counts), counts)
+
+    def release_steps(self, steps: Integers, counts: Integers, noise: NoiseSource) -> Integers:
+        """Return one count of each of these steps, int64 (n,), with noise; of one stream, whose noise is given.
+
+        The same source must be given for all counts of the stream, and another one for another stream.
+        """
+        source = self._source(noise)
+        own = source.derive("own")
+        return self._noisy(source, own, own.bind(steps.astype(np.uint64), counts), counts)
+
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        """Return noise that no counts with other parameters draw. (One stream is what there was at first.)"""
+        values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
+        if self.streams == 1:
+            del values["streams"]
+        return noise.derive("shared counts", json.dumps(list(values.values())))
+
+    def _noisy(self, source: NoiseSource, own: NoiseSource, labels: Words, counts: Integers) -> Integers:
+        """Return counts with noise of their own, by label, and with that in common, which `source` has."""
+        alone, common = self._laws
+        drawn = alone.draw(own, labels) + common.draw(source.derive("common"), 1)
         return counts + whole_counts(drawn.astype(np.float64), FRACTION)
 
     def stddev(self, number: int = 1) -> float:

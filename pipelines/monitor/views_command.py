@@ -120,7 +120,7 @@ def _changed(question: Question, transform: Any, result: Result) -> list[str]:
     names = [option.name for option in options_of(question.spec) if option.name not in question.shown]
     given = settled(question.spec, question.options)
     own = {name: getattr(given, name, None) for name in names} | {"item_field": getattr(given, "item_field", None)}
-    own |= {name: getattr(transform.guarantee, name) for name in ("epsilon", "delta")}
+    own |= {name: getattr(transform.guarantee, name) for name in ("epsilon", "delta")} | transform.of_files
     theirs = {name: result.parameters.get(name) for name in own}
     theirs |= {name: getattr(result.guarantee, name) for name in ("epsilon", "delta")}
     return [name for name, value in json.loads(json.dumps(own)).items() if value != theirs[name]]

@@ -27,7 +27,7 @@ from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.json_events import ParseRecords, Records
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventsRead
-from privstream.pipelines.sources.steady_clock import CLOCK
+from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 NOWHERE = -1  # no offset
@@ -58,9 +58,9 @@ class ReadKafka(beam.PTransform[Any, Any]):
     The watermark is the time of arrival: the greatest time, in quarters of a second, at which the broker has appended
     a record to a partition; where a partition has been read to its end, the time of day less one second. So an idle
     partition holds nothing back. A worker whose clock is put forward while it runs does not follow it before a broker
-    has stamped a record as late as that. An event is in time if its record arrives before its window is decided: the
-    allowed lateness of a transform must cover the way of an event to the broker, and clocks of brokers must not be a
-    second behind those of workers.
+    has stamped a record of the topic as late as that, or 10 to 20 minutes have passed. An event is in time if its
+    record arrives before its window is decided: the allowed lateness of a transform must cover the way of an event to
+    the broker, and clocks of brokers must not be a second behind those of workers.
 
     Brokers stamp the records of a topic with `message.timestamp.type=LogAppendTime`; other topics are refused. Where
     the settings of a topic may not be read, the run goes on: a record with the time of its producer, there or from
@@ -169,7 +169,8 @@ class AskKafka(PolledSource):
         """Read what there is, to the end of the partition or to so many records."""
         kept = {"offset": 0, "reached": 0} if position is None else snapshots.unpack(KIND, VERSION, position)
         offset, reached = int(kept["offset"]), int(kept["reached"])
-        began = CLOCK.now()
+        clock = clock_of(f"{self.brokers}/{self.topic}")
+        began = clock.now()
         consumer, offset = self._consumer_at(part, offset)
         if consumer is None:
             return Answer((), position or snapshots.pack(KIND, VERSION, kept), watermark)
@@ -183,7 +184,7 @@ class AskKafka(PolledSource):
             place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
             found.append((Records(place, offsets, values), arrived))
             reached = max(reached, arrived)
-            CLOCK.at_least(arrived)
+            clock.at_least(arrived)
             offset = offsets[-1] + 1
         offset = max(offset, passed)
         self._consumers[part] = (consumer, offset)

@@ -21,7 +21,7 @@ from privstream.pipelines.sources.folder_polls import FolderPolls, check_watched
 from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart, dead_letter
-from privstream.pipelines.sources.steady_clock import CLOCK
+from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 FOLDER = b"folder"
@@ -42,9 +42,9 @@ class WatchEvents(beam.PTransform[Any, Any]):
     The watermark comes from `watermark`:
 
     - `arrival`: it is the time of day (a clock that is put forward while the run goes on is not followed before a file
-      has come that is as late), held back by files that came and have not been taken. An event is in time if
-      its file comes before its window is decided, so the allowed lateness of a transform must cover the way of an
-      event into a complete file. A folder to which nothing comes holds nothing back.
+      has come that is as late, or 10 to 20 minutes have passed), held back by files that came and have not been taken.
+      An event is in time if its file comes before its window is decided, so the allowed lateness of a transform must
+      cover the way of an event into a complete file. A folder to which nothing comes holds nothing back.
     - `marks`: whoever writes the files says how far they are complete, by an empty file `_UNTIL_20300101T120000Z`: no
       event before that time will come. This is for the past, or for a clock that is not the time of day.
 
@@ -152,13 +152,15 @@ class PollFolder(PolledSource):
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
         """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
         polls = FolderPolls.from_bytes(position)
-        now = CLOCK.now()
+        clock = clock_of(self.pattern)
+        now = clock.now()
         listing = list_folder(self.pattern)
         if listing is None:
             self.failed.inc()
             return Answer((), polls.to_bytes(), watermark)
-        CLOCK.at_least(max((seen.came for seen in listing), default=0))
         found, reached = polls.poll(listing, now)
+        for seen in found:
+            clock.at_least(seen.came)
         self.taken.inc(len(found))
         self.changed.inc(polls.changed)
         by_marks = self.watermark == MARKS

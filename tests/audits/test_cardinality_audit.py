@@ -10,8 +10,10 @@ from attacks import falls, stands
 from laws import FALSE_ALARM
 from privstream.mechanisms.cardinality.algorithms import GapChanges
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.keyed_counts.shared_counts import FRACTION
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy.accounting import largest_shift
 from scipy import stats
 
 JUDGED = 1e-9
@@ -209,3 +211,71 @@ class TestEvents:
 
     def test_noise_for_one_end_of_a_stay_falls(self):
         falls(self.worlds(StepCounted), 2.0)
+
+
+class InCommon:
+    """Two streams of 16 windows, and a person who is in both, in the windows in which they are seen best."""
+
+    windows, streams = 16, 2
+    person = np.array([1] * 10 + [0] * 6)  # windows / 2 + sqrt(windows) / 2
+
+    def __init__(self, **changes):
+        given = {"streams_per_person": self.streams, "delta": 1e-3} | changes
+        self.mechanism = SetCardinality(epsilon=4.0, horizon=self.windows, mode="direct", **given)
+
+    def released(self, sizes, noise):
+        """Return the estimates of one stream."""
+        return self.mechanism.algorithm.run(self.mechanism.initial_state(), sizes, noise)[1].estimates
+
+    def seen(self, person):
+        """Return how far apart the worlds are in the best linear score, in deviations: an estimate, and its error."""
+        runs = 2500
+        worlds = []
+        for seed, added in ((1, person), (2, 0 * person)):
+            noise = [SeededNoise(seed).derive("run", run) for run in range(runs)]
+            worlds.append(
+                np.array([[self.released(50 + added, one.derive(s)) for s in range(self.streams)] for one in noise])
+            )
+        one, other = (world.reshape(runs, -1) for world in worlds)
+        spread = (np.cov(one.T) + np.cov(other.T)) / 2
+        moved = np.tile(person, self.streams)
+        own = np.trace(spread[:16, :16] - spread[:16, :16].mean()) / 15
+        common = max(0.0, spread[:16, :16].mean() - own / 16)
+        weights = np.tile(np.linalg.solve(own * np.eye(16) + common, person), self.streams)
+        apart = (weights @ moved) / np.sqrt(weights @ spread @ weights)
+        assert (one.mean(axis=0) - other.mean(axis=0)) @ weights / (weights @ moved) == pytest.approx(1, abs=0.2)
+        return apart
+
+
+class WithoutCommon(InCommon):
+    """The part of the noise that all windows share is left out."""
+
+    def released(self, sizes, noise):
+        law = self.mechanism.algorithm.law
+        found = super().released(sizes, noise)
+        return found - np.round(law._laws[1].draw(law._source(noise).derive("common"), 1) / 2**FRACTION).astype(int)
+
+
+class OneCommonForAllStreams(InCommon):
+    """Every window has noise that is made for a person who is in one stream."""
+
+    def __init__(self):
+        super().__init__(streams_per_person=1)
+
+
+@pytest.mark.slow
+class TestNoiseInCommon:
+    claimed = largest_shift(4.0, 1e-3)
+    error = 6.5 * np.sqrt(2 / 2500)
+
+    def test_the_mechanism_stands(self):
+        found = InCommon().seen(InCommon.person)
+        print(f"\nnoise in common: {found:.3f} of {self.claimed:.3f}")
+        assert 0.85 * self.claimed < found < self.claimed + self.error
+
+    @pytest.mark.parametrize("broken", [WithoutCommon, OneCommonForAllStreams])
+    def test_less_noise_falls(self, broken):
+        person = np.ones(16, np.int64) if broken is WithoutCommon else InCommon.person
+        found = broken().seen(person)
+        print(f"\n{broken.__name__}: {found:.3f} against {self.claimed:.3f}")
+        assert found > self.claimed + self.error

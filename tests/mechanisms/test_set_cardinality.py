@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from privstream.mechanisms.counters.continual_counter import node_law
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.noise.tails import series_share
@@ -142,6 +144,7 @@ GOLDEN = {
     "sparse": ([4912, 6219, 516, 6226], 649, 63),
     "paper": ([5009, 5009, 1800, 8228], 4164, 10),
     "direct": ([6327, 6853, 2289, 9934], 8252, 0),
+    "direct, delta": ([4969, 6656, 174, 8332], 143, 0),
     "event": ([5000, 6622, 218, 8346], 37, 0),
     "sparse, unknown K, T": ([5026, 6457, 666, 6073], 4782, 18),
     "paper, unknown K, T": ([5000, 5846, 3243, 3243], 11097, 5),
@@ -349,7 +352,8 @@ class TestAccuracy:
 
     @pytest.mark.parametrize(("horizon", "laplace"), [(1, True), (4, True), (30, False)])
     def test_direct_noise_with_delta_is_the_smaller_one_and_has_a_label_of_its_own(self, horizon, laplace):
-        pure, noisy = (SetCardinality(epsilon=1.0, delta=d, horizon=horizon, mode="direct") for d in (0.0, 1e-6))
+        base = {"epsilon": 1.0, "horizon": horizon, "mode": "direct", "neighbouring": "replace_one"}
+        pure, noisy = (SetCardinality(**base, delta=d) for d in (0.0, 1e-6))
         assert isinstance(noisy.algorithm.law, DiscreteLaplace) is laplace
         assert noisy.error(horizon) <= pure.error(horizon)
         if laplace:
@@ -436,18 +440,13 @@ class TestAccuracy:
         assert changed * one_stream <= 1 + 1e-9
         assert changed * one_stream > (0.5 if mode == "sparse" else 1) - 1e-9  # where both were, sparse costs twice
 
-    @pytest.mark.parametrize(("neighbouring", "changed"), [("add_remove", 3), ("replace_one", 6)])
-    def test_direct_gaussian_noise_is_for_all_streams_of_a_person_together_and_for_no_stream_fewer(
-        self, neighbouring, changed
-    ):
-        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 100, "mode": "direct", "neighbouring": neighbouring}
+    def test_direct_gaussian_noise_is_for_all_streams_of_a_person_together_and_for_no_stream_fewer(self):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 100, "mode": "direct", "neighbouring": "replace_one"}
         together = SetCardinality(**base, streams_per_person=3, streams=9).algorithm
         shift = largest_shift(1.0, 1e-6)
-        assert (
-            math.sqrt(100 * changed) / together.law.sigma <= shift < math.sqrt(100 * (changed + 1)) / together.law.sigma
-        )
-        alone = SetCardinality(**base | {"epsilon": 1 / changed, "delta": 1e-6 / changed}).algorithm
-        assert together.law.sigma < 1.1 * alone.law.sigma / math.sqrt(changed)
+        assert math.sqrt(100 * 6) / together.law.sigma <= shift < math.sqrt(100 * 7) / together.law.sigma
+        alone = SetCardinality(**base | {"epsilon": 1 / 6, "delta": 1e-6 / 6}).algorithm
+        assert together.law.sigma < 1.1 * alone.law.sigma / math.sqrt(6)
 
     @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
     def test_visits_cost_their_root_with_gaussian_noise(self, neighbouring):
@@ -458,7 +457,8 @@ class TestAccuracy:
         assert pure[1] > 12 * pure[0]  # each visit counts in full
 
     def test_noise_for_several_streams_has_a_label_of_its_own(self):
-        together = SetCardinality(epsilon=1.0, delta=1e-6, horizon=50, mode="direct", streams_per_person=2).algorithm
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 50, "mode": "direct", "neighbouring": "replace_one"}
+        together = SetCardinality(**base, streams=2, streams_per_person=2).algorithm
         source, sizes, state = SeededNoise(1), np.full(50, 10**6), SetCardinality(epsilon=1.0).initial_state()
         drawn = source.derive("streams together", 2)
         labels = drawn.bind(np.arange(1, 51, dtype=np.uint64), sizes)
@@ -468,6 +468,73 @@ class TestAccuracy:
     def test_streams_hold_those_of_a_person(self):
         with pytest.raises(ValueError, match="streams must be >= streams_per_person 3, got 2"):
             SetCardinality(epsilon=1.0, streams=2, streams_per_person=3)
+
+
+class TestNoiseInCommon:
+    """Noise with delta > 0, a part of which is in all sizes of a stream: docs/proofs/cardinality.md, Theorem 3."""
+
+    BASE: ClassVar = {"epsilon": 1.0, "delta": 1e-6, "mode": "direct"}
+
+    @pytest.mark.parametrize("streams", [1, 2])
+    def test_no_person_is_seen_by_more_than_the_shift(self, streams):
+        """Every person, in so many streams of five windows, by the inverse of the whole matrix."""
+        law = SetCardinality(**self.BASE, horizon=5, streams_per_person=streams).algorithm.law
+        own, common = law.variances
+        inverse = np.linalg.inv(np.kron(np.eye(streams), own * np.eye(5) + common))
+        people = (np.array(v, float) for v in itertools.product((0, 1), repeat=5 * streams))
+        worst = max(person @ inverse @ person for person in people)
+        assert 0.95 * largest_shift(1.0, 1e-6) ** 2 < worst <= largest_shift(1.0, 1e-6) ** 2
+
+    @pytest.mark.parametrize(
+        ("horizon", "streams", "error", "apart"),
+        [(7, 1, 21, 30), (30, 1, 43, 73), (365, 1, 162, 308), (24, 3, 66, 110)],
+    )
+    def test_figures(self, horizon, streams, error, apart):
+        assert SetCardinality(**self.BASE, horizon=horizon, streams_per_person=streams).error(horizon) == error
+        replaced = {"neighbouring": "replace_one", "streams": streams, "streams_per_person": streams}
+        assert SetCardinality(**self.BASE, horizon=horizon, **replaced).error(horizon) == apart
+
+    @pytest.mark.parametrize(
+        ("changes", "shared"),
+        [
+            ({}, True),
+            ({"streams_per_person": 3}, True),
+            ({"delta": 0.0}, False),
+            ({"neighbouring": "replace_one"}, False),
+            ({"horizon": 2}, False),  # Laplace noise is smaller
+            ({"horizon": 1}, False),
+            ({"epsilon": 1000.0}, False),  # the grid would be too coarse
+        ],
+    )
+    def test_where_it_is_taken(self, changes, shared):
+        made = SetCardinality(**self.BASE | {"horizon": 30} | changes)
+        assert isinstance(made.algorithm.law, SharedCounts) is shared
+        state = made.snapshot(made.initial_state())
+        assert (b"noise in common" in state) is shared
+        former = pack_state("set cardinality state", made.parameters, made._fields(made.initial_state()))
+        if shared:  # earlier commits had independent noise, which must not go on with this one
+            with pytest.raises(SnapshotError, match="kind must be 'set cardinality state with noise in common'"):
+                made.restore(former)
+        else:
+            assert made.restore(former).step == 0
+
+    def test_one_part_is_the_same_in_all_steps_and_another_one_in_each_stream(self):
+        made = SetCardinality(**self.BASE, horizon=50)
+        own, common = made.algorithm.law.variances
+        changes = np.eye(1, 50, dtype=int)[0] * 10**6
+        runs = np.array([run(made, changes, seed)[1].estimates for seed in range(400)]) - 10**6
+        error = 6.5 * math.sqrt(2 / 400)
+        for number, variance in ((1, own + common), (50, own / 50 + common)):
+            ratio = runs[:, :number].mean(axis=1).var() / variance
+            assert abs(ratio - 1) < error
+            assert abs(1.3**2 * ratio - 1) > error
+        assert abs(np.corrcoef(runs[:-1].mean(axis=1), runs[1:].mean(axis=1))[0, 1]) < 0.33  # of another source
+
+    def test_the_guess_of_auto_is_made_with_it(self):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 365, "max_updates": 5000}
+        one, other = (SetCardinality(**base, neighbouring=name) for name in ("add_remove", "replace_one"))
+        assert one.chosen_mode == "direct"
+        assert one.error(365) == 162 < other.error(365)
 
 
 class TestUsedUp:

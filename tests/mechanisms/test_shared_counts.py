@@ -135,6 +135,27 @@ def test_labels():
     assert not np.array_equal(replace(counts, cells=9).release(b"a", 1, ten, noise), first)
 
 
+def test_labels_of_steps():
+    counts, noise, ten = SharedCounts(**GIVEN, cells=8, contributions=8), SeededNoise(3), np.full(8, 10)
+    steps = np.arange(1, 9)
+    whole = counts.release_steps(steps, ten, noise)
+    parts = [counts.release_steps(steps[part], ten[part], noise) for part in (slice(0, 3), slice(3, 8))]
+    assert np.array_equal(np.concatenate(parts), whole)
+    assert len(set(whole.tolist())) > 4
+    more = 10**6 * (steps == 3)
+    bound = counts.release_steps(steps, ten + more, noise) - more != whole
+    assert np.flatnonzero(bound).tolist() == [2]
+    assert not np.array_equal(replace(counts, streams=2).release_steps(steps, ten, noise), whole)
+
+
+@pytest.mark.parametrize("streams", [2, 5])
+def test_noise_for_several_streams_is_for_each_of_them(streams):
+    one, many = (SharedCounts(**GIVEN, cells=9, contributions=9, streams=number) for number in (1, streams))
+    assert np.array(many.variances) == pytest.approx(streams * np.array(one.variances))
+    assert many.guarantee.limits == (f"A person is in at most 9 of 9 counts of each of at most {streams} streams.",)
+    assert many.guarantee.curve == one.guarantee.curve
+
+
 @pytest.mark.parametrize(
     ("cells", "most", "shared", "apart"),
     [(7, 7, 7.7, 11.2), (24, 24, 12.5, 20.7), (90, 90, 22.2, 40.1), (30, 8, 11.2, 12.0)],
@@ -158,8 +179,12 @@ def test_guarantee_and_refusals():
         ("contributions", 9, "contributions must be <= cells 8, got 9"),
         ("contributions", 1, "contributions must be larger for noise that counts share, got 1"),
         ("horizon", 0, "horizon must be >= 1, got 0"),
+        ("streams", 0, "streams must be >= 1, got 0"),
+        ("streams", 2**28, "cells must be <= 4, got 8"),
         ("epsilon", 1e5, "epsilon must be smaller"),
     ):
         with pytest.raises(ValueError, match=message):
             SharedCounts(**{**good, name: value})
+        assert SharedCounts.possible(**{**good, name: value}) is None
+    assert SharedCounts.possible(**good) == SharedCounts(**good)
     assert 2**-FRACTION < 0.01

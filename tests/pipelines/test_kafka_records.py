@@ -93,7 +93,8 @@ def test_records_of_producers_alone_leave_time_where_it_is(monkeypatch):
 @pytest.mark.parametrize(("jump", "passes"), [(3600, 4), (-3600, 0)])
 def test_a_partition_without_records_does_not_follow_a_jump_of_the_clock(jump, passes, monkeypatch):
     day, passed = NOW, 0
-    monkeypatch.setattr(kafka_events, "CLOCK", SteadyClock(lambda: day, lambda: passed))
+    clock = SteadyClock(lambda: day, lambda: passed)
+    monkeypatch.setattr(kafka_events, "clock_of", lambda _: clock)
     first = ask(monkeypatch, [])
     day, passed = day + jump + 4, passed + 4
     later = ask(monkeypatch, [], position=first.position)

@@ -571,7 +571,8 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     for number, some in enumerate((lines[1:9], lines[9:])):
         (out / "pages" / f"{number}.csv").write_text(lines[0] + "".join(some))
     promised = json.loads((out / "pages.csv.guarantee.json").read_text())
-    assert promised["parameters"].pop("selection") == "auto"  # as in a run that follows a folder
+    own = ("selection", "full_share")  # a run that follows a folder has none
+    assert [promised["parameters"].pop(option) for option in own] == ["auto", 0.05]
     (out / "pages.csv.guarantee.json").unlink()
     (out / "pages" / "_guarantee.json").write_text(json.dumps(promised))
     (tmp_path / "monitor.yaml").write_text(RUN.replace("input: clicks.csv", "input: folder, watch: 1"))

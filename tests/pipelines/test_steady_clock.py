@@ -1,11 +1,16 @@
-"""A clock that jumps while a run goes on: the windows of the hour that it skips are not decided before it is over."""
+"""A clock that jumps while a run goes on: the hour that it skips is not decided before it is over."""
 
+import sys
+import time
+
+import pytest
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.polled_source import MICROS
-from privstream.pipelines.sources.steady_clock import SteadyClock
+from privstream.pipelines.sources.steady_clock import LASTS, SteadyClock, clock_of, elapsed
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 
 HOUR = 3600
+PERIOD = LASTS // MICROS
 BEGAN = 1_700_000_000
 
 
@@ -19,9 +24,20 @@ class Clocks:
     def wait(self, seconds):
         self.day, self.passed = self.day + seconds, self.passed + seconds
 
+    def run(self, seconds):
+        """Let time pass while a source asks every second."""
+        for _ in range(seconds):
+            self.wait(1)
+            self.steady.now()
+
     @property
     def now(self):
         return self.steady.now() // MICROS - BEGAN
+
+    @property
+    def behind(self):
+        """Seconds behind the time of day."""
+        return self.day - BEGAN - self.now
 
 
 def test_a_jump_forward_is_not_followed():
@@ -48,16 +64,86 @@ def test_a_stamp_of_others_proves_that_it_is_so_late():
     clocks.steady.at_least((BEGAN + 1800) * MICROS)
     clocks.wait(3)
     assert clocks.now == 1803
-    clocks.steady.at_least((BEGAN + 2 * HOUR) * MICROS)
-    assert clocks.now == HOUR + 3, "never later than the time of day"
-    clocks.steady.at_least(BEGAN * MICROS)
+    clocks.steady.at_least((BEGAN + HOUR + 3) * MICROS)
     assert clocks.now == HOUR + 3
+    clocks.steady.at_least(BEGAN * MICROS)
+    assert clocks.now == HOUR + 3, "what is old proves nothing"
+
+
+@pytest.mark.parametrize("ahead", [1, HOUR, 30 * 365 * 24 * HOUR])
+def test_a_stamp_beyond_the_time_of_day_proves_nothing(ahead):
+    clocks = Clocks()
+    clocks.steady.at_least((BEGAN + ahead) * MICROS)
+    clocks.day += ahead + HOUR
+    clocks.wait(2)
+    assert clocks.now == 2
+
+
+@pytest.mark.parametrize("before", [0, 1, PERIOD // 2, PERIOD - 1, PERIOD, 3 * PERIOD + 7])
+def test_a_jump_that_lasts_is_followed_after_one_to_two_periods(before):
+    clocks = Clocks()
+    clocks.run(before)
+    clocks.day += HOUR
+    clocks.run(PERIOD - 1)
+    assert clocks.behind == HOUR
+    clocks.run(PERIOD + 1)
+    assert clocks.behind == 0
+    clocks.run(10 * PERIOD)
+    assert clocks.behind == 0
+
+
+def test_of_two_jumps_only_what_has_lasted_is_followed():
+    clocks = Clocks()
+    clocks.day += 60
+    clocks.run(2 * PERIOD - 2)
+    clocks.day += HOUR
+    clocks.run(2)
+    assert clocks.behind == HOUR
+
+
+def test_jumps_that_are_set_right_in_time_are_never_followed():
+    clocks = Clocks()
+    for _ in range(20):
+        clocks.day += HOUR
+        clocks.run(PERIOD - 1)
+        assert clocks.behind == HOUR
+        clocks.day -= HOUR
+        clocks.run(1)
+        assert clocks.behind == 0
+
+
+def test_a_jump_to_where_a_wrong_clock_began_is_one_like_any_other_once_it_has_been_right_for_long():
+    clocks = Clocks()
+    clocks.day -= HOUR  # set right
+    clocks.run(2 * PERIOD)
+    clocks.day += HOUR
+    clocks.run(2)
+    assert clocks.behind == HOUR
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the time in which a machine was suspended")
+def test_the_time_of_a_suspended_machine_has_passed(monkeypatch):
+    hours = {time.CLOCK_BOOTTIME: 0, time.CLOCK_MONOTONIC: 0}
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: hours[clock] * HOUR)
+    clock = SteadyClock(lambda: BEGAN + hours[time.CLOCK_BOOTTIME] * HOUR)
+    hours[time.CLOCK_BOOTTIME] = 1
+    assert clock.now() == (BEGAN + HOUR) * MICROS
+
+
+def test_time_passes():
+    before = elapsed()
+    time.sleep(0.01)
+    assert 0.005 < elapsed() - before < 60
+
+
+def test_each_source_has_a_clock_of_its_own_and_its_parts_share_it():
+    assert clock_of("a folder") is clock_of("a folder") is not clock_of("a topic")
 
 
 def test_a_folder_without_files_does_not_follow_the_jump_before_a_file_is_as_late(tmp_path, monkeypatch):
     now = tmp_path.stat().st_ctime
     clocks = Clocks(began=now - HOUR)
-    monkeypatch.setattr(watch_events, "CLOCK", clocks.steady)
+    monkeypatch.setattr(watch_events, "clock_of", lambda _: clocks.steady)
     (folder := tmp_path / "incoming").mkdir()
     source = PollFolder(str(folder), None, 1, "arrival")
     first = source.poll(FOLDER, None, 0)
@@ -66,6 +152,22 @@ def test_a_folder_without_files_does_not_follow_the_jump_before_a_file_is_as_lat
     later = source.poll(FOLDER, first.position, first.watermark)
     assert round((later.watermark - first.watermark) / MICROS) == 4
     (folder / "events.jsonl").write_text("{}\n")
-    for _ in range(2):
+    for _ in range(3):  # seen, taken, and the time after that
         later = source.poll(FOLDER, later.position, later.watermark)
     assert HOUR <= (later.watermark - first.watermark) / MICROS < HOUR + 60
+
+
+def test_a_file_of_the_future_does_not_switch_the_protection_off(tmp_path, monkeypatch):
+    now = tmp_path.stat().st_ctime
+    clocks = Clocks(began=now - HOUR)
+    monkeypatch.setattr(watch_events, "clock_of", lambda _: clocks.steady)
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    source = PollFolder(str(tmp_path), None, 1, "arrival")
+    first = later = source.poll(FOLDER, None, 0)
+    for _ in range(2):
+        later = source.poll(FOLDER, later.position, later.watermark)
+    clocks.day += 2 * HOUR
+    clocks.wait(4)
+    for _ in range(2):
+        later = source.poll(FOLDER, later.position, later.watermark)
+    assert round((later.watermark - first.watermark) / MICROS) == 4

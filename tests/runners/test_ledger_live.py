@@ -1,5 +1,6 @@
 """A ledger in a real PostgreSQL: one budget for several machines, of which two cannot take the last epsilon."""
 
+import json
 import multiprocessing
 from contextlib import suppress
 
@@ -115,6 +116,42 @@ def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     assert not any(secret in shown.out + shown.err for secret in (postgres_server.PASSWORD, "somebody", "wish"))
     lines = " ".join(line for (line,) in postgres.ask("SELECT line FROM commands"))
     assert not any(secret in lines for secret in (postgres_server.PASSWORD, "somebody", "wish"))
+
+
+MONITOR = """
+version: 1
+data: {{input: a.csv}}
+window: 1d
+start: 2024-01-01
+windows: 1
+privacy: {{epsilon: 1, delta: 1e-6}}
+dataset: shop
+ledger: {place}
+noise_key_file: key
+output: {{folder: {folder}}}
+questions:
+  items:  {{question: counts, max_contributions: 1, share: 2}}
+  people: {{question: cardinality, timeout: 1h, visits_per_person: 1}}
+"""
+
+
+def test_a_monitor_has_one_line_there(postgres, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    place = postgres.url("monitors")
+    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
+    for folder, seed, status in (("out", 0, 0), ("again", 0, 0), ("more", 1, 2)):
+        (tmp_path / "key").write_bytes(bytes(range(seed, seed + 32)))
+        (tmp_path / "monitor.yaml").write_text(MONITOR.format(place=place, folder=folder))
+        assert cli.main(["run", "monitor.yaml"]) == status, capsys.readouterr().err
+    assert "the limit in the ledger must not be exceeded" in capsys.readouterr().err
+    assert not [*(tmp_path / "more").iterdir()]
+    lines = [line for (line,) in postgres.ask("SELECT line FROM monitors")]
+    runs = [json.loads(line) for line in lines if '"parts"' in line]
+    assert [run["output"] for run in runs] == ["out", "again"] and runs[0]["run_id"] == runs[1]["run_id"]
+    assert not any(secret in " ".join(lines) for secret in (postgres_server.PASSWORD, "somebody", "wish"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.folder_polls import list_folder
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.polled_source import MICROS
-from privstream.pipelines.sources.steady_clock import CLOCK
+from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run
@@ -145,9 +145,10 @@ def test_a_run_that_goes_back_finds_the_same_queries_at_the_same_times(tmp_path)
 
 def test_the_watermark_stays_behind_the_time_of_day_so_that_no_file_is_late_by_a_coarse_clock(tmp_path):
     folder = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND)
-    before = CLOCK.now()
+    clock = clock_of(str(tmp_path))
+    before = clock.now()
     reached = folder.poll(FOLDER, None, 0).watermark
-    assert before - BEHIND <= reached <= CLOCK.now() - BEHIND
+    assert before - BEHIND <= reached <= clock.now() - BEHIND
     put(tmp_path, "a", lambda path: path.write_text(line("q")))
     (seen,) = list_folder(str(tmp_path))
     assert seen.came > reached

@@ -30,6 +30,9 @@ CONFIGURATIONS = {
     "entrance only": {"timeout": 33.5, "enter_values": ("in",), "unit": "event"},
     "streams": {**DOORS, "streams": STREAMS, "streams_per_person": 2, "method": "direct_counter"},
     "streams, one each": {"timeout": 30, "streams": STREAMS, "method": "direct_counter"},
+    "streams, noise in common": {
+        "timeout": 30, "streams": STREAMS, "streams_per_person": 2, "method": "direct_counter", "delta": 1e-6,
+    },
     "events in streams": {**DOORS, "timeout": 55, "streams": STREAMS, "unit": "event"},
     "visits": {**DOORS, "visits_per_person": 2, "method": "visit_counter"},
     "visits in streams": {

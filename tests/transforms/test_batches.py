@@ -284,6 +284,18 @@ def test_the_disk_under_a_batch_is_freed_and_the_others_stay():
         assert used() <= before - (1 << 20) + (1 << 13)
         assert [fetch(references[number]) for number in (0, 2)] == [data[0], data[2]]
         assert [spill.size_of(one) for one in (references[0], b"short")] == [1 << 20, 5]
+        with pytest.raises(SpillError, match="as they were written, and not be freed yet"):
+            fetch(references[1])
+
+
+@pytest.mark.parametrize("place", [0, len(LARGE) // 2, len(LARGE) - 1])
+def test_a_batch_that_has_changed_on_disk_is_refused(place):
+    with spilled():
+        others, reference = put_away(LARGE[::-1]), put_away(LARGE)
+        os.pwrite(spill._Shared.own._file.fileno(), bytes([LARGE[place] ^ 1]), len(LARGE) + place)
+        with pytest.raises(SpillError, match="as they were written"):
+            fetch(reference)
+        assert fetch(others) == LARGE[::-1]
 
 
 def test_references_sort_by_content_whatever_came_first():

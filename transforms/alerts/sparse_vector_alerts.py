@@ -320,15 +320,14 @@ class SparseVectorAlerts(AlertTransform, PeopleTransform):
         apart, cells = CountedAlerts(plan=plan, counts=counts), len(plan.rules) * streams * windows
         if self.delta == 0 or cells == 1 or counts.neighbouring != "add_remove" or self.steps.renewal is not None:
             return apart  # periods must have no noise in common
-        try:
-            shared = SharedCounts(
-                epsilon=self.epsilon,
-                delta=self.delta,
-                cells=cells,
-                contributions=counts.contributions,
-                horizon=windows,
-            )
-        except ValueError:
+        shared = SharedCounts.possible(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cells=cells,
+            contributions=counts.contributions,
+            horizon=windows,
+        )
+        if shared is None:
             return apart
         return min(apart, CountedAlerts(plan=plan, counts=shared), key=lambda method: method.typical_stddev)
 

@@ -156,7 +156,8 @@ class CardinalityParameters(Parameters):
             not count. Without it there is no limit.
         method: method that makes the estimates; "auto" takes the most accurate one. "sparse_counter" changes an
             estimate when a private test finds it far from the truth; "direct_counter" draws fresh noise in every
-            window, for short runs or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit
+            window, and with delta > 0 and people who are added or removed also one that all windows of a stream have in
+            common, for short runs or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit
             "event"; "henzinger_sricharan_steiner" is the published algorithm.
         streams: public names of the streams, each of which has a set of its own. They must be given if events have a
             stream.
