@@ -197,11 +197,15 @@ def test_full_numbers_of_what_is_found_hold_all_people(
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     found = [(row, truth.get(limits.place(row), 0)) for row in rows]
     many = [(row, people) for row, people in found if people >= 100]
-    assert len(many) > 60 and all(row["full"] is not None for row, _ in many)
-    assert sum(row["full_lower"] <= people <= row["full_upper"] for row, people in many) > HELD * len(many)
+    known = [(row, people) for row, people in many if row["full"] is not None]  # else too little may count
+    assert len(many) > 60 and len(known) > 0.6 * len(many)
+    assert sum(row["full_lower"] <= people <= row["full_upper"] for row, people in known) > HELD * len(known)
     assert sum(row[ends[0]] <= people <= row[ends[1]] for row, people in many) < 0.5 * len(many)
     said = capsys.readouterr().err
-    assert re.search(r"WARNING: limits leave out about [23]\d% of all contributions, by the totals with noise", said)
+    told = re.search(
+        r"WARNING: limits leave out about (\d+)% \(between (\d+)% and (\d+)%\) of all contributions, by", said
+    )
+    assert told and int(told[2]) < 20 <= int(told[1]) < 40 and int(told[3]) < 50
 
 
 @pytest.mark.slow
