@@ -548,7 +548,8 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     """The same as those of a run; of a folder with a file for each window, too; not with other options."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
-    assert ran(tmp_path, RUN) == 0
+    run = RUN.replace("{question: counts}", "{question: counts, full_share: 0}")  # so has a run that follows a folder
+    assert ran(tmp_path, run) == 0
     out = tmp_path / "out"
     written = {name: (out / f"{name}.csv").read_bytes() for name in ("sums", "outage", "lands")}
     assert main(["views", "monitor.yaml"]) == 2
@@ -557,13 +558,13 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
         (out / f"{name}.csv").unlink()
     assert main(["views", "monitor.yaml"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
-    (tmp_path / "monitor.yaml").write_text(RUN.replace("  sums:", "  more: {of: pages, over: 2h}\n  sums:"))
+    (tmp_path / "monitor.yaml").write_text(run.replace("  sums:", "  more: {of: pages, over: 2h}\n  sums:"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 0
     assert [path.rpartition("/")[2] for path in results_of("out")][1:] == [
         f"{name}.csv" for name in ("sums", "outage", "lands", "more")
     ]
     assert len(read_result("out/more.csv").rows) == 24
-    (tmp_path / "monitor.yaml").write_text(RUN.replace("max_contributions: 12", "max_contributions: 11"))
+    (tmp_path / "monitor.yaml").write_text(run.replace("max_contributions: 12", "max_contributions: 11"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 2
     assert "line 8: questions.pages: must be as in the run that has published" in capsys.readouterr().err
     lines = (out / "pages.csv").read_text().splitlines(keepends=True)
@@ -571,11 +572,10 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     for number, some in enumerate((lines[1:9], lines[9:])):
         (out / "pages" / f"{number}.csv").write_text(lines[0] + "".join(some))
     promised = json.loads((out / "pages.csv.guarantee.json").read_text())
-    own = ("selection", "full_share")  # a run that follows a folder has none
-    assert [promised["parameters"].pop(option) for option in own] == ["auto", 0.05]
+    assert promised["parameters"].pop("selection") == "auto"  # as in a run that follows a folder
     (out / "pages.csv.guarantee.json").unlink()
     (out / "pages" / "_guarantee.json").write_text(json.dumps(promised))
-    (tmp_path / "monitor.yaml").write_text(RUN.replace("input: clicks.csv", "input: folder, watch: 1"))
+    (tmp_path / "monitor.yaml").write_text(run.replace("input: clicks.csv", "input: folder, watch: 1"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
     assert "sums: 24 rows, out/sums.csv" in capsys.readouterr().err

@@ -181,31 +181,27 @@ def test_intervals_hold_what_counts_and_the_run_warns(limits, shop, word, option
 @pytest.mark.parametrize(
     ("word", "ends"),
     [
-        ("top-k --top 10", ("lower", "upper")),
-        ("heavy-hitters --method counts", ("smoothed_lower", "smoothed_upper")),
+        ("top-k --top 10 --items_per_step 3", ("lower", "upper")),
+        ("heavy-hitters --method counts --items_per_step 2", ("smoothed_lower", "smoothed_upper")),
     ],
 )
 def test_full_numbers_of_what_is_found_hold_all_people(
     limits: ModuleType, shop: Any, word: str, ends: tuple[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Two items of a person count in a week, of a third more: few intervals of these hold the true number."""
+    """Two or three items of a person count in a week: at most six of ten intervals of these hold the true number."""
     files = f"--input {shop.folder / 'purchases.parquet'} --output {tmp_path / 'rows.parquet'} --ledger none"
     when = f"--window {limits.WEEK} --start {limits.START} --end {shop.purchases.end} --run_id same"
-    how = f"--epsilon 1 --delta 1e-6 --items_per_step 2 --full_share 0.05 --noise_key_file {shop.folder / 'key'}"
+    how = f"--epsilon 1 --delta 1e-6 --full_share 0.05 --noise_key_file {shop.folder / 'key'}"
     assert cli.main(f"{word} {files} {when} {how}".split()) == 0
     truth = shop.purchases.people()
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     found = [(row, truth.get(limits.place(row), 0)) for row in rows]
     many = [(row, people) for row, people in found if people >= 100]
-    known = [(row, people) for row, people in many if row["full"] is not None]  # else too little may count
-    assert len(many) > 60 and len(known) > 0.6 * len(many)
-    assert sum(row["full_lower"] <= people <= row["full_upper"] for row, people in known) > HELD * len(known)
-    assert sum(row[ends[0]] <= people <= row[ends[1]] for row, people in many) < 0.5 * len(many)
+    assert len(many) > 60 and all(row["full"] is not None for row, _ in many)
+    assert sum(row["full_lower"] <= people <= row["full_upper"] for row, people in many) > HELD * len(many)
+    assert sum(row[ends[0]] <= people <= row[ends[1]] for row, people in many) < 0.6 * len(many)
     said = capsys.readouterr().err
-    told = re.search(
-        r"WARNING: limits leave out about (\d+)% \(between (\d+)% and (\d+)%\) of all contributions, by", said
-    )
-    assert told and int(told[2]) < 20 <= int(told[1]) < 40 and int(told[3]) < 50
+    assert re.search(r"WARNING: limits (leave out about|may have left out up to) \d\d%", said)
 
 
 @pytest.mark.slow
