@@ -147,8 +147,8 @@ def read(path: str | os.PathLike[str]) -> Result:
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
 LEFT_OUT = {
-    WARNING: f"{MUCH:.0%} of the data or more, in all or in late windows, is not in the answers, or changed, and "
-    "intervals do not hold it",
+    WARNING: f"{MUCH:.0%} of the data or more, in all or in late windows, is not in the answers, or changed, "
+    "or may be where noise hides it, and intervals do not hold it",
     NOTE: "most of the data is not what was asked for",
 }
 """What a line of the log becomes in Python, where only the log has exact numbers."""
@@ -284,7 +284,7 @@ def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
             continue
         for begin, text in LEFT_OUT.items():
             if line.startswith(begin):
-                warnings.warn(f"{text}: see the log of the result, which has exact numbers", stacklevel=3)
+                warnings.warn(f"{text}: see the log of the result, which says how much", stacklevel=3)
     log = "\n".join(lines)
     return {name: dataclasses.replace(result, log=log) for name, result in results.items()}
 

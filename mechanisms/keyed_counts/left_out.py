@@ -29,9 +29,9 @@ _TIMES = 3  # what is told of what is left out of a person, as a multiple of the
 _LEAST_TOLD = 10  # of one window, where it alone has a limit: three times a limit of one item shows no baskets
 _DRIFTS = ((0.01, 1.0), (0.03, 2.0), (0.1, 4.0))
 """Standard deviations by which the share may move from window to window, and weights: where noise hides it, it may."""
-_STEADY_DRIFTS = ((0.001, 2.0), (0.01, 1.0), (0.03, 1.0))
-"""The same where random contributions of the whole run count, so that limits leave out the same part of every window,
-but for windows in which people come who have more than others."""
+_STEADY_DRIFTS = ((0.001, 2.0), (0.01, 1.0), (0.03, 1.0), (0.1, 1.0), (0.3, 1.0))
+"""The same where random contributions of the whole run count and windows have no limit: the same part of every window
+is left out, but for windows in which people come who have more or fewer than others. For these there are large ones."""
 
 _PRIOR = 0.25  # variance of the share before anything is known
 _NORMAL = 1.96
@@ -190,37 +190,46 @@ class LeftOutLaw:
         lower, found, upper = (max(0, number + side * spread) for side in (-1, 0, 1))
         return found, lower, upper
 
-    def part_left_out(self, totals: Integers) -> tuple[float, float]:
-        """Return which part of all contributions limits leave out, and its standard deviation; nan if it is not known.
-
-        Privacy: post-processing.
-
-        Args:
-            totals: noisy totals, int64 (2, windows).
-        """
-        kept, left_out = totals.sum(axis=1).tolist()
-        of_kept, of_left_out = self.stddevs
-        came = kept + left_out
-        if came <= _NORMAL * math.hypot(of_kept, of_left_out) * math.sqrt(totals.shape[1]):
-            return math.nan, math.nan
-        part = min(1.0, max(0.0, left_out / came))
-        return part, math.hypot((1 - part) * of_left_out, part * of_kept) * math.sqrt(totals.shape[1]) / came
-
     def shares(self, totals: Integers, *, steady: bool = False) -> Shares:
         """Return the share that counts in each window, from the noisy totals of windows that follow each other.
 
         Each share rests on all of these windows, on those after it too. The part that is left out moves from window to
-        window by a normal step; three sizes of steps are weighted by their likelihood, large ones more, and small ones
+        window by a normal step; some sizes of steps are weighted by their likelihood, large ones more, and small ones
         where it is steady.
 
         Privacy: post-processing.
 
         Args:
             totals: noisy totals, int64 (2, windows).
-            steady: whether random contributions of all these windows count.
+            steady: whether random contributions of all these windows count, as many of a window as there are.
         """
         drifts = _STEADY_DRIFTS if steady else _DRIFTS
         return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs, drifts)
+
+
+def part_left_out(kept: float, left_out: float, variances: tuple[float, float]) -> tuple[float, float, float] | None:
+    """Return which part of all contributions limits leave out, and the ends of its interval of 95%, all in [0, 1].
+
+    The interval is that of Fieller (1954) for a quotient. None where noise is too large to tell anything.
+
+    Privacy: post-processing.
+
+    Args:
+        kept: sum of the noisy totals of what counts.
+        left_out: sum of those of what limits leave out.
+        variances: of the noise of both sums.
+    """
+    came, square = kept + left_out, _NORMAL**2
+    of_kept, of_left_out = (square * variance for variance in variances)
+    slope = came**2 - of_kept - of_left_out
+    if came <= 0 or slope <= 0:
+        return None
+    middle, constant = left_out * came - of_left_out, left_out**2 - of_left_out
+    root = math.sqrt(max(0.0, middle**2 - slope * constant))
+    part, lower, upper = (
+        min(1.0, max(0.0, end)) for end in (left_out / came, (middle - root) / slope, (middle + root) / slope)
+    )
+    return part, lower, upper
 
 
 def limits_windows_alone(bounds: Bounds) -> bool:

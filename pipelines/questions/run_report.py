@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
+from privstream.mechanisms.keyed_counts.left_out import part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
+from privstream.transforms.counts.finished import OF_TOLD, PLAIN, WITHOUT_FULL
 from privstream.transforms.counts.finished import TOLD as WITH_NOISE
 from privstream.transforms.events.bounding import PARTS
 
@@ -234,17 +236,39 @@ class RunReport:
         )
 
     def _of_totals(self) -> Iterator[str]:
-        """Warn of limits that bind by what rows tell, with noise."""
-        kept, left_out = (self.counters.get(name, 0) for name in WITH_NOISE)
-        if left_out and left_out >= MUCH * (kept + left_out):
-            options = " or ".join(f"--{limit.option}" for limit in self._coverage.limits)
-            looks = f", {self._coverage.later}" if any(limit.lasting for limit in self._coverage.limits) else ""
-            yield (
-                f"limits leave out about {_percent(left_out / (kept + left_out))} of all contributions, by the totals "
-                f"with noise in the rows: {options}. Counts, and their intervals, are about the rest: "
-                f"{self._coverage.beyond}{looks}{self._coverage.more}. Full numbers estimate all. A "
-                f"larger {options} leaves out less, for more noise (privstream plan {self._spec.word})."
-            )
+        """Warn of limits that leave out much by what rows tell, or may do so where noise hides it."""
+        kept, left_out, *variances = (self.counters.get(name, 0) for name in (*WITH_NOISE, *OF_TOLD))
+        if not all(variances):
+            return
+        found = part_left_out(kept, left_out, (variances[0], variances[1]))
+        options = " or ".join(f"--{limit.option}" for limit in self._coverage.limits)
+        by = f"of all contributions, by the totals with noise in the rows: {options}"
+        part, lower, upper = found or (1.0, 0.0, 1.0)
+        if found and left_out > PLAIN * math.sqrt(variances[1]):
+            if part < MUCH:
+                return
+            told = f"limits leave out about {_percent(part)} (between {_percent(lower)} and {_percent(upper)}) {by}"
+            advice = f"A larger {options} leaves out less, for more noise"
+        elif upper >= MUCH:
+            told = f"limits may have left out {f'up to {_percent(upper)}' if found else 'any part'} {by}"
+            told += "; noise hides how much, and whether anything"
+            advice = "A larger --full_share tells it better, for more noise of counts"
+        else:
+            return
+        looks = f", {self._coverage.later}" if any(limit.lasting for limit in self._coverage.limits) else ""
+        yield (
+            f"{told}. Counts, and their intervals, are about the rest: {self._coverage.beyond}{looks}"
+            f"{self._coverage.more}. {self._full_numbers} {advice} (privstream plan {self._spec.word})."
+        )
+
+    @property
+    def _full_numbers(self) -> str:
+        """What full numbers estimate, and in how many rows they are empty."""
+        empty, rows = (self.counters.get(name, 0) for name in (WITHOUT_FULL, self._spec.published))
+        if empty:
+            some = "No row has a full number" if empty >= rows else f"{empty:,} of {rows:,} rows have no full number"
+            return f"{some}: noise hides whether enough counts{'' if empty >= rows else '; the others estimate all'}."
+        return "Full numbers estimate all."
 
     def _options(self, limit: Excess) -> Sequence[str]:
         """Return the options that set a limit: of those that it has, the ones that can leave something out."""

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, NOTHING_TOLD, Clips, Shares, full_counts
+from privstream.mechanisms.keyed_counts.left_out import (
+    LEAST_SHARE,
+    NOTHING_TOLD,
+    Clips,
+    Shares,
+    full_counts,
+    part_left_out,
+)
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
@@ -190,6 +197,53 @@ def test_intervals_of_shares_and_of_full_numbers_hold(last):
         off.append(full.estimates / 400 - 1)
     assert np.mean(held) > 0.93
     assert abs(np.mean(off)) < 0.03
+
+
+def shares_of_random_contributions(came, limit, runs):
+    """The true share of each window if each person has so many there, float64 (people, windows), of which random ones
+    count; and whether each interval of it holds, bool (runs, windows)."""
+    law, chance = FoundKeys(**GIVEN | {"contributions": limit}).left_out, np.random.default_rng(7)
+    kept = (came * np.minimum(1, limit / np.maximum(came.sum(axis=1), 1))[:, None]).sum(axis=0)
+    totals = np.stack([kept, came.sum(axis=0) - kept])
+    held = []
+    for _ in range(runs):
+        noise = np.array(law.stddevs)[:, None] * chance.standard_normal(totals.shape)
+        shares = law.shares(np.rint(totals + noise).astype(np.int64), steady=True)
+        held.append(np.abs(shares.estimates - kept / totals.sum(axis=0)) <= 1.96 * shares.stddevs)
+    return kept / totals.sum(axis=0), np.array(held)
+
+
+@pytest.mark.parametrize("newcomers", [500, 1500, 3000, 6000])
+def test_intervals_hold_around_a_window_in_which_others_come(newcomers):
+    """Steps of 0.03 at most smooth that window away: its interval then holds in 2 to 37% of runs, others' in none."""
+    regular, others = np.full((3000, 13), 2.0), np.zeros((newcomers, 13))
+    others[:, 11] = 6
+    true, held = shares_of_random_contributions(np.concatenate([regular, others]), 13, 100)
+    assert true[11] > true[10] + 0.15 and true[10] == true[12] == pytest.approx(0.5)
+    assert held[:, 10:].mean(axis=0).min() > 0.75 and held.mean() > 0.9
+
+
+def test_where_all_windows_are_alike_shares_of_random_contributions_are_nearly_as_sure_as_one_share():
+    people = np.full((4000, 13), 2.0)
+    true, held = shares_of_random_contributions(people, 20, 100)
+    assert true == pytest.approx(np.full(13, 20 / 26)) and held.mean() > 0.93
+    law = FoundKeys(**GIVEN | {"contributions": 20}).left_out
+    kept = np.rint(true * 8000).astype(np.int64)
+    steady, free = (law.shares(np.stack([kept, 8000 - kept]), steady=way).stddevs.mean() for way in (True, False))
+    assert steady < 0.8 * free
+
+
+def test_the_part_left_out_has_an_interval_unless_noise_hides_everything():
+    chance, variances, held = np.random.default_rng(3), (300.0**2, 500.0**2), []
+    for kept, left_out in ((9000, 1000), (3000, 0), (2000, 1500)):
+        noisy = np.array([kept, left_out]) + np.sqrt(variances) * chance.standard_normal((1000, 2))
+        found = [part_left_out(*pair, variances) for pair in noisy]
+        assert all(part is not None and 0 <= part[1] <= part[0] <= part[2] <= 1 for part in found)
+        held.append(np.mean([part[1] <= left_out / (kept + left_out) <= part[2] for part in found]))
+    assert (
+        min(held) > 0.92 and max(held[0], held[2]) < 0.98
+    )  # five standard deviations, and 0 is the end of what can be
+    assert part_left_out(500.0, 500.0, variances) is None and part_left_out(-3000.0, 0.0, variances) is None
 
 
 def test_a_limit_for_each_window_makes_totals_more_exact_and_counts_no_noisier():

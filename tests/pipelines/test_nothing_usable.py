@@ -156,6 +156,31 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
 
 
+def of_totals(kept: int, left_out: int, *, without_full: int = 0, noise: int = 100) -> list[str]:
+    """What is warned of by totals whose noise has this standard deviation."""
+    numbers = {"kept_with_noise": kept, "left_out_with_noise": left_out, "counts_published": 9}
+    numbers |= {"kept_variance": noise**2, "left_out_variance": noise**2, "rows_without_full": without_full}
+    return report("counts", Coverage(limits=(Limit("max_it", ""),), published="Told"), **numbers).warnings()
+
+
+def test_totals_with_noise_warn_with_their_interval_and_say_what_noise_hides() -> None:
+    (sure,) = of_totals(8000, 2000)
+    assert sure.startswith("WARNING: limits leave out about 20% (between 18% and 22%) of all contributions, by the")
+    assert "Full numbers estimate all. A larger --max_it leaves out less" in sure
+    (unsure,) = of_totals(3700, 730, noise=400, without_full=4)
+    assert unsure.startswith("WARNING: limits may have left out up to 3") and "% of all contributions, by" in unsure
+    assert "noise hides how much, and whether anything. Counts" in unsure and "about" not in unsure[:60]
+    assert "4 of 9 rows have no full number: noise hides whether enough counts; the others estimate all." in unsure
+    assert "A larger --full_share tells it better" in unsure and "A larger --max_it" not in unsure
+    (nothing,) = of_totals(100, -900, noise=400, without_full=9)
+    assert nothing.startswith("WARNING: limits may have left out any part of all contributions, by the totals with")
+    assert (
+        "No row has a full number: noise hides whether enough counts. A larger" in nothing and "estimate" not in nothing
+    )
+    assert of_totals(9000, 400) == of_totals(9900, 20) == of_totals(9900, -300) == []
+    assert len(of_totals(9000, -20, noise=300)) == 1, "up to 6%"
+
+
 def limits(*options: str) -> Coverage:
     return Coverage(limits=tuple(Limit(option, "") for option in options))
 

@@ -261,6 +261,14 @@ def test_contributions_are_chosen_in_each_period_by_itself():
         assert sum(number for hour, number in found.items() if first <= hour < first + 3) == expected
 
 
+def test_limits_leave_out_the_same_of_all_windows_only_where_these_have_none():
+    """A limit of a window leaves out more of a busy one: windows need not have a share in common."""
+    given = {"epsilon": 1.0, "delta": 1e-6, "window": 3600, "start": 0, "windows": 13, "noise": SeededNoise(1)}
+    for limits, steady in (({}, True), ({"max_contributions_per_window": 3}, False), ({"selection": "first"}, False)):
+        transform = KeyedCounts(**given, max_contributions=26, **limits).to_finish()
+        assert transform.finish.left_out is not None and transform.finish.steady is steady
+
+
 def test_the_rows_say_so_and_share_no_noise_with_those_of_first_come():
     over_files, in_stream = made(spread=False).to_finish(), made(spread=False)
     assert "chosen at random" in over_files.accuracy.sentence

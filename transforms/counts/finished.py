@@ -18,6 +18,10 @@ from privstream.transforms.timing.steps import Steps
 
 TOLD = ("kept_with_noise", "left_out_with_noise")
 """Counters of what rows tell of limits."""
+OF_TOLD = ("kept_variance", "left_out_variance")
+"""Counters of the variances of that noise."""
+WITHOUT_FULL = "rows_without_full"
+"""Counter of published rows in which no full number is, for too little may count."""
 
 SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
 """Windows of a season, by the length of a window in microseconds: weekdays, and hours of the day."""
@@ -104,7 +108,7 @@ class SmoothFinished:
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
-        steady: whether random contributions of all windows of a period count.
+        steady: whether random contributions of all windows of a period count, as many of a window as there are.
         live: whether the windows are some of a run that goes on: none of them is cut short.
     """
 
@@ -124,6 +128,8 @@ class SmoothFinished:
         found = self._smoothed(rows)
         shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
         _count("counts_published", len(shown) - len(found))
+        if self.left_out is not None:
+            _count(WITHOUT_FULL, sum(row.full is None for row in shown))
         return shown
 
     def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
@@ -408,7 +414,7 @@ def _shares(
         rows: as they were published, about one window each.
         periods: that of each row.
         several: windows of a sum, with that of the row itself.
-        steady: whether random contributions of a period count.
+        steady: whether random contributions of a period count, as many of a window as there are.
 
     Returns:
         float64 (rows,): in the window of each row. And float64 (2, rows): in the windows of its sum together, with
@@ -420,7 +426,7 @@ def _shares(
     for period in np.unique(periods * np.ones(len(rows), np.int64)):
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
-        _count_left_out(left_out, told[:, here[first]])
+        _count_told(left_out, told[:, here[first]])
         shares = left_out.shares(told[:, here[first]], steady=steady)
         alone[here] = shares.estimates[window]
         summed = shares.of_sums(several)
@@ -430,12 +436,12 @@ def _shares(
     return alone, together
 
 
-def _count_left_out(left_out: LeftOutLaw, totals: np.ndarray) -> None:
-    """Count noisy totals for the run's report, where limits surely leave something out."""
-    part, stddev = left_out.part_left_out(totals)
-    if part > PLAIN * stddev:  # not where it is nan
-        for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
-            _count(name, total)
+def _count_told(left_out: LeftOutLaw, totals: np.ndarray) -> None:
+    """Count noisy totals for the run's report, and the variances of their noise, which are public."""
+    for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
+        _count(name, total)
+    for name, stddev in zip(OF_TOLD, left_out.stddevs, strict=True):
+        _count(name, math.ceil(totals.shape[1] * stddev**2))
 
 
 def _alike(series: np.ndarray) -> Iterator[np.ndarray]:

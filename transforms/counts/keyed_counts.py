@@ -43,7 +43,10 @@ from typing_extensions import Unpack
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
-FULL = "By how much is estimated in the columns of full numbers, if what limits leave out is like what counts"
+FULL = (
+    "By how much is estimated in the columns of full numbers, which are empty where noise hides it, if what limits "
+    "leave out is like what counts"
+)
 Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
@@ -312,7 +315,7 @@ class CountsParameters(Parameters):
             self.mechanism if windows > 1 else None,
             self.steps,
             self.mechanism.left_out,
-            self.chooses_randomly,
+            self.chooses_randomly and self.mechanism.contributions_per_window is None,
             live,
         )
 
