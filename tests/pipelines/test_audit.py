@@ -301,7 +301,7 @@ class TestWholeRuns:
             "delta": delta,
             "domain": Domain(["a", "b", "c"]),
         }
-        options = given | {"max_contributions": limit, "selection": "first"}
+        options = given | {"max_contributions": limit, "selection": "first", "full_share": 0}
         attack = whole_run(spec, options, spec.transform_class(**options, noise=SeededNoise(1)))
         assert Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG).find(attack).verdict == REFUTED
 
@@ -434,8 +434,8 @@ output: {folder: out}
 
 TOGETHER = f"""\
 {MONITOR.partition("  pages:")[0]}\
-  pages:   {{question: counts, item: page, max_contributions: 12, share: 3}}
-  lands:   {{question: counts, item: country, max_contributions: 10}}
+  pages:   {{question: counts, item: page, max_contributions: 12, full_share: 0, share: 3}}
+  lands:   {{question: counts, item: country, max_contributions: 10, full_share: 0}}
 output: {{folder: out}}
 """
 
