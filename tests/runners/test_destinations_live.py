@@ -265,10 +265,10 @@ start: 1970-01-01
 end: 1970-01-01T02:00
 privacy: {{epsilon: 8, delta: 0}}
 questions:
-  present: {{question: cardinality, timeout: 30m}}
-  middle:  {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
+  visitors: {{question: cardinality, timeout: 30m}}
+  middle:   {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
 views:
-  busy: {{of: present, above: 5}}
+  busy: {{of: visitors, above: 5}}
 noise_key_file: key
 output: {{folder: out, {sent_to}}}
 """
@@ -287,25 +287,25 @@ def write_monitor(folder, sent_to):
 def test_each_question_and_view_of_a_monitor_has_a_table_and_a_topic(postgres, broker, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_monitor(tmp_path, f"postgres: '{postgres.url('')[:-1]}', kafka: 'kafka://{broker}'")
-    for name in ("present", "middle", "busy", "idle"):
+    for name in ("visitors", "middle", "busy", "quiet"):
         topic(broker, name)
     assert cli.main(["run", "monitor.yaml"]) == 0
     assert [row["state"] for _, row in messages(broker, "busy", 2)] == ["alert", "clear"]
-    assert all(messages(broker, name, 2) for name in ("present", "middle"))
-    assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM present") == [(2, 1)]
+    assert all(messages(broker, name, 2) for name in ("visitors", "middle"))
+    assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM visitors") == [(2, 1)]
     assert postgres.ask("SELECT count(*) FROM middle") == [(2,)]
     assert postgres.ask("SELECT count(*), min(state) FROM busy") == [(2, "alert")]
     assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
-    assert postgres.ask("SELECT count(*) FROM present") == [(2,)]
+    assert postgres.ask("SELECT count(*) FROM visitors") == [(2,)]
     assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
     text = Path("monitor.yaml").read_text()
-    Path("monitor.yaml").write_text(text.replace("views:", "views:\n  idle: {of: present, below: 5}"))
+    Path("monitor.yaml").write_text(text.replace("views:", "views:\n  quiet: {of: visitors, below: 5}"))
     for number in (1, 2):
         assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 0
-        assert [row["state"] for _, row in messages(broker, "idle", 2 * number)] == ["clear", "alert"] * number
-        assert postgres.ask("SELECT count(*), min(state) FROM idle") == [(2, "alert")]
+        assert [row["state"] for _, row in messages(broker, "quiet", 2 * number)] == ["clear", "alert"] * number
+        assert postgres.ask("SELECT count(*), min(state) FROM quiet") == [(2, "alert")]
     assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
-    assert "2 rows sent to idle" in capsys.readouterr().err
+    assert "2 rows sent to quiet" in capsys.readouterr().err
     Path("out/_guarantee.json").unlink()
     assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 2
     assert "output.folder must have the guarantee of its run" in capsys.readouterr().err

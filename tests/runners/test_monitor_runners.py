@@ -175,17 +175,17 @@ renew_every: 1h
 allowed_lateness: 4s
 privacy: {{epsilon: 8, delta: 1.0e-6}}
 questions:
-  items:   {{question: counts, max_contributions: 9}}
-  present: {{question: cardinality, timeout: 4s, visits_per_person: 4}}
+  things: {{question: counts, max_contributions: 9}}
+  guests: {{question: cardinality, timeout: 4s, visits_per_person: 4}}
 views:
-  sums: {{of: items, over: 4s}}
-  high: {{of: items, item: a, above: 20}}
+  sums: {{of: things, over: 4s}}
+  high: {{of: things, item: a, above: 20}}
 output: {{folder: out, format: jsonl, postgres: '{database}', kafka: 'kafka://{broker}'}}
 noise_key_file: noise.key
 ledger: none
 run_id: clicks
 """
-NAMES = ("items", "present", "sums", "high")
+NAMES = ("things", "guests", "sums", "high")
 
 
 @pytest.mark.parametrize("runner", [RUNNERS[-1]])
@@ -194,7 +194,7 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(runner, broker, 
     kafka, admin = pytest.importorskip("confluent_kafka"), pytest.importorskip("confluent_kafka.admin")
     monkeypatch.chdir(tmp_path)
     chosen = test_watch_command.options(runner, own_server=True)
-    topics = [admin.NewTopic(name, 1, 1) for name in ("clicks", *NAMES)]
+    topics = [admin.NewTopic(name, 1, 1) for name in ("taps", *NAMES)]
     client = admin.AdminClient({"bootstrap.servers": broker})
     for made in client.create_topics(topics).values():
         made.result()
@@ -202,7 +202,7 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(runner, broker, 
     os.chmod("noise.key", 0o600)
     start = datetime.fromtimestamp(time.time() // 2 * 2, UTC).isoformat()
     database = postgres.url("")[:-1]
-    text = OF_A_TOPIC.format(topic=f"kafka://{broker}/clicks", start=start, database=database, broker=broker)
+    text = OF_A_TOPIC.format(topic=f"kafka://{broker}/taps", start=start, database=database, broker=broker)
     Path("monitor.yaml").write_text(text)
     command = [*test_watch_command.PRIVSTREAM, "run", "monitor.yaml", *chosen]
     process = subprocess.Popen(command, start_new_session=True)
@@ -212,7 +212,7 @@ def test_a_topic_gives_tables_and_topics_of_questions_and_views(runner, broker, 
             assert process.poll() is None and time.monotonic() < deadline
             for user in range(100):
                 event = {"user": f"{time.time()}-{user}", "item": "ab"[user % 2], "time": time.time()}
-                producer.produce("clicks", json.dumps(event).encode())
+                producer.produce("taps", json.dumps(event).encode())
             producer.flush()
             time.sleep(0.3)
         written, deadline = {name: _texts(_rows_of(name)) for name in NAMES}, time.monotonic() + SECONDS
