@@ -31,11 +31,15 @@ def watching(cluster, folder: Path):
     command += ["--run_id=cancelled", f"--flink_job_server_jar={flink_job_server.jar()}"]
     command += cluster.call("options", "--unbounded").split()
     said = folder / "said"
-    with said.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with (
+        said.open("w") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process,
+    ):
         try:
             yield process, said
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its job server as well
             cluster.cancel_all()
 
 
