@@ -112,7 +112,7 @@ def test_the_first_answer_is_right_and_takes_one_call(shop: Shop, capfd: pytest.
     assert len(starts) == WEEKS and (starts[0], starts[-1]) == ("2025-09-29", "2025-12-22"), "Mondays in Berlin"
     truths = [len(shop.customers[starts.index(start), item]) for start, item, *_ in rows]
     held = [int(low) <= truth <= int(high) for truth, (*_, low, high) in zip(truths, rows, strict=True)]
-    assert len(rows) > 130 and sum(held) > 0.9 * len(rows)  # 95%, but for what limits left out
+    assert len(rows) > 130 and sum(held) > 0.86 * len(rows)  # 90 to 97% in twelve runs: limits leave out 1.6%
 
 
 @pytest.mark.slow

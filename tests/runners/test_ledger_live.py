@@ -38,6 +38,15 @@ def entry(run_id, epsilon=1.0):
     )
 
 
+def a_shop(folder, place):
+    """Write an event and a key into a folder, set a limit for its data in a ledger, and return where this is."""
+    (folder / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
+    (folder / "key").write_bytes(bytes(range(32)))
+    (folder / "key").chmod(0o600)
+    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
+    return place
+
+
 def accept(earlier):
     """Take everything."""
 
@@ -99,11 +108,7 @@ def test_a_transaction_that_fails_leaves_no_line(postgres):
 
 def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
-    (tmp_path / "key").write_bytes(bytes(range(32)))
-    (tmp_path / "key").chmod(0o600)
-    place = postgres.url("commands")
-    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
+    place = a_shop(tmp_path, postgres.url("commands"))
     own = ["--max_contributions", "1", "--noise_key_file", "key", "--ledger", place, "--dataset", "shop"]
     assert cli.main([*LINE.split(), *own, "--output", "rows.csv"]) == 0
     assert cli.main([*LINE.split(), *own, "--output", "more.csv", "--min_people", "2"]) == 2
@@ -137,11 +142,7 @@ questions:
 
 def test_a_monitor_has_one_line_there(postgres, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.csv").write_text("user,item,time\nsomebody,wish,2024-01-01T00:00:01Z\n")
-    (tmp_path / "key").write_bytes(bytes(range(32)))
-    (tmp_path / "key").chmod(0o600)
-    place = postgres.url("monitors")
-    assert cli.main(["budget", "set", "--ledger", place, "--dataset", "shop", "--limit", "1.5,1e-5"]) == 0
+    place = a_shop(tmp_path, postgres.url("monitors"))
     for folder, seed, status in (("out", 0, 0), ("again", 0, 0), ("more", 1, 2)):
         (tmp_path / "key").write_bytes(bytes(range(seed, seed + 32)))
         (tmp_path / "monitor.yaml").write_text(MONITOR.format(place=place, folder=folder))

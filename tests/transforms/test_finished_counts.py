@@ -1,5 +1,7 @@
 """Counts of a finished run are smoothed over all windows; what all items have in common by weekday or hour is kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
@@ -241,6 +243,22 @@ def told_by(counts: np.ndarray, share: float) -> tuple[SmoothFinished, list[KeyC
     rows = rows_of(counts, 7 * DAY)
     told = {"kept": round(came * share), "left_out": round(came * (1 - share)), "used_up": 0}
     return smooth, [one._replace(**told) for one in rows]
+
+
+def test_noise_of_what_is_left_out_moves_no_smoothed_count():
+    """Until more is left out than noise explains, intervals of what counts are as narrow as without a share."""
+    chance = np.random.default_rng(5)
+    counts = np.rint(600 / np.arange(1, ITEMS + 1) + chance.normal(0, NOISE, (WEEKS, ITEMS)))
+    smooth, rows = told_by(counts, 1.0)
+    smooth = replace(smooth, steady=True)
+    noise = np.rint(chance.normal(0, smooth.left_out.stddevs[1], WEEKS))
+    plain = SmoothFinished(smooth.length, NOISE)(rows)
+    for part, same in ((0, True), (10, False)):
+        left_out = noise + part * smooth.left_out.stddevs[1]
+        found = smooth([row._replace(left_out=round(left_out[number // ITEMS])) for number, row in enumerate(rows)])
+        smoothed = [(row.smoothed, row.smoothed_lower, row.smoothed_upper) for row in found]
+        assert (smoothed == [(row.smoothed, row.smoothed_lower, row.smoothed_upper) for row in plain]) is same
+        assert all(row.full is not None for row in found)
 
 
 def test_full_numbers_keep_what_all_items_have_in_common_and_have_less_noise_than_counts():

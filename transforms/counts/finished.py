@@ -150,9 +150,10 @@ class SmoothFinished:
         told = None
         if self.left_out is not None and self.steps is not None and rows[0].kept is not None:  # else not told then
             share, moves, told = self._kept(rows, starts, order)
-            factors, cut = factors * share, np.hypot(cut, moves)
-            activity, error = self._activity(window[order], series, counts, factors)
-            factors, cut = factors * activity, np.hypot(cut, error)
+            if not self.steady or _surely_left_out(self.left_out, rows):  # else noise alone would move all levels
+                factors, cut = factors * share, np.hypot(cut, moves)
+                activity, error = self._activity(window[order], series, counts, factors)
+                factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -434,6 +435,12 @@ def _shares(
             summed.estimates[: several - 1] = np.nan  # sums have windows of the period before
         together[:, here] = summed.estimates[window], summed.stddevs[window]
     return alone, together
+
+
+def _surely_left_out(left_out: LeftOutLaw, rows: Sequence[Any]) -> bool:
+    """Tell whether limits leave out more than noise explains, by the totals of all windows that have rows."""
+    told: dict[int, int] = {row.window_start.micros: row.left_out for row in rows}
+    return sum(told.values()) > PLAIN * left_out.stddevs[1] * math.sqrt(len(told))
 
 
 def _count_told(left_out: LeftOutLaw, totals: np.ndarray) -> None:
