@@ -160,7 +160,7 @@ class Trying:
             claim = attack.part(made.transform)
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
-        runs = [self._trials(attack, options, self.trials, name) for options, name in _both(attack)]
+        runs = [self._trials(attack, options, attack.times * self.trials, name) for options, name in _both(attack)]
         real, control = (measure(*found, claim, self.wrong) for found in run_all(runs, self.crew()))
         return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
 
