@@ -162,25 +162,28 @@ def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> 
 
 EPSILON = 2.0
 DELTA = 0.05
-HITTER_WINDOWS = 8
+HITTER_WINDOWS = 6
+SILENT = 2 * DELTA
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
 
 
 def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item of the window, others each time, that half of the trials have no report."""
+    """Let so many people have the item of the window, others each time, that nothing is reported about as rarely as
+    `SILENT` says: beyond delta, that shows most of a person who makes reports likelier.
+    """
     hits = seen.transform.answer.monitor.calibrated.hit_probability(np.arange(1, seen.transform.detection_threshold))
-    number = 1 + int(np.argmin(np.abs((1 - hits) ** HITTER_WINDOWS - 1 / 2)))
+    number = 1 + int(np.argmin(np.abs((1 - hits) ** HITTER_WINDOWS - SILENT)))
     return crowd(number, f"item {seen.window}", first=1 + seen.window * number)
 
 
 HEAVY_HITTERS = (
     Attack(
         name="too many charges",
-        text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that in half of "
-        "the trials one of them is reported. With D, one person more has all of these items, and may be charged for "
-        "one. The adversary counts the reports. The control may charge for all.",
+        text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that nothing is "
+        f"reported in about one of {1 / SILENT:.0f} trials. With D, one person more has all of these items, and may be "
+        "charged for one. The adversary counts the reports. The control may charge for all.",
         options={
             "epsilon": EPSILON,
             "delta": DELTA,
@@ -194,6 +197,7 @@ HEAVY_HITTERS = (
         suspect=lambda seen: [Sent(SUSPECT, f"item {seen.window}")],
         score=lambda transform, rows: float(len(rows)),
         windows=HITTER_WINDOWS,
+        times=8,
     ),
     Attack(
         name="a person alone with an item",

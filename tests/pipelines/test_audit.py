@@ -144,12 +144,12 @@ class TestAttacks:
                 assert len(one) > len(other)
                 assert one != other
 
-    def test_half_of_the_trials_on_charges_have_no_report_without_the_person(self):
+    def test_trials_on_charges_rarely_have_no_report_without_the_person(self):
         attack = attacks("heavy-hitters")[0]
         trials = Trials(question("heavy-hitters"), attack, attack.options, 2, SeededNoise(1))
         number = len(trials._events(Seen(trials.transform, 0, ()), False))
         hit = trials.transform.answer.monitor.calibrated.hit_probability(np.array([number]))[0]
-        assert 0.4 < (1 - hit) ** attack.windows < 0.6
+        assert 0.08 < (1 - hit) ** attack.windows < 0.15
 
     def test_scores_of_misses_that_are_followed_by_a_hit(self):
         """Low where there is nothing in the first window and much in the second one."""
@@ -168,7 +168,7 @@ class TestAttacks:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("word", "number"),
-        [("heavy-hitters", 0), ("alerts", 0), ("histogram", 1), ("quantiles", 1), ("cardinality", 1), ("queries", 1)],
+        [("alerts", 0), ("histogram", 1), ("quantiles", 1), ("cardinality", 1), ("queries", 1)],
     )
     def test_most_of_the_claim_is_measured_without_a_model(self, word, number):
         """Of attacks on limits, and on tests that are misses with the person before a hit without."""
@@ -464,8 +464,8 @@ output: {folder: out}
 
 TOGETHER = f"""\
 {MONITOR.partition("  pages:")[0]}\
-  pages:   {{question: counts, item: page, max_contributions: 12, full_share: 0, share: 3}}
-  lands:   {{question: counts, item: country, max_contributions: 10, full_share: 0}}
+  pages:   {{question: counts, item: page, max_contributions: 12, share: 3}}
+  lands:   {{question: counts, item: country, max_contributions: 10}}
 output: {{folder: out}}
 """
 
