@@ -391,7 +391,7 @@ HISTOGRAM = (
         name="an adaptive adversary",
         text=f"the unit is a person, of whom {LIMIT} events may count. With D, one person sends 2 events in each of 3 "
         "windows. In each window as many others send one as the last count says. The adversary sees whether the count "
-        "rises by more than they send.",
+        "rises by more than they send. The control has the same noise, and all events count.",
         options={
             "epsilon": EPSILON,
             "domain": ONE,
@@ -399,7 +399,7 @@ HISTOGRAM = (
             "max_contributions": LIMIT,
             "method": "direct_counters",
         },
-        control={"epsilon": 4 * EPSILON},
+        control={"epsilon": 3 * EPSILON, "max_contributions": 3 * LIMIT},
         others=following,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
         score=above_the_others,
