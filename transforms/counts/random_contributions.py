@@ -11,7 +11,13 @@ import numpy as np
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch, InStreams, StepKey, sealed_batch, sealed_key
-from privstream.transforms.counts.contributions import CountContributions, StreamCounts, Totals, joined
+from privstream.transforms.counts.contributions import (
+    CountContributions,
+    PeopleLists,
+    StreamCounts,
+    Totals,
+    joined,
+)
 from privstream.transforms.events.bounding import (
     ITEM_ORDER,
     PartOfPeople,
@@ -20,6 +26,7 @@ from privstream.transforms.events.bounding import (
     draw_in_streams,
     first_drawn,
     first_of_run,
+    in_order,
     place_in_run,
     sorted_in_groups,
 )
@@ -52,6 +59,18 @@ class Chosen(NamedTuple):
     rows: np.ndarray
     new: np.ndarray | None
     sums: np.ndarray | None
+
+
+class Listed(NamedTuple):
+    """What lists of different people have.
+
+    Attributes:
+        rows: bool, of each row of each step whether it puts a person on the list, of whom that is known.
+        unsure: bool, of each person whether it is not known.
+    """
+
+    rows: list[np.ndarray]
+    unsure: np.ndarray
 
 
 class Counted(NamedTuple):
@@ -153,7 +172,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         sizes = [len(each.users) for each in held.values()]
         starts = np.cumsum([0, *sizes])
         users = np.concatenate([each.users for each in held.values()])
-        order = np.argsort(users, kind="stable")  # person by person, and of each the earlier steps first
+        order = in_order(users)  # person by person, and of each the earlier steps first
         persons = np.cumsum(first_of_run(users[order]), dtype=np.int32) - 1
         del users
         steps = np.repeat(np.arange(len(held), dtype=np.int32), sizes)[order]
@@ -163,16 +182,23 @@ class CountRandomContributions(CountContributions, state="count_random"):
             first = np.unique(pairs, return_index=True)[1]
         counts = self._counts(held, starts, order, persons, steps, first)
         came = slice(None) if first is None else _not_counted_before(pairs, first, counts)
-        sums = None if self.totals is None else self._told(self.totals, persons[came], steps[came], counts[came])
+        sums = (
+            None
+            if self.totals is None
+            else self._told(self.totals, persons[came], steps[came], counts[came], len(held))
+        )
         number = np.bincount(steps[came], minlength=len(held)).tolist()
-        del steps, came, pairs
+        del came, pairs
         chosen = np.empty(len(order), bool)
         chosen[order] = counts
         rows = [np.flatnonzero(some) for some in np.split(chosen, starts[1:-1])]
         people = np.empty(len(order), np.int32)
         people[order] = persons
-        new = self._new(held, rows, np.split(people, starts[1:-1]))
-        del order, persons, counts, chosen
+        listed = None
+        if self.lists is not None:
+            listed = self._plainly_listed(self.lists, held, order, persons, steps, counts)
+        new = self._new(held, rows, np.split(people, starts[1:-1]), listed)
+        del order, persons, steps, counts, chosen
         for place, (step, some, marks) in enumerate(zip(list(held), rows, new, strict=True)):
             yield step, Chosen(held.pop(step), number[place], some, marks, None if sums is None else sums[place])
 
@@ -228,35 +254,51 @@ class CountRandomContributions(CountContributions, state="count_random"):
             lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
         )
 
-    def _told(self, totals: Totals, persons: np.ndarray, steps: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return how much counts of each step, how much does not, and how many people use up their limit, int64 (steps,
-        3): the same as `_added_up`, for all steps at once.
+    def _told(
+        self, totals: Totals, persons: np.ndarray, steps: np.ndarray, counts: np.ndarray, of_steps: int
+    ) -> np.ndarray:
+        """Return how much counts of each step, how much does not, and how many people use up their limit, int64
+        (of_steps, 3): the same as `_added_up`, for all steps at once.
 
         Args:
             persons, steps, counts: of the rows that came to the limit, person by person, and of each step by step.
         """
-        of_steps = int(steps.max(initial=-1)) + 1
-        starts = np.flatnonzero(first_of_run(persons, steps))
-        kept = np.add.reduceat(counts, starts, dtype=np.int64)
-        number = np.diff(np.append(starts, len(persons)))
-        persons, steps = persons[starts], steps[starts]
-        left_out = np.minimum(number - kept, totals.clips.left_out)
-        until = _running(persons, left_out)
-        told = np.minimum(until, totals.clips.in_all) - np.minimum(until - left_out, totals.clips.in_all)
-        used_up = (_running(persons, kept) == self.contributions) & (kept > 0)  # once: then nothing more counts
-        columns = np.minimum(kept, totals.clips.kept), told, used_up
-        return np.stack([np.bincount(steps, each, of_steps).astype(np.int64) for each in columns], axis=1)
+        rows = np.flatnonzero(counts)
+        whose, when = persons[rows], steps[rows]
+        kept = np.bincount(when, minlength=of_steps)
+        clip = totals.clips.kept
+        beyond = (whose[clip:] == whose[:-clip]) & (when[clip:] == when[:-clip])  # more of a person than are told
+        kept -= np.bincount(when[clip:][beyond], minlength=of_steps)
+        last = np.append(np.flatnonzero(np.diff(whose)), len(whose) - 1)[: len(whose)]
+        ends = np.diff(last, prepend=-1) == self.contributions  # nothing more of these people counts
+        used_up = np.bincount(when[last[ends]], minlength=of_steps)
+        return np.stack([kept, self._told_left_out(totals, persons, steps, ~counts, of_steps), used_up], axis=1)
 
-    def _new(self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
+    def _told_left_out(
+        self, totals: Totals, persons: np.ndarray, steps: np.ndarray, left_out: np.ndarray, of_steps: int
+    ) -> np.ndarray:
+        """Return how much of what is left out is told of each of so many steps, int64; see `_told`."""
+        rows = np.flatnonzero(left_out)  # few: most people have less than the limit
+        whose, when = persons[rows], steps[rows]
+        starts = np.flatnonzero(first_of_run(whose, when))
+        number = np.minimum(np.diff(np.append(starts, len(rows))), totals.clips.left_out)
+        until = _running(whose[starts], number)
+        told = np.minimum(until, totals.clips.in_all) - np.minimum(until - number, totals.clips.in_all)
+        return np.bincount(when[starts], told, of_steps).astype(np.int64)
+
+    def _new(
+        self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray], listed: Listed | None
+    ) -> Iterator[np.ndarray | None]:
         """Yield for each step which rows make a person new to a key, or put it on its list, bool; None if nobody asks.
 
         Args:
             held: what people have.
             rows: those that count, for each step.
             people: numbers of people from 0 on, for each step.
+            listed: what lists certainly have, if there are any.
         """
-        if self.lists is not None:
-            yield from self._on_lists(held, rows, people, self.lists.keys, self.lists.last)
+        if self.lists is not None and listed is not None:
+            yield from self._on_lists(held, rows, people, listed, self.lists)
         elif self.newcomers:
             pairs = [self._pairs(each, some) for each, some in zip(held.values(), rows, strict=True)]
             new = np.zeros(sum(map(len, pairs)), bool)
@@ -269,18 +311,57 @@ class CountRandomContributions(CountContributions, state="count_random"):
         else:
             yield from (None for _ in rows)
 
+    def _plainly_listed(
+        self,
+        lists: PeopleLists,
+        held: Held,
+        order: np.ndarray,
+        persons: np.ndarray,
+        steps: np.ndarray,
+        counts: np.ndarray,
+    ) -> Listed:
+        """Return what lists have of most people: their first rows, if these have different items and all count there.
+
+        Of the others it depends on keyed hashes, which cost more.
+
+        Args:
+            order, persons, steps, counts: as in `_counts`; `counts`: which rows do.
+        """
+        in_time = np.array([self.steps.number(step) <= lists.last for step in held])
+        rows = np.flatnonzero(counts & in_time[steps])
+        whose = persons[rows]
+        places = place_in_run(whose, np.arange(len(rows)))
+        at_end = np.flatnonzero(places == lists.keys)  # the step of the last one may have others, too
+        unsure = np.zeros(int(persons.max(initial=-1)) + 1, bool)
+        unsure[whose[at_end[steps[rows[at_end]] == steps[rows[at_end - 1]]]]] = True
+        firsts = places < lists.keys
+        rows, whose = rows[firsts], whose[firsts]
+        items = np.concatenate([each.batch.items for each in held.values()])[order[rows]]
+        for back in range(1, lists.keys):
+            again = (items[back:] == items[:-back]) & (whose[back:] == whose[:-back])
+            unsure[whose[back:][again]] = True
+        listed = np.zeros(len(order), bool)
+        listed[order[rows[~unsure[whose]]]] = True
+        return Listed(np.split(listed, np.cumsum([len(each.users) for each in held.values()])[:-1]), unsure)
+
     def _on_lists(
-        self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray], keys: int, last: int
+        self,
+        held: Held,
+        rows: Sequence[np.ndarray],
+        people: Sequence[np.ndarray],
+        plainly: Listed,
+        lists: PeopleLists,
     ) -> Iterator[np.ndarray | None]:
         """Yield for each step up to the last one of lists which rows put a person on a list; None after it."""
-        number = 1 + max((int(each.max()) for each in people if len(each)), default=-1)
-        listed, known = np.zeros(number, np.int32), np.zeros((number, keys), np.uint64)
-        for (step, each), some, person in zip(list(held.items()), rows, people, strict=True):
-            if self.steps.number(step) > last:
+        number, keys = np.cumsum(plainly.unsure) - 1, lists.keys  # of the people of whom it is not known yet
+        listed, known = np.zeros(plainly.unsure.sum(), np.int32), np.zeros((plainly.unsure.sum(), keys), np.uint64)
+        for (step, each), some, person, found in zip(list(held.items()), rows, people, plainly.rows, strict=True):
+            if self.steps.number(step) > lists.last:
                 yield None
                 continue
-            open_ = some[listed[person[some]] < keys]
-            whose, own = person[open_], self._pairs(each, open_)
+            open_ = some[plainly.unsure[person[some]]]
+            open_ = open_[listed[number[person[open_]]] < keys]
+            whose, own = number[person[open_]], self._pairs(each, open_)
             fresh = np.flatnonzero((known[whose] != own[:, None]).all(axis=1))
             open_, whose, own = open_[fresh], whose[fresh], own[fresh]
             grouped = distinct, _, wanted = by_person(whose)
@@ -289,7 +370,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
             open_, whose, own = open_[within], whose[within], own[within]
             known[whose, listed[whose] + place_in_run(whose, np.argsort(whose, kind="stable"))] = own
             listed[distinct] += np.minimum(wanted, left).astype(np.int32)
-            found = np.zeros(len(person), bool)
             found[open_] = True
             yield found
 
