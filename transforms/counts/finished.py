@@ -369,7 +369,8 @@ def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[
 
 def numbers_or_none(column: np.ndarray) -> list[float | None]:
     """Return numbers as rows have them: None for nan."""
-    return [None if np.isnan(number) else float(number) for number in column]
+    numbers = np.asarray(column, np.float64).tolist()
+    return [None if number != number else number for number in numbers] if np.isnan(column).any() else numbers
 
 
 def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,15 +62,17 @@ class Chosen(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What lists of different people have.
+    """What lists of different people have of a step.
 
     Attributes:
-        rows: bool, of each row of each step whether it puts a person on the list, of whom that is known.
-        unsure: bool, of each person whether it is not known.
+        plainly: bool, of each row whether it certainly puts its person on the list.
+        unsure: rows, increasing, of those people of whom it is not known yet, int64.
+        people: numbers of these people, from 0 on, int64.
     """
 
-    rows: list[np.ndarray]
+    plainly: np.ndarray
     unsure: np.ndarray
+    people: np.ndarray
 
 
 class Counted(NamedTuple):
@@ -187,18 +189,16 @@ class CountRandomContributions(CountContributions, state="count_random"):
             if self.totals is None
             else self._told(self.totals, persons[came], steps[came], counts[came], len(held))
         )
-        number = np.bincount(steps[came], minlength=len(held)).tolist()
-        del came, pairs
+        number = np.bincount(steps[came], minlength=len(held)).tolist() if self.distinct else sizes
+        listed = []
+        if self.lists is not None:
+            listed = self._listed_of(self.lists, held, starts, order, persons, steps, counts)
+        del persons, steps, came, pairs
         chosen = np.empty(len(order), bool)
         chosen[order] = counts
         rows = [np.flatnonzero(some) for some in np.split(chosen, starts[1:-1])]
-        people = np.empty(len(order), np.int32)
-        people[order] = persons
-        listed = None
-        if self.lists is not None:
-            listed = self._plainly_listed(self.lists, held, order, persons, steps, counts)
-        new = self._new(held, rows, np.split(people, starts[1:-1]), listed)
-        del order, persons, steps, counts, chosen
+        new = self._new(held, rows, listed)
+        del order, counts, chosen
         for place, (step, some, marks) in enumerate(zip(list(held), rows, new, strict=True)):
             yield step, Chosen(held.pop(step), number[place], some, marks, None if sums is None else sums[place])
 
@@ -286,90 +286,89 @@ class CountRandomContributions(CountContributions, state="count_random"):
         told = np.minimum(until, totals.clips.in_all) - np.minimum(until - number, totals.clips.in_all)
         return np.bincount(when[starts], told, of_steps).astype(np.int64)
 
-    def _new(
-        self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray], listed: Listed | None
-    ) -> Iterator[np.ndarray | None]:
+    def _new(self, held: Held, rows: Sequence[np.ndarray], listed: Sequence[Listed]) -> Iterator[np.ndarray | None]:
         """Yield for each step which rows make a person new to a key, or put it on its list, bool; None if nobody asks.
 
         Args:
             held: what people have.
             rows: those that count, for each step.
-            people: numbers of people from 0 on, for each step.
-            listed: what lists certainly have, if there are any.
+            listed: what lists have of each step, if there are any.
         """
-        if self.lists is not None and listed is not None:
-            yield from self._on_lists(held, rows, people, listed, self.lists)
+        if self.lists is not None:
+            yield from self._on_lists(self.lists, held, listed)
         elif self.newcomers:
             pairs = [self._pairs(each, some) for each, some in zip(held.values(), rows, strict=True)]
             new = np.zeros(sum(map(len, pairs)), bool)
             new[np.unique(np.concatenate(pairs), return_index=True)[1]] = True
             ends = np.cumsum([len(some) for some in pairs])[:-1]
-            for each, some, marks in zip(people, rows, np.split(new, ends), strict=True):
-                found = np.zeros(len(each), bool)
+            for each, some, marks in zip(list(held.values()), rows, np.split(new, ends), strict=True):
+                found = np.zeros(len(each.users), bool)
                 found[some] = marks
                 yield found
         else:
             yield from (None for _ in rows)
 
-    def _plainly_listed(
+    def _listed_of(
         self,
         lists: PeopleLists,
         held: Held,
+        starts: np.ndarray,
         order: np.ndarray,
         persons: np.ndarray,
         steps: np.ndarray,
         counts: np.ndarray,
-    ) -> Listed:
-        """Return what lists have of most people: their first rows, if these have different items and all count there.
+    ) -> list[Listed]:
+        """Return what lists have of each step: of most people the first rows that count, which have different items.
 
-        Of the others it depends on keyed hashes, which cost more.
+        Where they have not, or others of the same step count as well, it depends on keyed hashes, which cost more.
 
         Args:
-            order, persons, steps, counts: as in `_counts`; `counts`: which rows do.
+            starts, order, persons, steps: as in `_counts`.
+            counts: which rows count, bool (n,), in this order.
         """
         in_time = np.array([self.steps.number(step) <= lists.last for step in held])
-        rows = np.flatnonzero(counts & in_time[steps])
-        whose = persons[rows]
-        places = place_in_run(whose, np.arange(len(rows)))
-        at_end = np.flatnonzero(places == lists.keys)  # the step of the last one may have others, too
+        rows = np.flatnonzero(counts if in_time.all() else counts & in_time[steps])
+        whose, when = persons[rows], steps[rows]
+        firsts = np.ones(len(rows), bool)
+        firsts[lists.keys :] = whose[lists.keys :] != whose[: -lists.keys]
         unsure = np.zeros(int(persons.max(initial=-1)) + 1, bool)
-        unsure[whose[at_end[steps[rows[at_end]] == steps[rows[at_end - 1]]]]] = True
-        firsts = places < lists.keys
-        rows, whose = rows[firsts], whose[firsts]
-        items = np.concatenate([each.batch.items for each in held.values()])[order[rows]]
+        unsure[whose[1:][firsts[:-1] & ~firsts[1:] & (when[1:] == when[:-1])]] = True
+        first, of_first = rows[firsts], whose[firsts]
+        items = np.concatenate([each.batch.items for each in held.values()])[order[first]]
         for back in range(1, lists.keys):
-            again = (items[back:] == items[:-back]) & (whose[back:] == whose[:-back])
-            unsure[whose[back:][again]] = True
-        listed = np.zeros(len(order), bool)
-        listed[order[rows[~unsure[whose]]]] = True
-        return Listed(np.split(listed, np.cumsum([len(each.users) for each in held.values()])[:-1]), unsure)
+            again = (items[back:] == items[:-back]) & (of_first[back:] == of_first[:-back])
+            unsure[of_first[back:][again]] = True
+        plainly = np.zeros(len(order), bool)
+        plainly[order[first[~unsure[of_first]]]] = True
+        open_ = np.flatnonzero(unsure[whose])
+        places, people = order[rows[open_]], (np.cumsum(unsure) - 1)[whose[open_]]
+        by_row = np.argsort(places)
+        places, people = places[by_row], people[by_row]
+        ends = np.searchsorted(places, starts)
+        return [
+            Listed(plainly[start:end], places[one:other] - start, people[one:other])
+            for (start, end), (one, other) in zip(pairwise(starts.tolist()), pairwise(ends.tolist()), strict=True)
+        ]
 
-    def _on_lists(
-        self,
-        held: Held,
-        rows: Sequence[np.ndarray],
-        people: Sequence[np.ndarray],
-        plainly: Listed,
-        lists: PeopleLists,
-    ) -> Iterator[np.ndarray | None]:
+    def _on_lists(self, lists: PeopleLists, held: Held, listed: Sequence[Listed]) -> Iterator[np.ndarray | None]:
         """Yield for each step up to the last one of lists which rows put a person on a list; None after it."""
-        number, keys = np.cumsum(plainly.unsure) - 1, lists.keys  # of the people of whom it is not known yet
-        listed, known = np.zeros(plainly.unsure.sum(), np.int32), np.zeros((plainly.unsure.sum(), keys), np.uint64)
-        for (step, each), some, person, found in zip(list(held.items()), rows, people, plainly.rows, strict=True):
+        keys, number = lists.keys, 1 + max((int(each.people.max()) for each in listed if len(each.people)), default=-1)
+        used, known = np.zeros(number, np.int32), np.zeros((number, keys), np.uint64)
+        for (step, each), (found, rows, people) in zip(list(held.items()), listed, strict=True):
             if self.steps.number(step) > lists.last:
                 yield None
                 continue
-            open_ = some[plainly.unsure[person[some]]]
-            open_ = open_[listed[number[person[open_]]] < keys]
-            whose, own = number[person[open_]], self._pairs(each, open_)
+            room = used[people] < keys
+            open_, whose = rows[room], people[room]
+            own = self._pairs(each, open_)
             fresh = np.flatnonzero((known[whose] != own[:, None]).all(axis=1))
             open_, whose, own = open_[fresh], whose[fresh], own[fresh]
             grouped = distinct, _, wanted = by_person(whose)
-            left = keys - listed[distinct]
+            left = keys - used[distinct]
             within = first_drawn(grouped, left, own.__getitem__)
             open_, whose, own = open_[within], whose[within], own[within]
-            known[whose, listed[whose] + place_in_run(whose, np.argsort(whose, kind="stable"))] = own
-            listed[distinct] += np.minimum(wanted, left).astype(np.int32)
+            known[whose, used[whose] + place_in_run(whose, np.argsort(whose, kind="stable"))] = own
+            used[distinct] += np.minimum(wanted, left).astype(np.int32)
             found[open_] = True
             yield found
 
