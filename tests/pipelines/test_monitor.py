@@ -211,10 +211,10 @@ def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None
 
     week, year = partial(lasting, horizon=52), partial(lasting, horizon=1)
     same = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, week)], 1.0, 1e-6).guarantee
-    assert same.horizon == 52 and same.limits == ("a: Once.", "b: Once.")
+    assert same.horizon == 52 and same.limits == ("Each question: Once.",)
     mixed = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, year)], 1.0, 1e-6).guarantee
     held = ("a: It holds for at most 52 windows.", "b: It holds for at most 1 window.")
-    assert mixed.horizon is None and mixed.limits == ("a: Once.", held[0], "b: Once.", held[1])
+    assert mixed.horizon is None and mixed.limits == (held[0], held[1], "Each question: Once.")
     assert all(sentence in mixed.paragraph() for sentence in held)
 
 
