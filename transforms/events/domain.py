@@ -7,12 +7,16 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Union
 from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import Names, string_buffers
 
 Items = Union["Domain", Sequence[str]]
 """A public list of items, as transforms take it."""
@@ -120,3 +124,33 @@ READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
 def _read_once(path: str, digest: str) -> Domain:
     """Return the list of a file as it was at launch, which a stage of this process may have read already."""
     return READ.get((path, digest)) or Domain.from_file(path, digest)
+
+
+def item_hash(noise: NoiseSource) -> NoiseSource:
+    """Return what hashes the items of a run."""
+    return noise.derive("item hash")
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """The keys of a public list of items beside those that are found.
+
+    Attributes:
+        items: the list.
+        noise: of the run, which turns items into keys.
+    """
+
+    items: Domain
+    noise: NoiseSource
+
+    @cached_property
+    def names(self) -> Names:
+        """The keys, increasing, with their texts."""
+        hashed = item_hash(self.noise).hash_bytes(*reversed(string_buffers(self.items.texts)))
+        keys, first = np.unique(hashed, return_index=True)
+        return Names.of(keys, self.items.texts.take(pa.array(first)))
+
+    def of_shard(self, shard: int, key_shards: int) -> Names:
+        """Return those of a shard."""
+        keys = self.names.items
+        return self.names.select(keys[keys % np.uint64(key_shards) == shard])
