@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -167,9 +168,9 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
         try:
             made = each.make(own, part)
         except ValueError as error:
-            raise ValueError(
-                f"{each.name}: {error} (its share of the budget: epsilon {own:g}, delta {part:g})"
-            ) from None
+            about = re.search(r"\b(epsilon|delta)\b", str(error))
+            share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
+            raise ValueError(f"{each.name}: {error}{share}") from None
         paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
     promised = [each.transform.guarantee for each in paid]
     unit, neighbouring = common_unit({each.name: each.transform.guarantee for each in paid})

@@ -102,7 +102,11 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
         ),
         (
             HEAD.replace("delta: 1e-6", "delta: 0") + PAGES,
-            "line 8: questions.pages: delta must be > 0 unless the list of items is public",
+            "line 8: questions.pages: delta must be > 0 unless the list of items is public, got 0 (its share of the bu",
+        ),
+        (
+            HEAD.replace("start: 2026-01-01", "start: 2026-02-31") + PAGES,
+            "line 3: start: start must be a day that there is, got '2026-02-31' (for pages)",
         ),
     ],
 )
