@@ -47,6 +47,7 @@ BOTH_WAYS = (
 OF_FINISHED_LIST = f"{BOTH_WAYS}."
 """The same where the counts of a finished file are smoothed."""
 
+UNTOLD = tuple(KeyCount._field_defaults.values())
 MOST_COUNTS = 1 << 20
 """Counts of all items of a list, in all windows and streams, that are smoothed at the end of a run at most."""
 
@@ -229,10 +230,11 @@ class RankItems(SingleSteps, state="rank_items"):
 
     def _counts(self, stream: str, start: Timestamp, end: Timestamp, found: KeyedRows) -> list[KeyCount]:
         """Return the noisy counts of one step."""
-        numbers = found.of_each("counts", "count_stddev", "count_bound")
         ends = (np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1))
-        columns = zip(self.domain.texts.to_pylist(), *numbers, *ends, strict=True)
-        return [KeyCount(stream, start, end, *of_item, None, None, None, end, False) for of_item in columns]
+        numbers = zip(*found.of_each("counts", "count_stddev", "count_bound"), *ends, strict=True)
+        later: tuple[Any, ...] = (None, None, None, end, False)
+        items = zip(self.domain.texts.to_pylist(), numbers, strict=True)
+        return [KeyCount._make((stream, start, end, item, *of_item, *later, *UNTOLD)) for item, of_item in items]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Describe late counts by stream, window and item."""
