@@ -1,4 +1,4 @@
-"""How top-k is answered: of a public list by ranks of each window, without a list by items that stay found."""
+"""How top-k is answered: of a public list by its ranks, without a list by items that stay found."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
@@ -28,6 +29,8 @@ from privstream.transforms.rows import KeyCount, RankedItem
 from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.methods import FoundItems, RankedList
+
+UNTOLD = tuple(KeyCount._field_defaults.values())
 
 
 class CountHolders(beam.DoFn):
@@ -55,7 +58,10 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RankItems(SingleSteps, state="rank_items"):
-    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
+    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step.
+
+    With `all_counts` publish the noisy counts of all, which are smoothed and ranked when the run has ended.
+    """
 
     def __init__(
         self,
@@ -67,8 +73,10 @@ class RankItems(SingleSteps, state="rank_items"):
         mechanism: MeasuredTopK | CountedTopK,
         domain: Domain,
         beta: float,
+        all_counts: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
+        self.all_counts = all_counts
         self.noise = noise
         self.mechanism = mechanism
         self.domain = domain
@@ -85,14 +93,16 @@ class RankItems(SingleSteps, state="rank_items"):
     def restore(self, data: bytes) -> None:
         """Decode nothing."""
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[RankedItem]]:
-        """Rank the items of one step."""
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
+        """Rank the items of one step, or give them their noise."""
         totals = np.zeros(len(self.domain), np.int64)
         for items, counts in map(read_counts, batches):
             totals[items.astype(np.int64)] += counts
         stream = key.decode()
-        found = self.mechanism.release(totals, self.noise.derive("stream", stream, "step", step), self.beta)
-        start, end = self.steps.bounds(step)
+        noise, (start, end) = self.noise.derive("stream", stream, "step", step), self.steps.bounds(step)
+        if self.all_counts and isinstance(self.mechanism, CountedTopK):
+            return None, self._counts(stream, start, end, self.mechanism.count(totals, noise))
+        found = self.mechanism.release(totals, noise, self.beta)
         columns = (column.tolist() for column in found)
         rows = [
             RankedItem(stream, start, end, rank, self.domain[item], *numbers)
@@ -100,6 +110,14 @@ class RankItems(SingleSteps, state="rank_items"):
         ]
         self.published.inc(len(rows))
         return None, rows
+
+    def _counts(self, stream: str, start: Timestamp, end: Timestamp, found: KeyedRows) -> list[KeyCount]:
+        """Return the noisy counts of one step."""
+        ends = (np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1))
+        numbers = zip(*found.of_each("counts", "count_stddev", "count_bound"), *ends, strict=True)
+        later: tuple[Any, ...] = (None, None, None, end, False)
+        items = zip(self.domain.texts.to_pylist(), numbers, strict=True)
+        return [KeyCount._make((stream, start, end, item, *of_item, *later, *UNTOLD)) for item, of_item in items]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Describe late counts by stream, window and item."""
@@ -143,7 +161,7 @@ class EstimatePublisher(KeyPublisher):
             yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))
 
 
-def error_bounds(reach: int, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def error_bounds(reach: float, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return how far estimates are off at most if noisy counts are off by no more than `reach`, float64, shape (n,)."""
     bounds: np.ndarray = np.round(reach + np.abs(estimates - counts), 1)
     return bounds
@@ -194,7 +212,7 @@ class FinishedRanks:
 
     smooth: SmoothFinished
     top: int
-    reach: int
+    reach: float
 
     def __call__(self, rows: Sequence[KeyCount]) -> list[RankedItem]:
         """Return the items on top, by window, with their ranks and gaps."""
@@ -240,18 +258,22 @@ def publish_list(
         mechanism=answer.mechanism,
         domain=answer.domain,
         beta=answer.beta,
+        all_counts=answer.to_finish,
     )
-    return apply_dofn(clocked, rank, RankedItem)
+    return apply_dofn(clocked, rank, KeyCount if answer.to_finish else RankedItem)
 
 
-def finished_ranks(answer: FoundItems) -> FinishedRanks | None:
+def finished_ranks(answer: RankedList | FoundItems) -> FinishedRanks | None:
     """Smooth the counts of all windows both ways, as a table of counts is, and rank the items of each."""
     if not answer.to_finish:
         return None
-    smooth = SmoothFinished(
-        answer.steps.size, answer.mechanism.stddev(1), steps=answer.steps, left_out=answer.mechanism.left_out
-    )
-    return FinishedRanks(smooth, answer.top, answer.reach)
+    if isinstance(answer, FoundItems):
+        counts = answer.mechanism
+        smooth = SmoothFinished(answer.steps.size, counts.stddev(1), steps=answer.steps, left_out=counts.left_out)
+        return FinishedRanks(smooth, answer.top, answer.reach)
+    ranked = answer.mechanism
+    smooth = SmoothFinished(answer.steps.size, ranked.estimate_variance**0.5, steps=answer.steps)
+    return FinishedRanks(smooth, ranked.top, ranked.measure_error(answer.beta))
 
 
 def publish_found_items(

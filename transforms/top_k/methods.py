@@ -23,6 +23,17 @@ SAME_NOISE = (
 )
 """What is to be said of estimates by the method "counts"."""
 
+BOTH_WAYS = (
+    "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
+    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too low"
+)
+
+OF_FINISHED_LIST = f"{BOTH_WAYS}."
+"""The same where the counts of a finished file are smoothed."""
+
+MOST_COUNTS = 1 << 20
+"""Counts of all items of a list, in all windows and streams, that are smoothed at the end of a run at most."""
+
 BY_ESTIMATES = (
     "Estimates are noisy counts smoothed over windows; lower and upper rest on a model in which counts stay near "
     "levels that move. The order is that of estimates: an item that leads, or has just been found, is more often too "
@@ -30,11 +41,7 @@ BY_ESTIMATES = (
 )
 """What is to be said of ranks without a list."""
 
-OF_FINISHED = (
-    "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
-    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too "
-    "low, and so is one in the windows by which it was found."
-)
+OF_FINISHED = f"{BOTH_WAYS}, and so is one in the windows by which it was found."
 """The same of a finished file."""
 
 MOST_ITEMS = 10_000
@@ -43,7 +50,12 @@ MOST_ITEMS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RankedList:
-    """How `TopKWithGap` answers about a public list: each window is ranked by itself.
+    """How `TopKWithGap` answers about a public list.
+
+    Each window is ranked by itself. But where `finish` gets the rows, and all counts have noise, they are all
+    published, and ranked when they have been smoothed.
+
+    Privacy: ranks of smoothed counts are post-processing of what `CountedTopK` adds noise to.
 
     Attributes:
         mechanism: what ranks the items of one window of a stream.
@@ -52,6 +64,7 @@ class RankedList:
         steps: the windows.
         noise: of the rankings.
         streams: public names of the streams, if there are several.
+        to_finish: whether `finish` gets the rows: then these are counts of the whole list, to be ranked at the end.
     """
 
     mechanism: MeasuredTopK | CountedTopK
@@ -60,10 +73,13 @@ class RankedList:
     steps: Steps
     noise: NoiseSource
     streams: tuple[str, ...] | None
+    to_finish: bool = False
 
     @property
     def note(self) -> str:
         """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
+        if self.to_finish:
+            return OF_FINISHED_LIST
         return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
 
     @property
@@ -80,19 +96,29 @@ class RankedList:
         """How right the ranking and the counts are; compared by the ranking."""
         confidence = f"With probability {1 - self.beta:g}"
         error = self.mechanism.selection_error(len(self.domain), self.beta)
-        least_bound = self.mechanism.measure_error(self.beta)
+        least_bound, stddev = self.mechanism.measure_error(self.beta), self.mechanism.estimate_variance**0.5
+        ranked = "Ranked by the noisy counts of a window alone, " if self.to_finish else ""
+        smoothed = (
+            f" The noise of a count has a standard deviation of {stddev:.3g}; estimates are smoothed over windows, and "
+            "ranks and estimates mostly closer."
+        )
         return Accuracy(
             error=error,
             failure_probability=self.beta,
-            claim=f"{confidence}, no item that is left out of a window belongs to over {error:,.0f} more people than "
-            f"an item that is published. {confidence}, estimates are within their error bounds of at least "
-            f"{least_bound:,.0f} people, {self.scope}.",
+            claim=f"{ranked}{_inside(confidence, ranked)}, no item that is left out of a window belongs to over "
+            f"{error:,.0f} more people than an item that is published. {confidence}, estimates are within their error "
+            f"bounds of at least {least_bound:,.0f} people, {self.scope}.{smoothed * self.to_finish}",
             numbers={
                 "selection_error": error,
                 "least_error_bound": least_bound,
-                "estimate_stddev": self.mechanism.estimate_variance**0.5,
+                "stddev" if self.to_finish else "estimate_stddev": stddev,
             },
         )
+
+
+def _inside(sentence: str, before: str) -> str:
+    """Return the beginning of a sentence as it is after other words, if there are any."""
+    return sentence[0].lower() + sentence[1:] if before else sentence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstrin
     @property
     @override
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return finished_ranks(self.answer) if isinstance(self.answer, FoundItems) else None
+        return finished_ranks(self.answer)
 
     @property
     @override
