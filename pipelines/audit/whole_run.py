@@ -215,7 +215,7 @@ def _of_ranks(transform: Any) -> Spending:
         counted=made.releases * items,
         others=1 + math.ceil(made.selection_error(made.size, MISSING)),
         always=True,
-        fields=("estimate",),
+        fields=("count",) if transform.finish is not None else ("estimate",),
     )
 
 

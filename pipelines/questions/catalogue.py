@@ -167,7 +167,8 @@ COUNTS = QuestionSpec(
 RANKING_NUMBERS = """\
 numbers in the answer, for a list of so many --items:
   ranking error         with probability 1 - beta, no item that is left out of a window belongs to over so many more
-                        people than an item that is published
+                        people than an item that is published; of counts that are smoothed over a file before they are
+                        ranked, this is said of ranks without smoothing
   least error bound     each count comes with an error bound of its own, which holds with probability 1 - beta and is
                         never smaller than this one
   standard deviation    of a count that stands clear of the counts of the items that are left out. Where the noise

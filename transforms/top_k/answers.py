@@ -1,4 +1,4 @@
-"""How top-k is answered: of a public list by ranks of each window, without a list by items that stay found."""
+"""How top-k is answered: of a public list by its ranks, without a list by items that stay found."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import EACH, Accuracy
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
@@ -39,10 +40,26 @@ SAME_NOISE = (
 )
 """What is to be said of estimates by the method "counts"."""
 
+BOTH_WAYS = (
+    "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
+    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too low"
+)
+OF_FINISHED_LIST = f"{BOTH_WAYS}."
+"""The same where the counts of a finished file are smoothed."""
+
+UNTOLD = tuple(KeyCount._field_defaults.values())
+MOST_COUNTS = 1 << 20
+"""Counts of all items of a list, in all windows and streams, that are smoothed at the end of a run at most."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankedList:
-    """How `TopKWithGap` answers about a public list: each window is ranked by itself.
+    """How `TopKWithGap` answers about a public list.
+
+    Each window is ranked by itself. But where `finish` gets the rows, and all counts have noise, they are all
+    published, and ranked when they have been smoothed.
+
+    Privacy: ranks of smoothed counts are post-processing of what `CountedTopK` adds noise to.
 
     Attributes:
         mechanism: what ranks the items of one window of a stream.
@@ -51,6 +68,7 @@ class RankedList:
         steps: the windows.
         noise: of the rankings.
         streams: public names of the streams, if there are several.
+        to_finish: whether `finish` gets the rows: then these are counts of the whole list, to be ranked at the end.
     """
 
     mechanism: MeasuredTopK | CountedTopK
@@ -59,16 +77,27 @@ class RankedList:
     steps: Steps
     noise: NoiseSource
     streams: tuple[str, ...] | None
+    to_finish: bool = False
 
     @property
     def note(self) -> str:
         """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
+        if self.to_finish:
+            return OF_FINISHED_LIST
         return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
 
     @property
     def scope(self) -> str:
         """Which estimates are within their error bounds at once: those with the noise of the whole list, all."""
         return together(self.streams, each_window=True) if isinstance(self.mechanism, CountedTopK) else EACH
+
+    @property
+    def finish(self) -> FinishedRanks | None:
+        """Smooth the counts of all windows both ways, as a table of counts is, and rank the items of each."""
+        if not self.to_finish:
+            return None
+        smooth = SmoothFinished(self.steps.size, self.mechanism.estimate_variance**0.5, steps=self.steps)
+        return FinishedRanks(smooth, self.mechanism.top, self.mechanism.measure_error(self.beta))
 
     def calibrate(self) -> None:
         """Find the noise once, at launch; workers receive it."""
@@ -79,17 +108,22 @@ class RankedList:
         """How right the ranking and the counts are; compared by the ranking."""
         confidence = f"With probability {1 - self.beta:g}"
         error = self.mechanism.selection_error(len(self.domain), self.beta)
-        least_bound = self.mechanism.measure_error(self.beta)
+        least_bound, stddev = self.mechanism.measure_error(self.beta), self.mechanism.estimate_variance**0.5
+        ranked = "Ranked by the noisy counts of a window alone, " if self.to_finish else ""
+        smoothed = (
+            f" The noise of a count has a standard deviation of {stddev:.3g}; estimates are smoothed over windows, and "
+            "ranks and estimates mostly closer."
+        )
         return Accuracy(
             error=error,
             failure_probability=self.beta,
-            claim=f"{confidence}, no item that is left out of a window belongs to over {error:,.0f} more people than "
-            f"an item that is published. {confidence}, estimates are within their error bounds of at least "
-            f"{least_bound:,.0f} people, {self.scope}.",
+            claim=f"{ranked}{_inside(confidence, ranked)}, no item that is left out of a window belongs to over "
+            f"{error:,.0f} more people than an item that is published. {confidence}, estimates are within their error "
+            f"bounds of at least {least_bound:,.0f} people, {self.scope}.{smoothed * self.to_finish}",
             numbers={
                 "selection_error": error,
                 "least_error_bound": least_bound,
-                "estimate_stddev": self.mechanism.estimate_variance**0.5,
+                "stddev" if self.to_finish else "estimate_stddev": stddev,
             },
         )
 
@@ -106,8 +140,14 @@ class RankedList:
             mechanism=self.mechanism,
             domain=self.domain,
             beta=self.beta,
+            all_counts=self.to_finish,
         )
-        return apply_dofn(clocked, rank, RankedItem)
+        return apply_dofn(clocked, rank, KeyCount if self.to_finish else RankedItem)
+
+
+def _inside(sentence: str, before: str) -> str:
+    """Return the beginning of a sentence as it is after other words, if there are any."""
+    return sentence[0].lower() + sentence[1:] if before else sentence
 
 
 class CountHolders(beam.DoFn):
@@ -135,7 +175,10 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RankItems(SingleSteps, state="rank_items"):
-    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
+    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step.
+
+    With `all_counts` publish the noisy counts of all, which are smoothed and ranked when the run has ended.
+    """
 
     def __init__(
         self,
@@ -147,8 +190,10 @@ class RankItems(SingleSteps, state="rank_items"):
         mechanism: MeasuredTopK | CountedTopK,
         domain: Domain,
         beta: float,
+        all_counts: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
+        self.all_counts = all_counts
         self.noise = noise
         self.mechanism = mechanism
         self.domain = domain
@@ -165,14 +210,16 @@ class RankItems(SingleSteps, state="rank_items"):
     def restore(self, data: bytes) -> None:
         """Decode nothing."""
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[RankedItem]]:
-        """Rank the items of one step."""
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
+        """Rank the items of one step, or give them their noise."""
         totals = np.zeros(len(self.domain), np.int64)
         for items, counts in map(read_counts, batches):
             totals[items.astype(np.int64)] += counts
         stream = key.decode()
-        found = self.mechanism.release(totals, self.noise.derive("stream", stream, "step", step), self.beta)
-        start, end = self.steps.bounds(step)
+        noise, (start, end) = self.noise.derive("stream", stream, "step", step), self.steps.bounds(step)
+        if self.all_counts and isinstance(self.mechanism, CountedTopK):
+            return None, self._counts(stream, start, end, self.mechanism.count(totals, noise))
+        found = self.mechanism.release(totals, noise, self.beta)
         columns = (column.tolist() for column in found)
         rows = [
             RankedItem(stream, start, end, rank, self.domain[item], *numbers)
@@ -180,6 +227,14 @@ class RankItems(SingleSteps, state="rank_items"):
         ]
         self.published.inc(len(rows))
         return None, rows
+
+    def _counts(self, stream: str, start: Timestamp, end: Timestamp, found: KeyedRows) -> list[KeyCount]:
+        """Return the noisy counts of one step."""
+        ends = (np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1))
+        numbers = zip(*found.of_each("counts", "count_stddev", "count_bound"), *ends, strict=True)
+        later: tuple[Any, ...] = (None, None, None, end, False)
+        items = zip(self.domain.texts.to_pylist(), numbers, strict=True)
+        return [KeyCount._make((stream, start, end, item, *of_item, *later, *UNTOLD)) for item, of_item in items]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Describe late counts by stream, window and item."""
@@ -195,11 +250,7 @@ BY_ESTIMATES = (
     "high than too low."
 )
 """What is to be said of ranks without a list."""
-OF_FINISHED = (
-    "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
-    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too "
-    "low, and so is one in the windows by which it was found."
-)
+OF_FINISHED = f"{BOTH_WAYS}, and so is one in the windows by which it was found."
 """The same of a finished file."""
 
 UNRANKED = 0
@@ -344,7 +395,7 @@ class EstimatePublisher(KeyPublisher):
             yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))
 
 
-def error_bounds(reach: int, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def error_bounds(reach: float, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return how far estimates are off at most if noisy counts are off by no more than `reach`, float64, shape (n,)."""
     bounds: np.ndarray = np.round(reach + np.abs(estimates - counts), 1)
     return bounds
@@ -395,7 +446,7 @@ class FinishedRanks:
 
     smooth: SmoothFinished
     top: int
-    reach: int
+    reach: float
 
     def __call__(self, rows: Sequence[KeyCount]) -> list[RankedItem]:
         """Return the items on top, by window, with their ranks and gaps."""

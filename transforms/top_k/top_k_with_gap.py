@@ -43,15 +43,21 @@ from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import baskets_of, check_full_share
-from privstream.transforms.methods import AUTO, USUAL_ITEMS, choose_method
+from privstream.transforms.methods import AUTO, USUAL_CONTRIBUTIONS, USUAL_ITEMS, choose_method
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from privstream.transforms.top_k.answers import MOST_ITEMS, FoundItems, RankedList
+from privstream.transforms.top_k.answers import MOST_COUNTS, MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
 USUAL_TOP = 10
+MOST_USUAL_ITEMS = 10
+"""Items of a person in a window of a short file where nobody says how many."""
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
+
+SMOOTHED, FOR_SMOOTHING = 0.75, 8
+"""Part of the error of counts that remains, at most, when a file of so many windows is smoothed, for levels that move
+in a window by 1.5 deviations of the noise: as those of flights by month do, with three quarters of it."""
 
 LIKELY_DELTA, WORTH_A_DELTA = 1e-6, 0.8
 """A usual delta, and how much of an error it must take away to be spoken of."""
@@ -73,7 +79,8 @@ class TopKWithGap(PeopleTransform):
     Without a `domain` items need not be known before. An item is found when enough people have it in one window or in
     several, and stays found. Of these, the `top` items with the largest estimates are published, or as many as there
     are. Estimates are noisy counts smoothed over the windows until this one; later windows change nothing in it. The
-    command ranks a finished file by counts that are smoothed over all of its windows (`to_finish`, `finish`).
+    command ranks a finished file by counts that are smoothed over all of its windows (`to_finish`, `finish`): also
+    those of a `domain`, by the method "counts", where they are no more than a million.
 
     Privacy:
         Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
@@ -113,8 +120,8 @@ class TopKWithGap(PeopleTransform):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
             remembered but items that are found; with windows of a calendar so many days, weeks, months or years of it,
             such as "1month". The guarantee is then for what one person does in one such period.
-        items_per_step: number of items of one person that count in a window of a stream. Without it 4, or as many as
-            there are in `domain` if these are fewer.
+        items_per_step: number of items of one person that count in a window of a stream. Without it 4; over a finished
+            file as many as are 100 in the whole run, from 4 to 10; or all of a `domain` that has fewer.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
         streams: public names of the streams that are ranked, each by itself. They must be given if events have a
@@ -123,7 +130,8 @@ class TopKWithGap(PeopleTransform):
         measure_share: share of epsilon that pays for the counts of the published items. The method "counts" has no such
             share: its ranks and its counts are the same numbers.
         method: method that selects the items; "auto" takes the one with the smallest `selection_error`, of equal ones
-            the one with the smallest error bound of counts. Without a `domain` there is "counts" alone.
+            the one with the smallest error bound of counts; over a finished file of eight windows or more, whose counts
+            are smoothed, that of "counts" is taken for three quarters. Without a `domain` there is "counts" alone.
             "exponential_gaps" and "laplace_gaps" add noise of that kind to all counts, and publish which are the
             largest, and the gaps between them. Their noise grows with `top`. "counts" adds noise to all counts so that
             all of them might be published. Its noise grows with `items_per_step`.
@@ -196,6 +204,7 @@ class TopKWithGap(PeopleTransform):
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, **options)
+        self._asked, self._method_chosen = method, False
         if items_per_step is None:
             items_per_step = USUAL_ITEMS if domain is None else min(USUAL_ITEMS, len(domain))
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
@@ -252,17 +261,14 @@ class TopKWithGap(PeopleTransform):
             "items_per_release": self.items_per_step,
             "neighbouring": self.neighbouring,
         }
-        makers: dict[str, Callable[[], MeasuredTopK | CountedTopK]] = {
+        self._makers: dict[str, Callable[[], MeasuredTopK | CountedTopK]] = {
             f"{law}_gaps": partial(MeasuredTopK, **budget, measure_share=measure_share, noise_law=law)
             for law in ("exponential", "laplace")
-        }
-        makers["counts"] = partial(CountedTopK, **budget, size=len(domain))
+        } | {"counts": partial(CountedTopK, **budget, size=len(domain))}
         self._with_delta = (
             partial(CountedTopK, **(budget | {"delta": LIKELY_DELTA}), size=len(domain)) if not delta else None
         )
-        name, mechanism = choose_method(
-            method, makers, lambda made: (made.selection_error(len(domain), self.beta), made.measure_error(self.beta))
-        )
+        name, mechanism = choose_method(method, self._makers, self._ranking_error)
         return name, RankedList(
             mechanism=mechanism,
             domain=domain,
@@ -271,6 +277,31 @@ class TopKWithGap(PeopleTransform):
             noise=self.noise.derive("top-k windows", self.steps.label, self._limits_label, domain.digest),
             streams=self.streams,
         )
+
+    def _ranking_error(self, made: MeasuredTopK | CountedTopK, smoothed: float = 1.0) -> tuple[float, float]:
+        """Return what "auto" wants little of, for counts that are smoothed so many times as much as without."""
+        assert self.domain is not None
+        error = made.selection_error(len(self.domain), self.beta) * (smoothed if isinstance(made, CountedTopK) else 1.0)
+        return error, made.measure_error(self.beta)
+
+    def _items_at_end(self) -> int:
+        """Return how many items of a person count over files: as often as with `counts` in the run, within limits."""
+        items = max(USUAL_ITEMS, min(MOST_USUAL_ITEMS, USUAL_CONTRIBUTIONS // self._releases))
+        return items if self.domain is None else min(items, len(self.domain))
+
+    def _at_end(self) -> tuple[str, RankedList | FoundItems]:
+        """Return the method and the answer of a run whose rows `finish` gets: counts of a list are smoothed there."""
+        if isinstance(self.answer, FoundItems):
+            return self.method, self.answer.for_end()
+        listed, (first, end) = self.answer, (self.steps.first, self.steps.end)
+        if first is None or end is None:
+            return self.method, listed
+        windows = end - first
+        if windows * len(listed.domain) * len(self.streams or ("",)) > MOST_COUNTS:
+            return self.method, listed
+        gained = SMOOTHED if windows >= FOR_SMOOTHING else 1.0
+        name, mechanism = choose_method(self._asked, self._makers, partial(self._ranking_error, smoothed=gained))
+        return name, replace(listed, mechanism=mechanism, to_finish=isinstance(mechanism, CountedTopK))
 
     @property
     @override
@@ -310,11 +341,18 @@ class TopKWithGap(PeopleTransform):
 
     @override
     def to_finish(self) -> Self:
-        if not isinstance(self.answer, FoundItems):
-            return self
+        """Return this transform with counts that are smoothed at the end, and more items of a person if nobody says."""
+        if self._given.get("items_per_step") is None and (items := self._items_at_end()) != self.items_per_step:
+            return type(self)(**{**self._given, "items_per_step": items}, noise=self.noise).to_finish()
         made = copy.copy(self)
-        made.answer = self.answer.for_end()
+        made.method, made.answer = self._at_end()
+        made._method_chosen = made.method != self.method
         return made
+
+    @property
+    @override
+    def of_files(self) -> Mapping[str, Any]:
+        return {"method": self.method} if self._method_chosen else {}
 
     @property
     @override
@@ -324,7 +362,7 @@ class TopKWithGap(PeopleTransform):
     @property
     @override
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return self.answer.finish if isinstance(self.answer, FoundItems) else None
+        return self.answer.finish
 
     @property
     @override
