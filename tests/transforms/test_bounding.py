@@ -29,7 +29,6 @@ from privstream.transforms.counts.contributions import CountContributions, joine
 from privstream.transforms.counts.finished import LargestCounts
 from privstream.transforms.counts.publishing import Pairs
 from privstream.transforms.events.bounding import (
-    SELECTIONS,
     BoundAcrossWindows,
     LimitCounter,
     Used,
@@ -37,6 +36,7 @@ from privstream.transforms.events.bounding import (
     bound_items,
     place_in_run,
 )
+from privstream.transforms.events.parameters import SELECTIONS
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.timing.steps import Steps
 

@@ -77,8 +77,6 @@ class LimitCounter:
 ITEM_ORDER = "item order"
 """The noise that draws the random order of a person's items in a window."""
 
-SELECTIONS = ("last", "first", "random")
-
 
 class Kept(NamedTuple):
     """What is kept of events.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey, encode, group_of, string_buffers
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, item_hash
 from privstream.transforms.events.parameters import MOST_SHARDS
 from privstream.transforms.timing.on_time import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
@@ -51,11 +51,6 @@ def people_key(shard: int) -> bytes:
     """Return the key under which a stage keeps what it remembers of a shard of people."""
     name = EVENLY_SPREAD[shard] if shard < len(EVENLY_SPREAD) else MOST_SHARDS + shard
     return name.to_bytes(4, "big")
-
-
-def item_hash(noise: NoiseSource) -> NoiseSource:
-    """Return what hashes the items of a run."""
-    return noise.derive("item hash")
 
 
 class ReadEvents(beam.DoFn):
