@@ -195,18 +195,19 @@ class RankedItem(NamedTuple):
         item: the item.
         gap: number of people by which it is ahead of the next item, published or not, plus integer noise of mean 0. Of
             equals the item that sorts first leads: so the last gap is one less if the item after it sorts before it.
-            Without a list it is the difference of the two estimates, rounded to a whole number; None where no other
+            Where estimates are smoothed it is the difference of the two, rounded to a whole number; None where no other
             item is found.
         estimate: number of people who had the item and count for it within their limits, plus noise. Without a list it
-            is smoothed over the windows until this one, or of a finished file over all of them.
+            is smoothed over the windows until this one, or of a finished file over all of them; so it is there with a
+            list and the method "counts".
         error_bound: how far the estimate is from that number at most, with probability 1 - beta: for each estimate by
             itself with a list and the methods of gaps, for all items of the list in a window together with "counts",
             and without a list for ten thousand items of a window together. It rests on no model, and says nothing of
             what limits leave out.
-        lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Without a list it
-            rests on a model: counts stay near a level that moves. With a list and the method "counts" it is that of the
-            noise of any one count: of items that lead by their noise fewer than 95% hold. It says nothing of what
-            limits leave out.
+        lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Where estimates are
+            smoothed it rests on a model: counts stay near a level that moves. In a stream with a list and the method
+            "counts" it is that of the noise of any one count: of items that lead by their noise fewer than 95% hold. It
+            says nothing of what limits leave out.
         upper: upper end.
         kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
             number of them, plus noise. None where nothing is told of limits: see `full_share`.
@@ -272,7 +273,8 @@ class KeyCount(NamedTuple):
         used_up_lower: lower end of its interval of 95%.
         used_up_upper: upper end.
         full: an estimate of the count as it would be without limits: `smoothed`, or the count where there is none,
-            divided by the share kept / (kept + left_out), which is smoothed over windows, too. It is the count where
+            divided by the share kept / (kept + left_out), which is smoothed over windows, too; of random contributions
+            over files, a share that noise explains moves it in part or not at all. It is the count where
             limits can leave out nothing, and None where nothing is told of limits, or where the share may be below a
             fifth; of rows whose only limit is one of a window, six tenths.
         full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and

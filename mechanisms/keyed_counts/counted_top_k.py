@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.measured_top_k import RankedCounts
 from privstream.mechanisms.free_gap.noisy_top_k import gaps_between, leaders
-from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
@@ -100,6 +100,22 @@ class CountedTopK:
         """Return by how much one of `counts` left out exceeds a published one with probability at most beta."""
         return 2.0 * self.counts.error(1, beta, keys=counts)
 
+    def count(self, counts: ArrayLike, noise: NoiseSource) -> KeyedRows:
+        """Publish all counts of one release, in their order: those whose largest `release` publishes.
+
+        Args:
+            counts, noise: as for `release`.
+
+        Raises:
+            ValueError: there are not `size` counts.
+        """
+        true = np.asarray(counts, np.int64)
+        if true.shape != (self.size,):
+            raise ValueError(f"counts must have shape ({self.size},), got {true.shape}")
+        keys = np.arange(self.size, dtype=np.uint64)
+        given = KeyedStep(step=1, keys=keys, counts=true)
+        return self.counts.step(self.counts.initial_state(keys), given, noise)[1]
+
     def release(self, counts: ArrayLike, noise: NoiseSource, beta: float = 0.05) -> RankedCounts:
         """Publish the largest counts of one release.
 
@@ -111,12 +127,7 @@ class CountedTopK:
         Raises:
             ValueError: there are not `size` counts, or `beta` is out of range.
         """
-        true = np.asarray(counts, np.int64)
-        if true.shape != (self.size,):
-            raise ValueError(f"counts must have shape ({self.size},), got {true.shape}")
-        keys = np.arange(self.size, dtype=np.uint64)
-        given = KeyedStep(step=1, keys=keys, counts=true)
-        _, rows = self.counts.step(self.counts.initial_state(keys), given, noise)
+        rows = self.count(counts, noise)
         order = leaders(rows.counts, self.top + 1)
         chosen = order[: self.top]
         bounds = np.full(self.top, self.measure_error(beta))

@@ -15,18 +15,23 @@ SHAPING = ("privstream.mechanisms", "privstream.transforms", "privstream.pipelin
 DIGEST_BYTES = 8
 
 
-@cache
 def build() -> str:
     """Return the version with a digest of the code that shapes answers and noise, such as "0.3.0+1f0c..".
 
     Two states of one version may differ in the noise that a label stands for, or in how events are limited: what one
     of them publishes does not repeat what the other one has published.
     """
+    return f"{version('privstream')}+{code_digest()}"
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of all source files of `SHAPING`, with their names."""
     found = blake2b(digest_size=DIGEST_BYTES)
     for package in SHAPING:
         for name, file in sorted(_sources(files(package), package)):
             found.update(f"{name}\n".encode() + blake2b(file.read_bytes()).digest())
-    return f"{version('privstream')}+{found.hexdigest()}"
+    return found.hexdigest()
 
 
 @cache

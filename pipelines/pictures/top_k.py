@@ -47,9 +47,9 @@ def in_full(rows: Sequence[RankedItem]) -> list[RankedItem]:
     ]
 
 
-def without_list(promise: Promise | None) -> bool:
-    """Tell whether items are those that were found."""
-    return promise is not None and promise.maybe("accuracy", "needed_in_1") is not None
+def smoothed(promise: Promise | None) -> bool:
+    """Tell whether estimates are smoothed over windows: of items that were found, and of a list over files."""
+    return promise is not None and promise.maybe("accuracy", "stddev") is not None
 
 
 def prepare(given: Given) -> Drawing:
@@ -64,7 +64,7 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
     """
     rows, bar = given.rows, by_bound
     title, meaning = given.title("The leading items"), given.sure(given.bands)
-    if without_list(given.promise):
+    if smoothed(given.promise):
         bar, meaning = by_itself, of_each_row(given.promise, given.bands)
     values = given.counted("people in a window")
     if full := limits_bind(rows):

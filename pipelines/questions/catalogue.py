@@ -49,6 +49,7 @@ HEAVY_HITTERS = QuestionSpec(
     protected="a person over the whole run",
     known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
     transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
+    parameters="heavy_hitters.parameters.HeavyHittersParameters",
     row="HeavyHitter",
     order=("stream", "window_start", "-count", "item"),
     title="heavy hitters",
@@ -167,7 +168,8 @@ COUNTS = QuestionSpec(
 RANKING_NUMBERS = """\
 numbers in the answer, for a list of so many --items:
   ranking error         with probability 1 - beta, no item that is left out of a window belongs to over so many more
-                        people than an item that is published
+                        people than an item that is published; of counts that are smoothed over a file before they are
+                        ranked, this is said of ranks without smoothing
   least error bound     each count comes with an error bound of its own, which holds with probability 1 - beta and is
                         never smaller than this one
   standard deviation    of a count that stands clear of the counts of the items that are left out. Where the noise
@@ -191,6 +193,7 @@ TOP_K = QuestionSpec(
     protected="a person, over the whole run or in one window",
     known_as="top pages, top products; `ORDER BY count(DISTINCT user) DESC LIMIT k`",
     transform="top_k.top_k_with_gap.TopKWithGap",
+    parameters="top_k.parameters.TopKParameters",
     row="RankedItem",
     order=("stream", "window_start", "rank"),
     title="ranks",
@@ -272,6 +275,7 @@ ALERTS = QuestionSpec(
     protected="a person over the whole run",
     known_as="outbreaks, outages, unusual numbers of unique users",
     transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
+    parameters="alerts.parameters.SparseVectorParameters",
     row="Alert",
     order=("window_start", "stream", "rule"),
     title="alerts",

@@ -68,7 +68,7 @@ def test_noise_alone_is_told_in_words() -> None:
 def test_without_a_list_bars_of_leading_items_are_the_intervals_of_rows() -> None:
     """They rest on a model, and are narrower than bounds, which do not."""
     intervals = {"hold": "the numbers of people who count", "note": "They rest on a model."}
-    promise = Promise("", {"accuracy": {"needed_in_1": 67, "intervals": intervals}})
+    promise = Promise("", {"accuracy": {"stddev": 67.0, "intervals": intervals}})
     rows = [RankedItem(*window(hour), 1, "tea", None, 100.0, 750.0, 10.0, 190.0) for hour in range(3)]
     found = drawn(top_k.PICTURE, rows, promise)
     assert "Nothing can be told apart" not in found["svg"]

@@ -112,7 +112,7 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
 def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--input", str(requests / "events.parquet"), "--output", "-", "--noise_key_file", str(requests / "key")]
     asked = [*RUN, *LATENCY, "--max_contributions", "8"]
-    assert cli.main(["quantiles", *files, *asked, "--epsilon", "1e-4"]) == 0
+    assert cli.main(["quantiles", *files, *asked, "--epsilon", "1e-5"]) == 0
     table = capsys.readouterr().out
     assert table.count("nothing is known here") == 3 * WINDOWS
     assert "10,000" in table

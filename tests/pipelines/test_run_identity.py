@@ -11,6 +11,8 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli
+from privstream.pipelines.accounts import build
+from privstream.pipelines.accounts.build import SHAPING, code_digest
 from privstream.pipelines.accounts.run_identity import (
     NOT_SHAPING,
     content_digest,
@@ -263,3 +265,19 @@ def test_a_number_of_queries_that_takes_another_method_is_another_run() -> None:
     given = {"epsilon": 1.0, "domain": [f"item {number}" for number in range(40)], "noise": SeededNoise(1)}
     assert QueriesParameters(**given).settled == {"planned": 1000}
     assert QueriesParameters(**given, queries=1).settled == {"planned": 1, "method": "answers"}
+
+
+def test_other_code_that_shapes_answers_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.build().endswith(f"+{build.code_digest()}")
+    monkeypatch.setattr(build, "files", lambda package: tmp_path / package)
+    for package in SHAPING:
+        (tmp_path / package / "inner").mkdir(parents=True)
+        (tmp_path / package / "inner/module.py").write_text("NUMBER = 1")
+    digests = [code_digest.__wrapped__()]
+    (tmp_path / SHAPING[1] / "note.md").write_text("not code")
+    assert code_digest.__wrapped__() == digests[0]
+    (tmp_path / SHAPING[1] / "inner/module.py").write_text("NUMBER = 2")
+    digests.append(code_digest.__wrapped__())
+    (tmp_path / SHAPING[1] / "inner/module.py").rename(tmp_path / SHAPING[1] / "inner/renamed.py")
+    digests.append(code_digest.__wrapped__())
+    assert len(set(digests)) == 3

@@ -282,14 +282,16 @@ def test_a_finished_file_is_ranked_by_the_finished_table(name):
 
 
 def test_a_run_that_does_not_end_has_nothing_to_finish():
-    streamed, listed = transform(), TopKWithGap(**COMMON | {"top": 1, "domain": Domain(["a", "b"])})
+    given = COMMON | {"top": 1, "domain": Domain(["a", "b"])}
+    streamed, listed, by_gaps = transform(), TopKWithGap(**given), TopKWithGap(**given | {"method": "laplace_gaps"})
     assert streamed.finish is None and streamed.unfinished is None
     finished = streamed.to_finish()
     assert finished.unfinished is KeyCount and finished.finish([]) == [] and streamed.finish is None
     assert "all windows of the file" in finished.coverage.note and "just been found" in streamed.coverage.note
     assert finished.guarantee.to_dict() == streamed.guarantee.to_dict()
     assert finished.answer.mechanism == streamed.answer.mechanism.for_end() != streamed.answer.mechanism
-    assert listed.to_finish() is listed and listed.finish is None and listed.unfinished is None
+    assert listed.finish is None and listed.unfinished is None and listed.to_finish().unfinished is KeyCount
+    assert by_gaps.to_finish().finish is None and by_gaps.to_finish().unfinished is None
 
 
 def row(item: str, estimate: float, stream: str = "") -> RankedItem:

@@ -1,10 +1,9 @@
-"""How top-k is answered: of a public list by ranks of each window, without a list by items that stay found."""
+"""How top-k is answered: of a public list by its ranks, without a list by items that stay found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -13,18 +12,15 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.accuracy import EACH, Accuracy
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
-from privstream.transforms.counts.keyed_counts import for_end
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, PublicKeys
-from privstream.transforms.events.coverage import together
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -32,82 +28,9 @@ from privstream.transforms.heavy_hitters.by_counts import publish_held
 from privstream.transforms.rows import KeyCount, RankedItem
 from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.top_k.methods import FoundItems, RankedList
 
-SAME_NOISE = (
-    "Ranks and estimates have the same noise: items on top are more often too high than too low, and of intervals of "
-    "95% of a row by itself fewer hold there. Error bounds are for all of a window together, and hold all the same."
-)
-"""What is to be said of estimates by the method "counts"."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankedList:
-    """How `TopKWithGap` answers about a public list: each window is ranked by itself.
-
-    Attributes:
-        mechanism: what ranks the items of one window of a stream.
-        domain: the list.
-        beta: probability with which each accuracy statement may be wrong.
-        steps: the windows.
-        noise: of the rankings.
-        streams: public names of the streams, if there are several.
-    """
-
-    mechanism: MeasuredTopK | CountedTopK
-    domain: Domain
-    beta: float
-    steps: Steps
-    noise: NoiseSource
-    streams: tuple[str, ...] | None
-
-    @property
-    def note(self) -> str:
-        """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
-        return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
-
-    @property
-    def scope(self) -> str:
-        """Which estimates are within their error bounds at once: those with the noise of the whole list, all."""
-        return together(self.streams, each_window=True) if isinstance(self.mechanism, CountedTopK) else EACH
-
-    def calibrate(self) -> None:
-        """Find the noise once, at launch; workers receive it."""
-        _ = self.mechanism.estimate_variance
-
-    @property
-    def prediction(self) -> Accuracy:
-        """How right the ranking and the counts are; compared by the ranking."""
-        confidence = f"With probability {1 - self.beta:g}"
-        error = self.mechanism.selection_error(len(self.domain), self.beta)
-        least_bound = self.mechanism.measure_error(self.beta)
-        return Accuracy(
-            error=error,
-            failure_probability=self.beta,
-            claim=f"{confidence}, no item that is left out of a window belongs to over {error:,.0f} more people than "
-            f"an item that is published. {confidence}, estimates are within their error bounds of at least "
-            f"{least_bound:,.0f} people, {self.scope}.",
-            numbers={
-                "selection_error": error,
-                "least_error_bound": least_bound,
-                "estimate_stddev": self.mechanism.estimate_variance**0.5,
-            },
-        )
-
-    def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
-        """Add the last stages: from who has what to rows."""
-        counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
-        streams = self.streams or ("",)
-        clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True)
-        rank = RankItems(
-            steps=self.steps,
-            noise=self.noise,
-            timer_offset=timer_offset,
-            streams=streams,
-            mechanism=self.mechanism,
-            domain=self.domain,
-            beta=self.beta,
-        )
-        return apply_dofn(clocked, rank, RankedItem)
+UNTOLD = tuple(KeyCount._field_defaults.values())
 
 
 class CountHolders(beam.DoFn):
@@ -135,7 +58,10 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RankItems(SingleSteps, state="rank_items"):
-    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
+    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step.
+
+    With `all_counts` publish the noisy counts of all, which are smoothed and ranked when the run has ended.
+    """
 
     def __init__(
         self,
@@ -147,8 +73,10 @@ class RankItems(SingleSteps, state="rank_items"):
         mechanism: MeasuredTopK | CountedTopK,
         domain: Domain,
         beta: float,
+        all_counts: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
+        self.all_counts = all_counts
         self.noise = noise
         self.mechanism = mechanism
         self.domain = domain
@@ -165,14 +93,16 @@ class RankItems(SingleSteps, state="rank_items"):
     def restore(self, data: bytes) -> None:
         """Decode nothing."""
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[RankedItem]]:
-        """Rank the items of one step."""
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
+        """Rank the items of one step, or give them their noise."""
         totals = np.zeros(len(self.domain), np.int64)
         for items, counts in map(read_counts, batches):
             totals[items.astype(np.int64)] += counts
         stream = key.decode()
-        found = self.mechanism.release(totals, self.noise.derive("stream", stream, "step", step), self.beta)
-        start, end = self.steps.bounds(step)
+        noise, (start, end) = self.noise.derive("stream", stream, "step", step), self.steps.bounds(step)
+        if self.all_counts and isinstance(self.mechanism, CountedTopK):
+            return None, self._counts(stream, start, end, self.mechanism.count(totals, noise))
+        found = self.mechanism.release(totals, noise, self.beta)
         columns = (column.tolist() for column in found)
         rows = [
             RankedItem(stream, start, end, rank, self.domain[item], *numbers)
@@ -180,6 +110,14 @@ class RankItems(SingleSteps, state="rank_items"):
         ]
         self.published.inc(len(rows))
         return None, rows
+
+    def _counts(self, stream: str, start: Timestamp, end: Timestamp, found: KeyedRows) -> list[KeyCount]:
+        """Return the noisy counts of one step."""
+        ends = (np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1))
+        numbers = zip(*found.of_each("counts", "count_stddev", "count_bound"), *ends, strict=True)
+        later: tuple[Any, ...] = (None, None, None, end, False)
+        items = zip(self.domain.texts.to_pylist(), numbers, strict=True)
+        return [KeyCount._make((stream, start, end, item, *of_item, *later, *UNTOLD)) for item, of_item in items]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Describe late counts by stream, window and item."""
@@ -189,129 +127,8 @@ class RankItems(SingleSteps, state="rank_items"):
             yield late_letter(self.steps, step, "late counts", self.domain[item], key.decode())
 
 
-BY_ESTIMATES = (
-    "Estimates are noisy counts smoothed over windows; lower and upper rest on a model in which counts stay near "
-    "levels that move. The order is that of estimates: an item that leads, or has just been found, is more often too "
-    "high than too low."
-)
-"""What is to be said of ranks without a list."""
-OF_FINISHED = (
-    "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
-    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too "
-    "low, and so is one in the windows by which it was found."
-)
-"""The same of a finished file."""
-
 UNRANKED = 0
 BY_WINDOW = attrgetter("window_start")
-MOST_ITEMS = 10_000
-"""Error bounds of a window hold for so many items together, found or not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundItems:
-    """How `TopKWithGap` answers without a list.
-
-    Privacy: ranks, gaps and smoothed estimates are post-processing of what `FoundKeys` publishes.
-
-    Attributes:
-        mechanism: counts, of all streams together.
-        top: number of items in a window of a stream at most.
-        steps: the windows.
-        noise: of counts.
-        streams: public names of the streams, if there are several.
-        shards: of items.
-        always: items that need not be found to be ranked; None for none.
-        to_finish: whether `finish` gets the rows: then these are counts of all found items, to be ranked at the end.
-    """
-
-    mechanism: FoundKeys
-    top: int
-    steps: Steps
-    noise: NoiseSource
-    streams: tuple[str, ...] | None
-    shards: int
-    always: PublicKeys | None = None
-    to_finish: bool = False
-
-    def for_end(self) -> FoundItems:
-        """Return this answer for a run whose rows `finish` gets."""
-        return replace(self, to_finish=True, mechanism=for_end(self.mechanism, self.steps))
-
-    @property
-    def note(self) -> str:
-        """What is to be said of estimates."""
-        return OF_FINISHED if self.to_finish else BY_ESTIMATES
-
-    @property
-    def finish(self) -> FinishedRanks | None:
-        """Smooth the counts of all windows both ways, as a table of counts is, and rank the items of each."""
-        if not self.to_finish:
-            return None
-        smooth = SmoothFinished(
-            self.steps.size, self.mechanism.stddev(1), steps=self.steps, left_out=self.mechanism.left_out
-        )
-        return FinishedRanks(smooth, self.top, self.reach)
-
-    @property
-    def scope(self) -> str:
-        """Which estimates are within their error bounds at once."""
-        return f"up to {MOST_ITEMS:,} items of a window together"
-
-    def calibrate(self) -> None:
-        """Find noise and thresholds once, at launch; workers receive them."""
-        _ = self.mechanism.law
-
-    @cached_property
-    def reach(self) -> int:
-        """How far noisy counts are off: but with probability beta, those of so many items in a window together."""
-        return self.mechanism.error(1, self.mechanism.beta, keys=MOST_ITEMS)
-
-    @property
-    def prediction(self) -> Accuracy:
-        """How many people must have an item for it to be found, and how far noisy counts are off."""
-        counts, found = self.mechanism, self.mechanism.accuracy.numbers
-        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed_in_")]
-        told = ", or by ".join(
-            f"{people:,} people in each of {windows:,} windows" if windows > 1 else f"{people:,} people in one window"
-            for windows in durations
-            for people in [counts.needed[f"needed_in_{windows}"]]
-        )
-        surely, confidence = found["detection_threshold"], f"With probability {1 - counts.beta:g}"
-        return Accuracy(
-            error=float(surely),
-            failure_probability=counts.beta,
-            claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
-            f"{told}.{counts.list_claim} {confidence}, each of {counts.bounded_keys:,} items is found that at least "
-            f"{surely:,} people have in a window. {confidence}, estimates are within their error bounds of at least "
-            f"{self.reach:,} people, {self.scope}. The noise of a count has a standard deviation of "
-            f"{found['stddev']:.3g}; estimates are smoothed over windows, and mostly closer.",
-            numbers={
-                **{name: found[name] for name in ("stddev", "threshold", "detection_threshold")},
-                **counts.needed,
-                "least_error_bound": self.reach,
-            },
-        )
-
-    def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
-        """Add the last stages: from who has what, by shard of items, to rows."""
-        mechanism = replace(self.mechanism, smooths=False) if self.to_finish else self.mechanism
-        given: dict[str, Any] = {"steps": self.steps, "mechanism": mechanism, "noise": self.noise, "domain": None}
-        given["always"] = self.always
-        publisher = (
-            KeyPublisher(**given)
-            if self.to_finish
-            else EstimatePublisher(**given, choose=LeadingItems(self.top), reach=self.reach)
-        )
-        return publish_held(
-            held,
-            apply_dofn,
-            publisher,
-            clocked=True,
-            streams=self.streams,
-            key_shards=self.shards,
-            timer_offset=timer_offset,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +161,7 @@ class EstimatePublisher(KeyPublisher):
             yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))
 
 
-def error_bounds(reach: int, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def error_bounds(reach: float, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return how far estimates are off at most if noisy counts are off by no more than `reach`, float64, shape (n,)."""
     bounds: np.ndarray = np.round(reach + np.abs(estimates - counts), 1)
     return bounds
@@ -395,7 +212,7 @@ class FinishedRanks:
 
     smooth: SmoothFinished
     top: int
-    reach: int
+    reach: float
 
     def __call__(self, rows: Sequence[KeyCount]) -> list[RankedItem]:
         """Return the items on top, by window, with their ranks and gaps."""
@@ -424,3 +241,59 @@ class FinishedRanks:
         )
         windows = groupby(sorted(unranked, key=BY_WINDOW), key=BY_WINDOW)
         return [row for _, window in windows for row in LeadingItems(self.top)([*window])]
+
+
+def publish_list(
+    answer: RankedList, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+) -> PCollection[Any]:
+    """Add the last stages: from who has what to rows."""
+    counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
+    streams = answer.streams or ("",)
+    clocked = counts | "WithClock" >> WithClock(answer.steps, streams, together=True)
+    rank = RankItems(
+        steps=answer.steps,
+        noise=answer.noise,
+        timer_offset=timer_offset,
+        streams=streams,
+        mechanism=answer.mechanism,
+        domain=answer.domain,
+        beta=answer.beta,
+        all_counts=answer.to_finish,
+    )
+    return apply_dofn(clocked, rank, KeyCount if answer.to_finish else RankedItem)
+
+
+def finished_ranks(answer: RankedList | FoundItems) -> FinishedRanks | None:
+    """Smooth the counts of all windows both ways, as a table of counts is, and rank the items of each."""
+    if not answer.to_finish:
+        return None
+    if isinstance(answer, FoundItems):
+        counts = answer.mechanism
+        smooth = SmoothFinished(answer.steps.size, counts.stddev(1), steps=answer.steps, left_out=counts.left_out)
+        return FinishedRanks(smooth, answer.top, answer.reach)
+    ranked = answer.mechanism
+    smooth = SmoothFinished(answer.steps.size, ranked.estimate_variance**0.5, steps=answer.steps)
+    return FinishedRanks(smooth, ranked.top, ranked.measure_error(answer.beta))
+
+
+def publish_found_items(
+    answer: FoundItems, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+) -> PCollection[Any]:
+    """Add the last stages: from who has what, by shard of items, to rows."""
+    mechanism = replace(answer.mechanism, smooths=False) if answer.to_finish else answer.mechanism
+    given: dict[str, Any] = {"steps": answer.steps, "mechanism": mechanism, "noise": answer.noise, "domain": None}
+    given["always"] = answer.always
+    publisher = (
+        KeyPublisher(**given)
+        if answer.to_finish
+        else EstimatePublisher(**given, choose=LeadingItems(answer.top), reach=answer.reach)
+    )
+    return publish_held(
+        held,
+        apply_dofn,
+        publisher,
+        clocked=True,
+        streams=answer.streams,
+        key_shards=answer.shards,
+        timer_offset=timer_offset,
+    )
