@@ -513,7 +513,7 @@ class NumericQuantiles(Mechanism[KeyedState]):
         Privacy: post-processing of counts that have their noise.
 
         Accuracy: intervals rest on the model that shares of values below an edge stay near a level that moves; they are
-        not guaranteed, as those of a window by itself are. What holds is in docs/decisions/0069-smoothed-quantiles.md.
+        not guaranteed, as those of a window by itself are. What holds is in docs/decisions/0066-smoothed-quantiles.md.
 
         Args:
             counts: of `QuantileRows`, shape (windows, resolution), of windows by themselves (`over` is "window").
