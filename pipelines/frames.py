@@ -148,7 +148,7 @@ def read(path: str | os.PathLike[str]) -> Result:
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
 LEFT_OUT = {
     WARNING: f"{MUCH:.0%} of the data or more, in all or in late windows, is not in the answers, or changed, "
-    "or may be where noise hides it, and intervals do not hold it",
+    "and intervals do not hold it",
     NOTE: "most of the data is not what was asked for",
 }
 """What a line of the log becomes in Python, where only the log has exact numbers."""

@@ -33,6 +33,7 @@ _STEADY_DRIFTS = ((0.001, 2.0), (0.01, 1.0), (0.03, 1.0), (0.1, 1.0), (0.3, 1.0)
 """The same where random contributions of the whole run count and windows have no limit: the same part of every window
 is left out, but for windows in which people come who have more or fewer than others. For these there are large ones."""
 
+_SHOWN = 1.0, 4.0  # standard deviations of noise from which on something seems left out, and all of it is
 _PRIOR = 0.25  # variance of the share before anything is known
 _NORMAL = 1.96
 _DIGITS = 6  # of shares: what machines round off is not seen
@@ -79,6 +80,18 @@ class Shares(NamedTuple):
     estimates: Floats
     stddevs: Floats
     came: Floats
+
+    def shown(self, weight: float) -> Shares:
+        """Return the same with so much of what seems left out: the lower ends of intervals stay where they are.
+
+        A share is at most 1, so that noise alone moves it only down. Until totals show that something is left out, an
+        estimate of 1 with an interval that reaches as far down is nearer to the truth.
+
+        Args:
+            weight: in [0, 1], as of `LeftOutLaw.weight`.
+        """
+        estimates = np.round(1 - weight * (1 - self.estimates), _DIGITS)
+        return Shares(estimates, self.stddevs + (estimates - self.estimates) / _NORMAL, self.came)
 
     def of_sums(self, windows: int) -> Shares:
         """Return the same of each window and those before it together, so many in all, or all that there are.
@@ -153,6 +166,20 @@ class LeftOutLaw:
         """The standard deviations of the noise of both totals."""
         kept, left_out = (math.sqrt(noise.variance(1)) for noise in self.noises)
         return kept, left_out
+
+    def weight(self, left_out: Integers) -> float:
+        """Return how much of what seems left out is taken to be so, in [0, 1]: 0 where noise explains all of it.
+
+        It rises evenly while the sum over windows is between `_SHOWN` standard deviations of its noise: firm shrinkage
+        (Gao and Bruce 1997), without a jump.
+
+        Privacy: post-processing.
+
+        Args:
+            left_out: noisy totals of what limits leave out, int64 (windows,).
+        """
+        sure = float(left_out.sum()) / (self.stddevs[1] * math.sqrt(max(1, len(left_out))))
+        return min(1.0, max(0.0, (sure - _SHOWN[0]) / (_SHOWN[1] - _SHOWN[0])))
 
     def publish(self, step: int, sums: Integers, told: Told, source: NoiseSource) -> Told:
         """Return what has been told after a step, with noise.

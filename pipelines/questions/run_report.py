@@ -236,30 +236,40 @@ class RunReport:
         )
 
     def _of_totals(self) -> Iterator[str]:
-        """Warn of limits that leave out much by what rows tell, or may do so where noise hides it."""
-        kept, left_out, *variances = (self.counters.get(name, 0) for name in (*WITH_NOISE, *OF_TOLD))
-        if not all(variances):
+        """Warn of limits that leave out much by what rows tell, if noise does not explain it."""
+        sure, part, lower, upper = self._left_out_as_told or (False, 0.0, 0.0, 0.0)
+        if not sure or part < MUCH:
             return
-        found = part_left_out(kept, left_out, (variances[0], variances[1]))
         options = " or ".join(f"--{limit.option}" for limit in self._coverage.limits)
-        by = f"of all contributions, by the totals with noise in the rows: {options}"
-        part, lower, upper = found or (1.0, 0.0, 1.0)
-        if found and left_out > PLAIN * math.sqrt(variances[1]):
-            if part < MUCH:
-                return
-            told = f"limits leave out about {_percent(part)} (between {_percent(lower)} and {_percent(upper)}) {by}"
-            advice = f"A larger {options} leaves out less, for more noise"
-        elif upper >= MUCH:
-            told = f"limits may have left out {f'up to {_percent(upper)}' if found else 'any part'} {by}"
-            told += "; noise hides how much, and whether anything"
-            advice = "A larger --full_share tells it better, for more noise of counts"
-        else:
-            return
         looks = f", {self._coverage.later}" if any(limit.lasting for limit in self._coverage.limits) else ""
         yield (
-            f"{told}. Counts, and their intervals, are about the rest: {self._coverage.beyond}{looks}"
-            f"{self._coverage.more}. {self._full_numbers} {advice} (privstream plan {self._spec.word})."
+            f"limits leave out about {_percent(part)} (between {_percent(lower)} and {_percent(upper)}) of all "
+            f"contributions, by the totals with noise in the rows: {options}. Counts, and their intervals, are about "
+            f"the rest: {self._coverage.beyond}{looks}{self._coverage.more}. {self._full_numbers} A larger {options} "
+            f"leaves out less, for more noise (privstream plan {self._spec.word})."
         )
+
+    @property
+    def _left_out_as_told(self) -> tuple[bool, float, float, float] | None:
+        """Whether limits leave out more than noise explains, and which part, with its interval; None if not told."""
+        kept, left_out, *variances = (self.counters.get(name, 0) for name in (*WITH_NOISE, *OF_TOLD))
+        if not all(variances):
+            return None
+        found = part_left_out(kept, left_out, (variances[0], variances[1]))
+        return (left_out > PLAIN * math.sqrt(variances[1]), *found) if found else (False, 1.0, 0.0, 1.0)
+
+    @property
+    def _told(self) -> str:
+        """What rows tell of limits; and how much these may leave out, where noise explains what seems left out.
+
+        It is no warning: small data is like that, whether anything is left out or not.
+        """
+        sure, _, _, upper = self._left_out_as_told or (True, 0.0, 0.0, 0.0)
+        if sure:
+            return TOLD
+        most = f"they leave out at most {_percent(upper)}, if anything" if upper < 1 else "noise hides how much it is"
+        empty = f". {self._full_numbers}" if self.counters.get(WITHOUT_FULL) else ""
+        return f"{TOLD}; by these totals {most}{empty}"
 
     @property
     def _full_numbers(self) -> str:
@@ -301,7 +311,7 @@ class RunReport:
             why = f": {_listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
-        lines += [TOLD] if self._coverage.published else []
+        lines += [self._told] if self._coverage.published else []
         return lines + [
             f"{number:,} {what}"
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond

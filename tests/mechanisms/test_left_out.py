@@ -233,6 +233,24 @@ def test_where_all_windows_are_alike_shares_of_random_contributions_are_nearly_a
     assert steady < 0.8 * free
 
 
+def test_what_seems_left_out_is_taken_to_be_so_evenly_from_one_to_four_standard_deviations():
+    law = FoundKeys(**GIVEN).left_out
+    sums = np.array([-5.0, 0.0, 0.9, 1.75, 2.5, 3.25, 4.0, 50.0]) * law.stddevs[1] * math.sqrt(13)
+    weights = [law.weight(np.full(13, round(total / 13))) for total in sums]
+    assert weights == pytest.approx([0, 0, 0, 0.25, 0.5, 0.75, 1, 1], abs=0.01)
+    assert law.weight(np.array([round(2.5 * law.stddevs[1])])) == pytest.approx(0.5, abs=0.001)
+    assert law.weight(np.zeros(0, np.int64)) == 0
+
+
+def test_shares_that_are_shown_in_part_reach_down_to_where_they_did():
+    shares = Shares(np.array([0.9, 0.4, 1.0, math.nan]), np.array([0.05, 0.1, 0.0, math.nan]), np.ones(4))
+    for weight, expected in ((0.0, [1.0, 1.0, 1.0]), (0.5, [0.95, 0.7, 1.0]), (1.0, [0.9, 0.4, 1.0])):
+        found = shares.shown(weight)
+        assert found.estimates[:3].tolist() == expected and math.isnan(found.estimates[3])
+        lower, before = (one.estimates - 1.96 * one.stddevs for one in (found, shares))
+        assert lower[:3] == pytest.approx(before[:3]) and math.isnan(lower[3])
+
+
 def test_the_part_left_out_has_an_interval_unless_noise_hides_everything():
     chance, variances, held = np.random.default_rng(3), (300.0**2, 500.0**2), []
     for kept, left_out in ((9000, 1000), (3000, 0), (2000, 1500)):

@@ -156,29 +156,38 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
 
 
-def of_totals(kept: int, left_out: int, *, without_full: int = 0, noise: int = 100) -> list[str]:
-    """What is warned of by totals whose noise has this standard deviation."""
+def of_totals(kept: int, left_out: int, *, without_full: int = 0, noise: int = 100) -> tuple[list[str], str]:
+    """What is warned of by totals whose noise has this standard deviation, and what else is said of them."""
     numbers = {"kept_with_noise": kept, "left_out_with_noise": left_out, "counts_published": 9}
     numbers |= {"kept_variance": noise**2, "left_out_variance": noise**2, "rows_without_full": without_full}
-    return report("counts", Coverage(limits=(Limit("max_it", ""),), published="Told"), **numbers).warnings()
+    found = report("counts", Coverage(limits=(Limit("max_it", ""),), published="Told"), **numbers)
+    (line,) = found.left_out(None)
+    return found.warnings(), line
 
 
-def test_totals_with_noise_warn_with_their_interval_and_say_what_noise_hides() -> None:
-    (sure,) = of_totals(8000, 2000)
+def test_totals_with_noise_warn_with_their_interval_of_what_noise_does_not_explain() -> None:
+    (sure,), line = of_totals(8000, 2000)
     assert sure.startswith("WARNING: limits leave out about 20% (between 18% and 22%) of all contributions, by the")
     assert "Full numbers estimate all. A larger --max_it leaves out less" in sure
-    (unsure,) = of_totals(3700, 730, noise=400, without_full=4)
-    assert unsure.startswith("WARNING: limits may have left out up to 3") and "% of all contributions, by" in unsure
-    assert "noise hides how much, and whether anything. Counts" in unsure and "about" not in unsure[:60]
-    assert "4 of 9 rows have no full number: noise hides whether enough counts; the others estimate all." in unsure
-    assert "A larger --full_share tells it better" in unsure and "A larger --max_it" not in unsure
-    (nothing,) = of_totals(100, -900, noise=400, without_full=9)
-    assert nothing.startswith("WARNING: limits may have left out any part of all contributions, by the totals with")
-    assert (
-        "No row has a full number: noise hides whether enough counts. A larger" in nothing and "estimate" not in nothing
+    assert line.startswith("how much limits leave out is told in the rows") and "by these totals" not in line
+    assert of_totals(9000, 400) == ([], line), "surely something, but less than 5%"
+
+
+def test_what_noise_explains_is_no_warning_and_its_bound_is_said_once() -> None:
+    warned, line = of_totals(3700, 730, noise=400, without_full=4)
+    assert not warned
+    assert line.endswith(
+        "; by these totals they leave out at most 30%, if anything. "
+        "4 of 9 rows have no full number: noise hides whether enough counts; the others estimate all."
     )
-    assert of_totals(9000, 400) == of_totals(9900, 20) == of_totals(9900, -300) == []
-    assert len(of_totals(9000, -20, noise=300)) == 1, "up to 6%"
+    warned, line = of_totals(100, -900, noise=400, without_full=9)
+    assert not warned and line.endswith(
+        "; by these totals noise hides how much it is. No row has a full number: noise hides whether enough counts."
+    )
+    assert [of_totals(*pair) for pair in ((9900, 20), (9900, -300))] == [
+        ([], f"{of_totals(9000, 400)[1]}; by these totals they leave out at most {most}, if anything")
+        for most in ("2%", "0%")
+    ]
 
 
 def limits(*options: str) -> Coverage:

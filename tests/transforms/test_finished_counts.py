@@ -261,6 +261,42 @@ def test_noise_of_what_is_left_out_moves_no_smoothed_count():
         assert all(row.full is not None for row in found)
 
 
+def of_draws(part: float, runs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the levels of full numbers and of smoothed ones, and how many intervals of full numbers hold, of each run.
+
+    Random contributions leave out so much of everything, as a multiple of the noise of the totals of the run.
+    """
+    true = 600 / np.arange(1, ITEMS + 1) * np.ones((WEEKS, 1))
+    smooth, _ = told_by(true, 1.0)
+    smooth, of_kept, of_left_out = replace(smooth, steady=True), *smooth.left_out.stddevs
+    came = 5 * of_left_out
+    share = 1 - part * of_left_out / (WEEKS**0.5 * came)
+    full, smoothed, held = np.empty(runs), np.empty(runs), np.empty(runs)
+    for seed in range(runs):
+        chance = np.random.default_rng(seed)
+        counts = np.rint(share * true + chance.normal(0, NOISE, true.shape))
+        told = [(came * share, of_kept), (came * (1 - share), of_left_out)]
+        kept, left_out = (np.rint(level + chance.normal(0, spread, WEEKS)).astype(int) for level, spread in told)
+        rows = [
+            row._replace(kept=int(kept[number // ITEMS]), left_out=int(left_out[number // ITEMS]), used_up=0)
+            for number, row in enumerate(rows_of(counts, 7 * DAY))
+        ]
+        found = smooth(rows)
+        full[seed], smoothed[seed] = (sum(getattr(r, n) for r in found) / true.sum() for n in ("full", "smoothed"))
+        held[seed] = np.mean([r.full_lower <= x <= r.full_upper for r, x in zip(found, true.ravel(), strict=True)])
+    return full, smoothed, held
+
+
+@pytest.mark.parametrize("part", [0, 2.5])
+def test_full_numbers_are_centred_on_smoothed_ones_until_more_is_left_out_than_noise_explains(part):
+    full, smoothed, held = of_draws(part, 20)
+    assert held.mean() > 0.95
+    assert np.all(full >= smoothed - 0.001) and full.mean() - 1 < 0.03, "noise moves a share only down"
+    assert full.mean() > smoothed.mean() + (0.05 if part else -0.001)
+    if not part:
+        assert np.mean(full < smoothed + 0.001) > 0.5
+
+
 def test_full_numbers_keep_what_all_items_have_in_common_and_have_less_noise_than_counts():
     season = np.where(np.arange(WEEKS) % 4 == 3, 1.4, 1.0)[:, None]
     true = season * (600 / np.arange(1, ITEMS + 1))

@@ -149,11 +149,11 @@ class SmoothFinished:
         factors = factors * shares
         told = None
         if self.left_out is not None and self.steps is not None and rows[0].kept is not None:  # else not told then
-            share, moves, told = self._kept(rows, starts, order)
-            if not self.steady or _surely_left_out(self.left_out, rows):  # else noise alone would move all levels
-                factors, cut = factors * share, np.hypot(cut, moves)
-                activity, error = self._activity(window[order], series, counts, factors)
-                factors, cut = factors * activity, np.hypot(cut, error)
+            weight = self._weight(rows)
+            share, moves, told = self._kept(rows, starts, order, weight)
+            factors, cut = factors * share, np.hypot(cut, moves)
+            activity, error = self._activity(window[order], series, counts, factors)
+            factors, cut = factors * (1 + weight * (activity - 1)), np.hypot(cut, weight * error)
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -187,8 +187,17 @@ class SmoothFinished:
         changed = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True)) | columns
         return list(map(row_type._make, zip(*changed.values(), strict=True)))
 
+    def _weight(self, rows: Sequence[Any]) -> float:
+        """Return how much of what seems left out is taken to be so, by the totals of all windows that have rows.
+
+        It is all where limits need not leave out about the same part of every window: some may be much of one.
+        """
+        assert self.left_out is not None
+        told: dict[int, int] = {row.window_start.micros: row.left_out for row in rows}
+        return self.left_out.weight(np.array(list(told.values()), np.int64)) if self.steady else 1.0
+
     def _kept(
-        self, rows: Sequence[Any], starts: np.ndarray, order: np.ndarray
+        self, rows: Sequence[Any], starts: np.ndarray, order: np.ndarray, weight: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the share that counts of each count, how unsure its moves are, and what `_shares` says of sums.
 
@@ -196,7 +205,7 @@ class SmoothFinished:
         """
         assert self.left_out is not None and self.steps is not None
         periods = self.steps.renewals(self.steps.starting(starts))
-        alone, told = _shares(self.left_out, rows, periods, self.windows, steady=self.steady)
+        alone, told = _shares(self.left_out, rows, periods, self.windows, weight, steady=self.steady)
         share = np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
         return share, np.fmin(np.abs(share / share.mean() - 1), told[1][order] / share), told
 
@@ -369,7 +378,10 @@ def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[
 
 def numbers_or_none(column: np.ndarray) -> list[float | None]:
     """Return numbers as rows have them: None for nan."""
-    return [None if np.isnan(number) else float(number) for number in column]
+    numbers: list[float | None] = np.asarray(column, np.float64).tolist()
+    for place in np.flatnonzero(np.isnan(column)).tolist():
+        numbers[place] = None
+    return numbers
 
 
 def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
@@ -406,7 +418,7 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
 
 
 def _shares(
-    left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray, several: int, *, steady: bool
+    left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray, several: int, weight: float, *, steady: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which share of what came counts, each from all windows of its period that have rows.
 
@@ -415,6 +427,7 @@ def _shares(
         rows: as they were published, about one window each.
         periods: that of each row.
         several: windows of a sum, with that of the row itself.
+        weight: how much of what seems left out is taken to be so, in [0, 1].
         steady: whether random contributions of a period count, as many of a window as there are.
 
     Returns:
@@ -428,19 +441,13 @@ def _shares(
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
         _count_told(left_out, told[:, here[first]])
-        shares = left_out.shares(told[:, here[first]], steady=steady)
+        shares = left_out.shares(told[:, here[first]], steady=steady).shown(weight)
         alone[here] = shares.estimates[window]
         summed = shares.of_sums(several)
         if period > periods.min():
             summed.estimates[: several - 1] = np.nan  # sums have windows of the period before
         together[:, here] = summed.estimates[window], summed.stddevs[window]
     return alone, together
-
-
-def _surely_left_out(left_out: LeftOutLaw, rows: Sequence[Any]) -> bool:
-    """Tell whether limits leave out more than noise explains, by the totals of all windows that have rows."""
-    told: dict[int, int] = {row.window_start.micros: row.left_out for row in rows}
-    return sum(told.values()) > PLAIN * left_out.stddevs[1] * math.sqrt(len(told))
 
 
 def _count_told(left_out: LeftOutLaw, totals: np.ndarray) -> None:
