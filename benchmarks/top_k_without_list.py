@@ -51,7 +51,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import Keyed
 from privstream.transforms.heavy_hitters.by_counts import count_holders
-from privstream.transforms.top_k.answers import FoundItems
+from privstream.transforms.top_k.methods import FoundItems
 
 ITEMS = 4
 WEEKS = Case("weeks", 7 * DAY, 1.0, ITEMS * 53)

@@ -13,7 +13,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from privstream.pipelines.command import Command, CommandError, Parser, UsageError, with_dashes
+from privstream.pipelines.command import (
+    Command,
+    CommandError,
+    Parser,
+    UsageError,
+    collecting_seldom,
+    with_dashes,
+)
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.commands import (
@@ -86,6 +93,7 @@ exit status:
 """
 
 
+@collecting_seldom()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)

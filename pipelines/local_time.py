@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
+from privstream.transforms.events.event_fields import BrokenRuleError
 from privstream.transforms.events.local_times import EPOCH
-from privstream.transforms.events.times import TIME_TEXT, TimeForm, read_micros
+from privstream.transforms.events.times import ISO_8601, SYNTAX, TIME_TEXT, TimeForm, read_micros
 from privstream.transforms.timing.calendar import Calendar, read_zone
 from privstream.transforms.timing.steps import MICROS
 
@@ -87,5 +88,7 @@ def moment(name: str, value: Any, zone: str = "UTC") -> float:
         raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
     try:
         return read_micros(name, value, TimeForm(unit="s", zone=zone)) / MICROS
-    except ValueError as error:
-        raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not
+    except BrokenRuleError as error:
+        exists = error.code != f"{name}_{SYNTAX}" or not ISO_8601.fullmatch(str(value))
+        rule = str(error) if exists else f"{name} must be a day that there is"
+        raise ValueError(f"{rule}, got {value!r}") from None  # it is public, as those of events are not

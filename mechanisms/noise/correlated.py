@@ -126,7 +126,11 @@ class Factor(ABC):
         impulse[0] = 1.0
         if self.exact:
             return impulse
-        return np.asarray(scipy.signal.lfilter([1.0], self.coefficients[: self._width], impulse))
+        waiting, rest = np.zeros(self._width), -self.coefficients[1 : self._width]  # as `lfilter`, without its library
+        for step in range(self.horizon):
+            impulse[step] += waiting[0]
+            waiting[:-1] = waiting[1:] + impulse[step] * rest
+        return impulse
 
     @property
     def _width(self) -> int:

@@ -115,7 +115,8 @@ def _encode(part: str | int | bytes) -> bytes:
 
 def _load(windows: Words, position: NDArray[np.int64], count: NDArray[np.int64]) -> Words:
     """Return blocks (n, 2) of the first `count` <= 16 bytes at each position, then zeros."""
-    blocks = np.empty((len(position), 2), dtype=np.uint64)
+    blocks = np.zeros((len(position), 2), dtype=np.uint64)
     blocks[:, 0] = windows[position] & _KEEP[np.minimum(count, 8)]
-    blocks[:, 1] = windows[position + 8] & _KEEP[np.maximum(count - 8, 0)]
+    if count.max(initial=0) > 8:  # short identifiers leave it empty
+        blocks[:, 1] = windows[position + 8] & _KEEP[np.maximum(count - 8, 0)]
     return blocks

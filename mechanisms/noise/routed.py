@@ -75,6 +75,8 @@ class RoutedNoise:
     def words(self, labels: Labels, lanes: int = 1) -> Words:
         """Return the words of all labels, uint64 (n, lanes, 2)."""
         rows, own = self._own(labels)
+        if len(self.names) == 1:
+            return self.sources[self.names[0]].words(own, lanes)
         drawn = np.empty((len(rows), lanes, 2), np.uint64)
         for source, some in self._runs(rows):
             drawn[some] = source.words(own[some], lanes)
@@ -85,6 +87,9 @@ class RoutedNoise:
         rows, own = self._own(labels)
         bound = np.empty((len(rows), _ROW + 1), np.uint64)
         bound[:, _ROW] = rows
+        if len(self.names) == 1:
+            bound[:, :_ROW] = self.sources[self.names[0]].bind(own, values)
+            return bound
         for source, some in self._runs(rows):
             bound[some, :_ROW] = source.bind(own[some], values[some])
         return bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -22,6 +23,16 @@ def in_words(micros: int) -> str:
         ((unit, length) for unit, length in UNITS if micros >= length and micros % length == 0), ("second", SECOND)
     )
     return f"{micros / length:,.12g} {unit}{'s' * (micros != length)}"
+
+
+def _moment(micros: int) -> str:
+    """Return a moment, in microseconds since 1970 UTC, in words: days without a time where that is midnight.
+
+    >>> _moment(4 * 86_400 * SECOND), _moment(1_800 * SECOND)
+    ('1970-01-05 UTC', '1970-01-01 00:30:00 UTC')
+    """
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+    return f"{moment.replace(tzinfo=None).isoformat(' ').removesuffix(' 00:00:00')} UTC"
 
 
 PORTIONS = ("person", "event", "row")
@@ -87,7 +98,7 @@ class PrivacyUnit:
         if self.calendar:
             return f"one person in one window of {self.calendar}"
         if self.window is not None:
-            since = f", counted from {in_words(self.origin)} after 1970 UTC" if self.origin else ""
+            since = f", counted from {_moment(self.origin)}" if self.origin else ""
             return f"one person in one window of {in_words(self.window)}{since}"
         return "one event" if self.what == "event" else f"one {self.what} over the whole run"
 

@@ -122,8 +122,9 @@ class Ledger:
 
         Raises:
             ValueError: the ledger cannot be written, a line is damaged, a run of the same run id had other data or
-                parameters, its data set has no account where there are limits, the limit would be exceeded, or
-                `accept`, which gets the earlier entries unless this one repeats one, raised it.
+                parameters, its run id is the name of a run that was given none, its data set has no account where there
+                are limits, the limit would be exceeded, or `accept`, which gets the earlier entries unless this one
+                repeats one, raised it.
         """
         with self._store.opened(write=True) as lines:
             contents = read_lines(lines.read(), self.path)
@@ -220,6 +221,9 @@ class Ledger:
                 self._refuse_run_id(entry, other, names)
         if any(other.release == entry.release and other.dataset == entry.dataset for other in earlier):
             return True
+        for other in earlier:
+            if other.name == entry.run_id != other.run_id:
+                self._refuse_name(entry, other)
         known = dict.fromkeys([*contents.limits, *(other.dataset for other in earlier)])
         if contents.limits and entry.dataset not in known:
             raise ValueError(
@@ -235,6 +239,15 @@ class Ledger:
         raise ValueError(
             f"run_id must be another one: the run {entry.run_id} of {other.time} in {self.path} differs in "
             f"{', '.join(names)}, and under one run id both would get the same noise"
+        )
+
+    def _refuse_name(self, entry: Entry, other: Entry) -> NoReturn:
+        """Refuse as a run id what a run is called that was given none: its noise is that of no run id."""
+        names = entry.differs_from(other)
+        differs = f"; this one differs in {', '.join(names)}" if names else ""
+        raise ValueError(
+            f"run_id must be another one: {entry.run_id} is what the run of {other.time} in {self.path} is called, "
+            f"which was given none; without run_id the same run is repeated, at no cost{differs}"
         )
 
 

@@ -32,7 +32,7 @@ from privstream.pipelines.audit.fits import CROWDED, with_less_noise
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.heavy_hitters.by_counts import ByCounts
+from privstream.transforms.heavy_hitters.methods import ByCounts
 
 MISSING = 1e-8
 """Probability with which a trial lacks a number because too few others have its item."""

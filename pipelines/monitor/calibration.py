@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -167,9 +168,9 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
         try:
             made = each.make(own, part)
         except ValueError as error:
-            raise ValueError(
-                f"{each.name}: {error} (its share of the budget: epsilon {own:g}, delta {part:g})"
-            ) from None
+            about = re.search(r"\b(epsilon|delta)\b", str(error))
+            share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
+            raise ValueError(f"{each.name}: {error}{share}") from None
         paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
     promised = [each.transform.guarantee for each in paid]
     unit, neighbouring = common_unit({each.name: each.transform.guarantee for each in paid})
@@ -187,16 +188,16 @@ def _made(asked: Sequence[Asked], epsilons: Sequence[float], deltas: Sequence[fl
         raise ValueError(MIXED)
     lasts = {one.horizon for one in turned}
     shared = next(iter(lasts)) if len(lasts) == 1 else None  # else each question says for how many windows it holds
-    limits = [
-        f"{one.name}: {limit}"
-        for one, promise in zip(paid, promised, strict=True)
-        for limit in (*promise.limits, *(promise.lasting("window") if shared is None else ()))
+    limits = [(*each.limits, *(each.lasting("window") if shared is None else ())) for each in promised]
+    of_each = [limit for limit in limits[0] if all(limit in others for others in limits)]
+    of_one = [
+        f"{one.name}: {limit}" for one, own in zip(paid, limits, strict=True) for limit in own if limit not in of_each
     ]
     whole = replace(
         turned[0],
         epsilon=cost,
         delta=delta,
-        limits=tuple(dict.fromkeys(limits)),
+        limits=tuple(dict.fromkeys([*of_one, *(f"Each question: {limit}" for limit in of_each)])),
         public=tuple(dict.fromkeys(public for one in turned for public in one.public)),
         caveats=tuple(dict.fromkeys(caveat for one in turned for caveat in one.caveats)),
         proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in turned if one.proof)])),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import READ
-from privstream.pipelines.monitor.monitor_file import NAME
+from privstream.pipelines.monitor.monitor_file import FILL_IN, NAME
 from privstream.pipelines.questions.input_output import as_delimiter
 from privstream.pipelines.sinks.row_files import check_destination, check_new
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
@@ -55,7 +55,7 @@ MEANS = {
     "time": "when it happened",
     "item": "what is counted; several columns: [country, page]",
 }
-GUESS, FILL_IN = "GUESS", "FILL_IN"
+GUESS = "GUESS"
 
 
 class Field(NamedTuple):

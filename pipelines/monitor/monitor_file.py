@@ -71,6 +71,8 @@ ADDRESSES = {
 """Addresses of what rows are sent to; each question has a table or a topic of its name there."""
 
 OWN = ("question", "share")
+FILL_IN = "FILL_IN"
+"""What `privstream init` writes where it cannot guess."""
 WITHHELD = ("epsilon", "delta")
 KINDS: Mapping[str, tuple[str, ...]] = {
     "ratio": ("ratio", "largest"),
@@ -212,6 +214,9 @@ def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFil
         rule = f"must be {PRESENT}, the version of such files that this release of privstream reads"
         raise document.error((VERSION,), f"{rule}, got {version:g}")
     document.check_keys((), TOP)
+    if blank := [keys for keys in document.lines if document.at(keys) == FILL_IN]:
+        others = f"; so must {', '.join('.'.join(keys) for keys in blank[1:])}" if blank[1:] else ""
+        raise document.error(blank[0], f"must be filled in: {FILL_IN} stands for what only you know{others}")
     data = document.mapping(("data",))
     document.check_keys(("data",), DATA)
     if not isinstance(data.get("input"), str):

@@ -16,7 +16,7 @@ from multiprocessing import connection, resource_tracker
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
-from privstream.pipelines.command import RunError
+from privstream.pipelines.command import RunError, collecting_seldom
 from privstream.pipelines.locations import SCHEME
 from privstream.transforms import spill
 
@@ -224,7 +224,7 @@ def _work(
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with spill.spilled_among(paths, number):
+    with collecting_seldom(), spill.spilled_among(paths, number):
         pipe.send((False, None))
         while True:
             try:

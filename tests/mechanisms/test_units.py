@@ -218,7 +218,7 @@ def test_a_run_that_follows_from_results_is_bounded_by_what_bounds_all_its_choic
         (PrivacyUnit(what="person", window=500_000), "one person in one window of 0.5 seconds"),
         (
             PrivacyUnit(what="person", window=7 * DAY, origin=4 * DAY),
-            "one person in one window of 7 days, counted from 4 days after 1970 UTC",
+            "one person in one window of 7 days, counted from 1970-01-05 UTC",
         ),
         (EVENT, "one event"),
         (ROW, "one row over the whole run"),

@@ -22,9 +22,6 @@ PACKAGES = ("mechanisms", "transforms", "pipelines")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "privstream", "scipy", "typing_extensions"}
 
-PLANNED_WITH_BEAM = {"alerts", "heavy-hitters", "top-k"}
-"""Questions whose transforms are not parted from their stages yet."""
-
 LOADED = """
 import sys
 from privstream.pipelines.cli import main
@@ -194,7 +191,7 @@ def test_plans_and_suggestions_load_no_accountant_and_nothing_that_draws(tmp_pat
     assert not loaded_by(tmp_path, *suggest) & {"dp_accounting", "matplotlib"}
 
 
-@some_quick("word", sorted(EXAMPLES.keys() - PLANNED_WITH_BEAM), "cardinality", "ranges")
+@some_quick("word", sorted(EXAMPLES), "cardinality", "ranges")
 def test_a_plan_needs_no_beam(word: str, tmp_path: Path) -> None:
     plan = ("plan", word, *shlex.split(EXAMPLES[word].plan))
     assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"}

@@ -397,7 +397,7 @@ def test_everything_starts_afresh_at_the_boundary(folder):
         ("few", "15:30", "continues"),
     ], "fifty people do not start an alert that eighty have started in the period before"
     record = json.loads(Path("alerts.jsonl.guarantee.json").read_text())["guarantee"]
-    assert record["unit"] == "one person in one window of 2 hours, counted from 30 minutes after 1970 UTC"
+    assert record["unit"] == "one person in one window of 2 hours, counted from 1970-01-01 00:30:00 UTC"
     text = "All limits and budgets start afresh every 2 hours, counted from 2024-01-01T10:30:00Z."
     assert text in record["limits"]
 

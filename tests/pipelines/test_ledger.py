@@ -249,6 +249,20 @@ def test_another_budget_on_the_same_run_id_is_refused(capsys: pytest.CaptureFixt
     assert not Path("2.jsonl").exists()
 
 
+def test_what_an_unnamed_run_is_called_is_no_run_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who names it would get other noise, and pay again, for what is meant as the same run."""
+    assert run("1.jsonl") == 0
+    (entry,) = Ledger("key.ledger.jsonl").read()
+    capsys.readouterr()
+    assert run("2.jsonl", "--run_id", entry.name) == 2
+    shown = capsys.readouterr().err
+    assert f"--run_id must be another one: {entry.name} is what the run of" in shown and "differs" not in shown
+    assert run("2.jsonl", "--run_id", entry.name, "--end", "2024-01-01T04:00:00Z") == 2
+    assert "at no cost; this one differs in end" in capsys.readouterr().err
+    assert len(Ledger("key.ledger.jsonl").read()) == 1
+    assert run("2.jsonl") == 0 and "a repetition" in capsys.readouterr().err
+
+
 def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("rows.jsonl") == 0
     before = Path("rows.jsonl").read_bytes()

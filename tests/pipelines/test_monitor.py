@@ -102,7 +102,11 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
         ),
         (
             HEAD.replace("delta: 1e-6", "delta: 0") + PAGES,
-            "line 8: questions.pages: delta must be > 0 unless the list of items is public",
+            "line 8: questions.pages: delta must be > 0 unless the list of items is public, got 0 (its share of the bu",
+        ),
+        (
+            HEAD.replace("start: 2026-01-01", "start: 2026-02-31") + PAGES,
+            "line 3: start: start must be a day that there is, got '2026-02-31' (for pages)",
         ),
     ],
 )
@@ -211,10 +215,10 @@ def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None
 
     week, year = partial(lasting, horizon=52), partial(lasting, horizon=1)
     same = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, week)], 1.0, 1e-6).guarantee
-    assert same.horizon == 52 and same.limits == ("a: Once.", "b: Once.")
+    assert same.horizon == 52 and same.limits == ("Each question: Once.",)
     mixed = calibrate([Asked("a", 1.0, week), Asked("b", 1.0, year)], 1.0, 1e-6).guarantee
     held = ("a: It holds for at most 52 windows.", "b: It holds for at most 1 window.")
-    assert mixed.horizon is None and mixed.limits == ("a: Once.", held[0], "b: Once.", held[1])
+    assert mixed.horizon is None and mixed.limits == (held[0], held[1], "Each question: Once.")
     assert all(sentence in mixed.paragraph() for sentence in held)
 
 

@@ -49,6 +49,9 @@ def test_a_written_monitor_plans_when_it_is_filled_in(tmp_path: Path, capsys: py
     ):
         assert line in text
     assert main(["plan", str(tmp_path / "monitor.yaml")]) == 2
+    told = capsys.readouterr().err
+    assert "line 11: start: must be filled in: FILL_IN stands for what only you know; so must end, max_contrib" in told
+    assert "questions.latency_ms.low, questions.latency_ms.high" in told
     (tmp_path / "monitor.yaml").write_text(filled(text))
     assert main(["plan", str(tmp_path / "monitor.yaml"), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

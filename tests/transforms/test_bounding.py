@@ -25,18 +25,25 @@ from privstream.transforms.batches import (
     encode,
     group_of,
 )
-from privstream.transforms.counts.contributions import CountContributions, joined, unsealed_counts
+from privstream.transforms.counts.contributions import (
+    CountContributions,
+    _counted_items,
+    add_up,
+    joined,
+    unsealed_counts,
+)
 from privstream.transforms.counts.finished import LargestCounts
 from privstream.transforms.counts.publishing import Pairs
 from privstream.transforms.events.bounding import (
-    SELECTIONS,
     BoundAcrossWindows,
     LimitCounter,
     Used,
     added_up,
     bound_items,
+    in_order,
     place_in_run,
 )
+from privstream.transforms.events.parameters import SELECTIONS
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
@@ -392,3 +399,20 @@ def test_pairs_keep_their_numbers(steps, asked):
         pairs = pairs.with_more(*columns(new))
         known |= {pair: len(known) + i for i, pair in enumerate(new)}
         assert Pairs(pairs.codes, pairs.keys).numbers(*columns(several)).tolist() == [known[pair] for pair in several]
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 1 << 40, (1 << 40) + 1, (1 << 64) - 1]), max_size=20), st.integers(0, 3))
+def test_numbers_are_ordered_as_by_a_stable_sort(numbers, times):
+    column = np.array(numbers * times, np.uint64)
+    assert in_order(column).tolist() == np.argsort(column, kind="stable").tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20))
+def test_rows_of_one_stream_are_counted_as_they_are_added_up(rows):
+    items, new = np.array([item for item, _ in rows], np.uint64), np.array([mark for _, mark in rows], bool)
+    ones = CountBatch(items, np.ones(len(rows), np.int64), Names.none(), new.astype(np.int64))
+    added, counted = add_up(InStreams.of("", ones)).batch, _counted_items(items, Names.none(), new)
+    assert counted.items.tolist() == added.items.tolist()
+    assert counted.counts.tolist() == added.counts.tolist()
+    assert counted.new.tolist() == added.new.tolist()
+    assert _counted_items(items, Names.none(), None).new is None

@@ -14,7 +14,8 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import ENDED
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, SparseVectorAlerts
-from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
+from privstream.transforms.alerts.count_tests import CompareCounts
+from privstream.transforms.alerts.methods import CountedAlerts
 from privstream.transforms.alerts.rules import describe
 from privstream.transforms.alerts.threshold_tests import encode_counts
 

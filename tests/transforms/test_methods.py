@@ -10,7 +10,7 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.transforms import Domain, ShiftingHeavyHitters
-from privstream.transforms.heavy_hitters.by_counts import SURELY, SURELY_SPREAD
+from privstream.transforms.heavy_hitters.methods import SURELY, SURELY_SPREAD
 from privstream.transforms.methods import AUTO, chance_of_half, choose_method, durations, least_people, needed, worth
 
 RUN = {"epsilon": 1.0, "delta": 1e-6, "window": 3600, "noise": KeyedNoise(b"a key for tests, no secret")}

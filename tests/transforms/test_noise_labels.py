@@ -44,7 +44,7 @@ def test_another_label_anywhere_on_the_way_of_noise_is_seen(module, monkeypatch,
     [
         ("privstream.transforms.counts.transform", "common", "shared"),
         ("privstream.mechanisms.noise.discrete", '"""Integer laws', '"""Laws of integers'),
-        ("privstream.transforms.top_k.top_k_with_gap", '"top-k windows"', '"top-k windows 2"'),
+        ("privstream.transforms.top_k.parameters", '"top-k windows"', '"top-k windows 2"'),
     ],
 )
 def test_code_without_labels_and_labels_of_other_questions_change_nothing(module, old, new, monkeypatch, tmp_path):

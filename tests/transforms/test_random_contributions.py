@@ -127,10 +127,12 @@ def sent(fn, given):
     return found
 
 
-def many(seed=5, people=40):
+def many(seed=5, people=40, items=9):
     """Return what many people have in each step but some, each item once."""
     rng = np.random.default_rng(seed)
-    pairs = {step: {(int(rng.integers(people)) << 58, int(rng.integers(9))) for _ in range(90)} for step in range(15)}
+    pairs = {
+        step: {(int(rng.integers(people)) << 58, int(rng.integers(items))) for _ in range(90)} for step in range(15)
+    }
     return {step: held(sorted(some)) for step, some in pairs.items() if step % 7 != 3}
 
 
@@ -157,9 +159,27 @@ def test_where_nobody_has_too_much_it_is_as_if_counted_step_by_step(given, monke
             steps=at_once.steps, noise=SeededNoise(1), timer_offset=2, key_shards=1, **options
         ),
     )  # fmt: skip
-    found = sent(at_once, many())
-    assert found == sent(one_by_one, many())
-    assert found
+    for items in (9, 1_000):  # many of a person are the same, or hardly any
+        found = sent(at_once, many(items=items))
+        assert found == sent(one_by_one, many(items=items))
+        assert found
+
+
+def test_lists_ask_for_hashes_of_those_people_alone_of_whom_first_rows_do_not_tell(monkeypatch):
+    fn, asked = stage(contributions=100, lists=PeopleLists(2, 9)), []
+    hashes = fn._pairs
+    monkeypatch.setattr(fn, "_pairs", lambda held, rows: asked.extend(held.users[rows].tolist()) or hashes(held, rows))
+    given = {
+        0: held([(1, 7), (2, 7), (3, 7), (4, 7)]),
+        1: held([(1, 8), (2, 7), (3, 8), (3, 9)]),  # 2 has one item twice, and 3 two others at once
+        2: held([(1, 9), (2, 8)]),
+        12: held([(2, 9), (4, 9)]),
+    }
+    marks = [chosen.new for _, chosen in fn.choose(dict(given))]
+    assert set(asked) == {2, 3}
+    assert [mark.tolist() for mark in (marks[0], marks[2])] == [[True] * 4, [False, True]]
+    assert marks[1][:2].tolist() == [True, False] and marks[1][2:].sum() == 1
+    assert marks[3] is None
 
 
 @pytest.mark.parametrize("distinct", [False, True])

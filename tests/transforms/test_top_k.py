@@ -246,7 +246,7 @@ def test_over_files_counts_are_taken_for_three_quarters(windows, method):
 
 def test_a_list_that_is_too_large_for_memory_is_ranked_window_by_window(monkeypatch):
     made = transform(**SMOOTHED)
-    monkeypatch.setattr("privstream.transforms.top_k.top_k_with_gap.MOST_COUNTS", 2 * 8 * len(ITEMS) - 1)
+    monkeypatch.setattr("privstream.transforms.top_k.parameters.MOST_COUNTS", 2 * 8 * len(ITEMS) - 1)
     assert made.to_finish().finish is None and made.to_finish().unfinished is None
     monkeypatch.undo()
     assert made.to_finish().finish is not None

@@ -19,15 +19,16 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import ROUNDED_FLOATS, PrivacyGuarantee, noise_caveats
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.alerts.alert_transform import BUDGETS, OF_ALL_TESTS, SURE, AlertTransform
+from privstream.transforms.alerts.methods import AlertPlan
+from privstream.transforms.alerts.parameters import BUDGETS, OF_ALL_TESTS, SURE, AlertParameters
 from privstream.transforms.alerts.rules import LARGEST, AlertRule, check_rules, describe
-from privstream.transforms.alerts.threshold_tests import ONE_RUN, AlertPlan, TestAlerts, Tests
+from privstream.transforms.alerts.threshold_tests import ONE_RUN, TestAlerts, Tests
 from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.parameters import check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock, stepped
@@ -128,7 +129,7 @@ class TestMeasurements(TestAlerts, state="test_measurements"):
         )
 
 
-class MeasurementAlerts(AlertTransform):
+class MeasurementAlerts(AlertParameters, PrivateTransform):
     """Report which of a stream of private measurements pass the threshold of their public rule, and by how much.
 
     For numbers that have been computed before, by whatever means, such that no change to be protected moves any of them

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.monitor.holdings import Charges, Holdings
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows, RuleState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, stored_version, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.alerts.threshold_tests import AlertPlan
+from privstream.transforms.alerts.methods import StatusAlerts
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey, decode, encode
 from privstream.transforms.events.bounding import LimitCounter, place_in_run
-from privstream.transforms.events.coverage import charged_out
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clocks
@@ -28,85 +25,6 @@ from typing_extensions import override
 
 SEGMENTS = 2
 """Version of what is stored: with the number of changes, which rules with at_least do not need."""
-
-
-def why_stopped(changes: int) -> str:
-    """Say after how many starts and ends of alerts rules are no longer tested that would be met for want of people."""
-    many = "start or end of an alert" if changes == 1 else "starts and ends of alerts"
-    return (
-        f"Starts and ends charge people, who in the end no longer count: after {changes:,} {many}, of all rules "
-        "together, those with at_most are no longer tested (stopped)."
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatusAlerts:
-    """A method of `SparseVectorAlerts`: each stream has a monitor of its rules.
-
-    Attributes:
-        plan: the rules, the streams and what was asked of the tests.
-        monitor: of one stream.
-        windows: of the run, or of a period; None for no end.
-    """
-
-    plan: AlertPlan
-    monitor: RuleMonitor
-    windows: int | None
-
-    proof: ClassVar[str] = "docs/proofs/status_monitor.md, section 6"
-
-    def claim(self, tests: int) -> str:
-        """Say what is true of so many tests together, but with the plan's beta."""
-        margin = self.monitor.margin_in(tests)
-        return (
-            f"an alert starts where a number of people passes its threshold by more than {margin:,}, and nowhere where "
-            f"the number misses it by more; it ends where the number misses until (without one, the threshold) by "
-            f"more than {margin:,}, and nowhere where the number passes that by more.{' ' * bool(self.note)}{self.note}"
-        )
-
-    @property
-    def charges(self) -> tuple[Limit, ...]:
-        """The limit by which people who were charged no longer count."""
-        if self.windows is not None and self.monitor.max_hits >= self.windows * len(self.plan.rules):
-            return ()
-        return (charged_out(self.monitor.max_hits, "for starts and ends of alerts"),)
-
-    @property
-    def note(self) -> str:
-        """What is to be said of rules that stop."""
-        changes = self.monitor.changes_for_few
-        return why_stopped(changes) if changes is not None and self.charges else ""
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """What one person is promised."""
-        return self.monitor.guarantee
-
-    def margin(self, tests: int, windows: int = 1) -> float:
-        """Return by how much counts must pass a threshold in so many tests together, but with the plan's beta."""
-        return float(self.monitor.margin_in(tests))
-
-    def distance(self, duration: int, tests: int) -> float:
-        """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
-
-        An alert must have started within the first half of the windows. It then stays, as long as numbers pass the
-        threshold: where they miss it, alerts end sooner than they start.
-        """
-        return self.monitor.distance(tests, first=duration // 2 + 1)
-
-    def enough(self, tail: float, windows: int) -> int:
-        """Return the least threshold at which an alert starts with such a probability in a window with nobody."""
-        return self.monitor.start_beyond(tail)
-
-    @property
-    def stddev(self) -> float:
-        """Standard deviation of the noise on counts of changes."""
-        return self.monitor.count_stddev
-
-    @property
-    def stddevs(self) -> list[float]:
-        """The same as a list, as of methods with several."""
-        return [self.stddev]
 
 
 def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Iterator[Keyed]:

@@ -12,9 +12,10 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers, GapProgress
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapAnswers, GapProgress
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.alerts.methods import AlertPlan
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import (
     EventBatch,
@@ -158,52 +159,6 @@ class Runs:
         since[streams, rules] = np.where(goes_on, since[streams, rules], step)
         fired[streams, rules] = step
         return replace(self, fired=fired, since=since)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlertPlan:
-    """What is tested, and with which budget: all of it is public.
-
-    Attributes:
-        rules: the rules, in their order.
-        streams: the streams, in their order.
-        mechanism: that of one run, for integers or real numbers.
-        by_stream: whether each stream has runs of its own.
-        by_rule: whether each rule has runs of its own.
-        quiet: windows after an alert in which its rule is not tested in its stream.
-        beta: failure probability of each lower bound.
-    """
-
-    rules: tuple[AlertRule, ...]
-    streams: tuple[str, ...]
-    mechanism: AdaptiveSparseVector
-    by_stream: bool
-    by_rule: bool
-    quiet: int
-    beta: float
-
-    @property
-    def groups(self) -> list[np.ndarray]:
-        """The rules, by number, of each run of a key."""
-        everything = np.arange(len(self.rules))
-        return list(everything[:, None]) if self.by_rule else [everything]
-
-    def streams_of(self, key: bytes) -> tuple[str, ...]:
-        """Return the streams whose tests are made under a key."""
-        return (key.decode(),) if self.by_stream else self.streams
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys, as text."""
-        return self.streams if self.by_stream else ("",)
-
-    def enough(self, tail: float, windows: int) -> int:
-        """Return the least threshold that sparse vector meets with such a probability in a test with nobody."""
-        return self.mechanism.least_threshold(tail)
-
-    def tests(self, windows: int) -> int:
-        """Return how many tests one run makes in so many windows at most."""
-        return windows * (1 if self.by_rule else len(self.rules)) * (1 if self.by_stream else len(self.streams))
 
 
 class TestAlerts(SingleSteps):

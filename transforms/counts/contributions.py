@@ -255,6 +255,10 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
         batch = held.batch
+        if len(held.streams) == 1 and batch.values is None:
+            return InStreams.of(
+                held.streams[0], _counted_items(batch.items[rows], batch.names, new if new is None else new[rows])
+            )
         each = CountBatch(
             batch.items[rows],
             np.ones(len(rows), np.int64),
@@ -298,6 +302,24 @@ def add_up(rows: StreamCounts) -> StreamCounts:
     kept = order[starts]
     added = CountBatch(batch.items[kept], total(batch.counts), batch.names, total(batch.new), total(batch.sums))
     return InStreams(rows.streams, np.searchsorted(codes[kept], np.arange(len(rows.streams) + 1)), added)
+
+
+def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> CountBatch:
+    """Count rows by item, as `add_up` does, where nothing but their number is added up: sorts without an order."""
+    distinct, counts = _numbers(items)
+    fresh = None
+    if new is not None:
+        of_new, number = _numbers(items[new])
+        fresh = np.zeros(len(distinct), np.int64)
+        fresh[np.searchsorted(distinct, of_new)] = number
+    return CountBatch(distinct, counts, names, fresh)
+
+
+def _numbers(items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct items, increasing, and how often each is there."""
+    ordered = np.sort(items)
+    starts = np.flatnonzero(first_of_run(ordered))
+    return ordered[starts], np.diff(starts, append=len(ordered))
 
 
 def joined(parts: Sequence[StreamCounts]) -> StreamCounts:

@@ -378,7 +378,10 @@ def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[
 
 def numbers_or_none(column: np.ndarray) -> list[float | None]:
     """Return numbers as rows have them: None for nan."""
-    return [None if np.isnan(number) else float(number) for number in column]
+    numbers: list[float | None] = np.asarray(column, np.float64).tolist()
+    for place in np.flatnonzero(np.isnan(column)).tolist():
+        numbers[place] = None
+    return numbers
 
 
 def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:

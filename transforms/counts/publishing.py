@@ -38,9 +38,8 @@ from privstream.transforms.batches import (
 from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts, without_totals
 from privstream.transforms.counts.finished import NORMAL, LargestCounts, numbers_or_none, rise_columns
 from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, PublicKeys
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split import item_hash
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
 from privstream.transforms.timing.on_time import digest
@@ -51,31 +50,6 @@ SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
 TOGETHER = 128  # windows by which the share that counts is smoothed
 REPLAYED = 64  # steps that are counted again at most when a state is restored
-
-
-@dataclass(frozen=True)
-class PublicKeys:
-    """The keys of a public list of items beside those that are found.
-
-    Attributes:
-        items: the list.
-        noise: of the run, which turns items into keys.
-    """
-
-    items: Domain
-    noise: NoiseSource
-
-    @cached_property
-    def names(self) -> Names:
-        """The keys, increasing, with their texts."""
-        hashed = item_hash(self.noise).hash_bytes(*reversed(string_buffers(self.items.texts)))
-        keys, first = np.unique(hashed, return_index=True)
-        return Names.of(keys, self.items.texts.take(pa.array(first)))
-
-    def of_shard(self, shard: int, key_shards: int) -> Names:
-        """Return those of a shard."""
-        keys = self.names.items
-        return self.names.select(keys[keys % np.uint64(key_shards) == shard])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch, InStreams, StepKey, sealed_batch, sealed_key
-from privstream.transforms.counts.contributions import CountContributions, StreamCounts, Totals, joined
+from privstream.transforms.counts.contributions import (
+    CountContributions,
+    PeopleLists,
+    StreamCounts,
+    Totals,
+    joined,
+)
 from privstream.transforms.events.bounding import (
     ITEM_ORDER,
     PartOfPeople,
@@ -20,6 +26,7 @@ from privstream.transforms.events.bounding import (
     draw_in_streams,
     first_drawn,
     first_of_run,
+    in_order,
     place_in_run,
     sorted_in_groups,
 )
@@ -52,6 +59,20 @@ class Chosen(NamedTuple):
     rows: np.ndarray
     new: np.ndarray | None
     sums: np.ndarray | None
+
+
+class Listed(NamedTuple):
+    """What lists of different people have of a step.
+
+    Attributes:
+        plainly: bool, of each row whether it certainly puts its person on the list.
+        unsure: rows, increasing, of those people of whom it is not known yet, int64.
+        people: numbers of these people, from 0 on, int64.
+    """
+
+    plainly: np.ndarray
+    unsure: np.ndarray
+    people: np.ndarray
 
 
 class Counted(NamedTuple):
@@ -153,7 +174,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         sizes = [len(each.users) for each in held.values()]
         starts = np.cumsum([0, *sizes])
         users = np.concatenate([each.users for each in held.values()])
-        order = np.argsort(users, kind="stable")  # person by person, and of each the earlier steps first
+        order = in_order(users)  # person by person, and of each the earlier steps first
         persons = np.cumsum(first_of_run(users[order]), dtype=np.int32) - 1
         del users
         steps = np.repeat(np.arange(len(held), dtype=np.int32), sizes)[order]
@@ -163,16 +184,21 @@ class CountRandomContributions(CountContributions, state="count_random"):
             first = np.unique(pairs, return_index=True)[1]
         counts = self._counts(held, starts, order, persons, steps, first)
         came = slice(None) if first is None else _not_counted_before(pairs, first, counts)
-        sums = None if self.totals is None else self._told(self.totals, persons[came], steps[came], counts[came])
-        number = np.bincount(steps[came], minlength=len(held)).tolist()
-        del steps, came, pairs
+        sums = (
+            None
+            if self.totals is None
+            else self._told(self.totals, persons[came], steps[came], counts[came], len(held))
+        )
+        number = np.bincount(steps[came], minlength=len(held)).tolist() if self.distinct else sizes
+        listed = []
+        if self.lists is not None:
+            listed = self._listed_of(self.lists, held, starts, order, persons, steps, counts)
+        del persons, steps, came, pairs
         chosen = np.empty(len(order), bool)
         chosen[order] = counts
         rows = [np.flatnonzero(some) for some in np.split(chosen, starts[1:-1])]
-        people = np.empty(len(order), np.int32)
-        people[order] = persons
-        new = self._new(held, rows, np.split(people, starts[1:-1]))
-        del order, persons, counts, chosen
+        new = self._new(held, rows, listed)
+        del order, counts, chosen
         for place, (step, some, marks) in enumerate(zip(list(held), rows, new, strict=True)):
             yield step, Chosen(held.pop(step), number[place], some, marks, None if sums is None else sums[place])
 
@@ -228,68 +254,121 @@ class CountRandomContributions(CountContributions, state="count_random"):
             lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
         )
 
-    def _told(self, totals: Totals, persons: np.ndarray, steps: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return how much counts of each step, how much does not, and how many people use up their limit, int64 (steps,
-        3): the same as `_added_up`, for all steps at once.
+    def _told(
+        self, totals: Totals, persons: np.ndarray, steps: np.ndarray, counts: np.ndarray, of_steps: int
+    ) -> np.ndarray:
+        """Return how much counts of each step, how much does not, and how many people use up their limit, int64
+        (of_steps, 3): the same as `_added_up`, for all steps at once.
 
         Args:
             persons, steps, counts: of the rows that came to the limit, person by person, and of each step by step.
         """
-        of_steps = int(steps.max(initial=-1)) + 1
-        starts = np.flatnonzero(first_of_run(persons, steps))
-        kept = np.add.reduceat(counts, starts, dtype=np.int64)
-        number = np.diff(np.append(starts, len(persons)))
-        persons, steps = persons[starts], steps[starts]
-        left_out = np.minimum(number - kept, totals.clips.left_out)
-        until = _running(persons, left_out)
-        told = np.minimum(until, totals.clips.in_all) - np.minimum(until - left_out, totals.clips.in_all)
-        used_up = (_running(persons, kept) == self.contributions) & (kept > 0)  # once: then nothing more counts
-        columns = np.minimum(kept, totals.clips.kept), told, used_up
-        return np.stack([np.bincount(steps, each, of_steps).astype(np.int64) for each in columns], axis=1)
+        rows = np.flatnonzero(counts)
+        whose, when = persons[rows], steps[rows]
+        kept = np.bincount(when, minlength=of_steps)
+        clip = totals.clips.kept
+        beyond = (whose[clip:] == whose[:-clip]) & (when[clip:] == when[:-clip])  # more of a person than are told
+        kept -= np.bincount(when[clip:][beyond], minlength=of_steps)
+        last = np.append(np.flatnonzero(np.diff(whose)), len(whose) - 1)[: len(whose)]
+        ends = np.diff(last, prepend=-1) == self.contributions  # nothing more of these people counts
+        used_up = np.bincount(when[last[ends]], minlength=of_steps)
+        return np.stack([kept, self._told_left_out(totals, persons, steps, ~counts, of_steps), used_up], axis=1)
 
-    def _new(self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
+    def _told_left_out(
+        self, totals: Totals, persons: np.ndarray, steps: np.ndarray, left_out: np.ndarray, of_steps: int
+    ) -> np.ndarray:
+        """Return how much of what is left out is told of each of so many steps, int64; see `_told`."""
+        rows = np.flatnonzero(left_out)  # few: most people have less than the limit
+        whose, when = persons[rows], steps[rows]
+        starts = np.flatnonzero(first_of_run(whose, when))
+        number = np.minimum(np.diff(np.append(starts, len(rows))), totals.clips.left_out)
+        until = _running(whose[starts], number)
+        told = np.minimum(until, totals.clips.in_all) - np.minimum(until - number, totals.clips.in_all)
+        return np.bincount(when[starts], told, of_steps).astype(np.int64)
+
+    def _new(self, held: Held, rows: Sequence[np.ndarray], listed: Sequence[Listed]) -> Iterator[np.ndarray | None]:
         """Yield for each step which rows make a person new to a key, or put it on its list, bool; None if nobody asks.
 
         Args:
             held: what people have.
             rows: those that count, for each step.
-            people: numbers of people from 0 on, for each step.
+            listed: what lists have of each step, if there are any.
         """
         if self.lists is not None:
-            yield from self._on_lists(held, rows, people, self.lists.keys, self.lists.last)
+            yield from self._on_lists(self.lists, held, listed)
         elif self.newcomers:
             pairs = [self._pairs(each, some) for each, some in zip(held.values(), rows, strict=True)]
             new = np.zeros(sum(map(len, pairs)), bool)
             new[np.unique(np.concatenate(pairs), return_index=True)[1]] = True
             ends = np.cumsum([len(some) for some in pairs])[:-1]
-            for each, some, marks in zip(people, rows, np.split(new, ends), strict=True):
-                found = np.zeros(len(each), bool)
+            for each, some, marks in zip(list(held.values()), rows, np.split(new, ends), strict=True):
+                found = np.zeros(len(each.users), bool)
                 found[some] = marks
                 yield found
         else:
             yield from (None for _ in rows)
 
-    def _on_lists(
-        self, held: Held, rows: Sequence[np.ndarray], people: Sequence[np.ndarray], keys: int, last: int
-    ) -> Iterator[np.ndarray | None]:
+    def _listed_of(
+        self,
+        lists: PeopleLists,
+        held: Held,
+        starts: np.ndarray,
+        order: np.ndarray,
+        persons: np.ndarray,
+        steps: np.ndarray,
+        counts: np.ndarray,
+    ) -> list[Listed]:
+        """Return what lists have of each step: of most people the first rows that count, which have different items.
+
+        Where they have not, or others of the same step count as well, it depends on keyed hashes, which cost more.
+
+        Args:
+            starts, order, persons, steps: as in `_counts`.
+            counts: which rows count, bool (n,), in this order.
+        """
+        in_time = np.array([self.steps.number(step) <= lists.last for step in held])
+        rows = np.flatnonzero(counts if in_time.all() else counts & in_time[steps])
+        whose, when = persons[rows], steps[rows]
+        firsts = np.ones(len(rows), bool)
+        firsts[lists.keys :] = whose[lists.keys :] != whose[: -lists.keys]
+        unsure = np.zeros(int(persons.max(initial=-1)) + 1, bool)
+        unsure[whose[1:][firsts[:-1] & ~firsts[1:] & (when[1:] == when[:-1])]] = True
+        first, of_first = rows[firsts], whose[firsts]
+        items = np.concatenate([each.batch.items for each in held.values()])[order[first]]
+        for back in range(1, lists.keys):
+            again = (items[back:] == items[:-back]) & (of_first[back:] == of_first[:-back])
+            unsure[of_first[back:][again]] = True
+        plainly = np.zeros(len(order), bool)
+        plainly[order[first[~unsure[of_first]]]] = True
+        open_ = np.flatnonzero(unsure[whose])
+        places, people = order[rows[open_]], (np.cumsum(unsure) - 1)[whose[open_]]
+        by_row = np.argsort(places)
+        places, people = places[by_row], people[by_row]
+        ends = np.searchsorted(places, starts)
+        return [
+            Listed(plainly[start:end], places[one:other] - start, people[one:other])
+            for (start, end), (one, other) in zip(pairwise(starts.tolist()), pairwise(ends.tolist()), strict=True)
+        ]
+
+    def _on_lists(self, lists: PeopleLists, held: Held, listed: Sequence[Listed]) -> Iterator[np.ndarray | None]:
         """Yield for each step up to the last one of lists which rows put a person on a list; None after it."""
-        number = 1 + max((int(each.max()) for each in people if len(each)), default=-1)
-        listed, known = np.zeros(number, np.int32), np.zeros((number, keys), np.uint64)
-        for (step, each), some, person in zip(list(held.items()), rows, people, strict=True):
-            if self.steps.number(step) > last:
+        keys, number = lists.keys, 1 + max((int(each.people.max()) for each in listed if len(each.people)), default=-1)
+        used, known = np.zeros(number, np.int32), np.zeros((number, keys), np.uint64)
+        for (step, each), (found, rows, people) in zip(list(held.items()), listed, strict=True):
+            if self.steps.number(step) > lists.last:
                 yield None
                 continue
-            open_ = some[listed[person[some]] < keys]
-            whose, own = person[open_], self._pairs(each, open_)
+            room = used[people] < keys
+            open_, whose = rows[room], people[room]
+            own = self._pairs(each, open_)
             fresh = np.flatnonzero((known[whose] != own[:, None]).all(axis=1))
             open_, whose, own = open_[fresh], whose[fresh], own[fresh]
             grouped = distinct, _, wanted = by_person(whose)
-            left = keys - listed[distinct]
+            left = keys - used[distinct]
             within = first_drawn(grouped, left, own.__getitem__)
             open_, whose, own = open_[within], whose[within], own[within]
-            known[whose, listed[whose] + place_in_run(whose, np.argsort(whose, kind="stable"))] = own
-            listed[distinct] += np.minimum(wanted, left).astype(np.int32)
-            found = np.zeros(len(person), bool)
+            known[whose, used[whose] + place_in_run(whose, np.argsort(whose, kind="stable"))] = own
+            used[distinct] += np.minimum(wanted, left).astype(np.int32)
             found[open_] = True
             yield found
 

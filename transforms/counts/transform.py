@@ -15,9 +15,10 @@ from privstream.transforms.counts.contributions import (
     lists_of,
 )
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import KeyPublisher, PublicKeys, in_groups, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, in_groups, publish_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events.bounding import BoundPerWindow
+from privstream.transforms.events.domain import PublicKeys
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents

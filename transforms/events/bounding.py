@@ -77,8 +77,6 @@ class LimitCounter:
 ITEM_ORDER = "item order"
 """The noise that draws the random order of a person's items in a window."""
 
-SELECTIONS = ("last", "first", "random")
-
 
 class Kept(NamedTuple):
     """What is kept of events.
@@ -143,7 +141,7 @@ def bound_people(
     `draws` returns random numbers, uint64, for rows in the order of `users`. Unless they are `ranked`, it is asked only
     for people with more items than the limit.
     """
-    order = np.argsort(users)
+    order = in_order(users)
     kept = first_of_run(users[order])
     kept[:-1] &= kept[1:]
     others = np.flatnonzero(~kept)  # most have one event in a window: nothing to choose, nothing to draw
@@ -212,6 +210,16 @@ def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     packed = (groups[order].astype(np.uint64) << np.uint64(_HALF)) | np.arange(len(order), dtype=np.uint64)
     packed.sort()  # integers that are distinct: the fastest sort there is
     return order[(packed & np.uint64((1 << _HALF) - 1)).astype(np.int64)]
+
+
+def in_order(numbers: np.ndarray) -> np.ndarray:
+    """Return the stable order of numbers, uint64, in half of the time of `argsort` where their first bits differ."""
+    bits = np.uint64((1 << len(numbers).bit_length()) - 1)
+    packed = (numbers & ~bits) | np.arange(len(numbers), dtype=np.uint64)
+    packed.sort()  # integers that are distinct: the fastest sort there is
+    order = (packed & bits).astype(np.int64)
+    ordered = numbers[order]
+    return order if np.all(ordered[1:] >= ordered[:-1]) else np.argsort(numbers, kind="stable")
 
 
 _HALF = 32

@@ -7,12 +7,19 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Union
 from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import Names, string_buffers
+
+MOST_BYTES = 2**31 - 1
+"""Of the texts of an array, all together."""
 
 Items = Union["Domain", Sequence[str]]
 """A public list of items, as transforms take it."""
@@ -41,7 +48,7 @@ class Domain:
             raise ValueError(f"{name} must hold distinct items, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self._path: str | None = None
-        self._items = pa.array(texts, pa.string())
+        self._items = _text_array(texts)
 
     @classmethod
     def of(cls, items: Items, name: str = "domain") -> Domain:
@@ -113,6 +120,15 @@ class Domain:
         return found
 
 
+def _text_array(texts: list[str]) -> pa.StringArray:
+    """Return texts as an array. `pa.array` loads pandas for a list, where it is installed, which takes longer."""
+    data = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
+    if offsets[-1] > MOST_BYTES:
+        return pa.array(texts, pa.string())  # which says what is wrong
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(data)))
+
+
 READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
 """The lists of this process, by file and digest: each of some twenty stages, and each bundle, would read its own."""
 
@@ -120,3 +136,33 @@ READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
 def _read_once(path: str, digest: str) -> Domain:
     """Return the list of a file as it was at launch, which a stage of this process may have read already."""
     return READ.get((path, digest)) or Domain.from_file(path, digest)
+
+
+def item_hash(noise: NoiseSource) -> NoiseSource:
+    """Return what hashes the items of a run."""
+    return noise.derive("item hash")
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """The keys of a public list of items beside those that are found.
+
+    Attributes:
+        items: the list.
+        noise: of the run, which turns items into keys.
+    """
+
+    items: Domain
+    noise: NoiseSource
+
+    @cached_property
+    def names(self) -> Names:
+        """The keys, increasing, with their texts."""
+        hashed = item_hash(self.noise).hash_bytes(*reversed(string_buffers(self.items.texts)))
+        keys, first = np.unique(hashed, return_index=True)
+        return Names.of(keys, self.items.texts.take(pa.array(first)))
+
+    def of_shard(self, shard: int, key_shards: int) -> Names:
+        """Return those of a shard."""
+        keys = self.names.items
+        return self.names.select(keys[keys % np.uint64(key_shards) == shard])

@@ -26,6 +26,8 @@ MOST_SHARDS = 32_768
 
 DOMAIN = "domain"
 
+SELECTIONS = ("last", "first", "random")
+
 
 class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.pvalue import Row
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
@@ -31,7 +31,9 @@ from privstream.transforms.events.event_fields import (
     EventFields,
     missing,
 )
-from privstream.transforms.events.times import micros_of, micros_of_stamp
+from privstream.transforms.events.times import micros_of
+from privstream.transforms.timing.on_time import NO_TIME
+from privstream.transforms.timing.steps import MILLISECOND
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
 NO_STAMP = "event must have a timestamp: that of a pair (user, item), or of a row without a field time, is its time"
@@ -76,6 +78,12 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         read_text("stream", stream) if fields.streams else "",
         value_of(value, whole=fields.value == WHOLE) if fields.value != UNREAD else 0.0,
     )
+
+
+def micros_of_stamp(timestamp: Timestamp) -> int | None:
+    """Return the microseconds since 1970 of an element's timestamp; None at the ends of time, where it says nothing."""
+    says_nothing = timestamp.micros < MIN_TIMESTAMP.micros + MILLISECOND or timestamp >= NO_TIME
+    return None if says_nothing else micros_of(timestamp)
 
 
 def stamped(timestamp: Timestamp) -> int:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey, encode, group_of, string_buffers
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.domain import Domain, item_hash
 from privstream.transforms.events.parameters import MOST_SHARDS
 from privstream.transforms.timing.on_time import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
@@ -51,11 +51,6 @@ def people_key(shard: int) -> bytes:
     """Return the key under which a stage keeps what it remembers of a shard of people."""
     name = EVENLY_SPREAD[shard] if shard < len(EVENLY_SPREAD) else MOST_SHARDS + shard
     return name.to_bytes(4, "big")
-
-
-def item_hash(noise: NoiseSource) -> NoiseSource:
-    """Return what hashes the items of a run."""
-    return noise.derive("item hash")
 
 
 class ReadEvents(beam.DoFn):
@@ -217,16 +212,19 @@ class SplitEvents(ReadEvents):
         step_codes = _codes(steps)
         key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
         order = _order(key * len(streams) + stream if self.together else key, codes[rows], len(items))
-        rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
-        codes, times, stream, group = codes[rows], times[rows], stream[order], group[order]
+        starts = _run_starts(key[order])
+        first = order[starts]  # of each group, step and shard
+        steps, shard, group = steps[first].tolist(), shard[first].tolist(), group[first].tolist()
+        rows, users = rows[order], users[order]
+        codes, times, stream = codes[rows], times[rows], stream[order]
         values = None if values is None else values[order]
-        starts = _run_starts(group, steps, shard)
-        for start, end in itertools.pairwise([*starts.tolist(), len(rows)]):
+        ends = itertools.pairwise([*starts.tolist(), len(rows)])
+        for number, (start, end) in enumerate(ends):
             held = _distinct(codes[start:end], len(items))
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             some = None if values is None else values[start:end]
             events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some)
-            to = StepKey(kept_under[group[start]], int(steps[start]), int(shard[start]))
+            to = StepKey(kept_under[group[number]], steps[number], shard[number])
             data = _in_streams(streams, stream[start:end], events).to_bytes() if self.together else encode(events)
             yield to.to_bytes(), (digest(data), data)
 
@@ -264,14 +262,17 @@ def _codes(column: np.ndarray) -> np.ndarray:
 def _order(group: np.ndarray, code: np.ndarray, codes: int) -> np.ndarray:
     """Return the order by group, and within it by code, of which there are so many; of equal rows, as they come."""
     rows = len(group)
-    if (int(group.max()) + 1) * codes * rows < 2**63:
-        ordered: np.ndarray = np.sort((group * codes + code) * rows + np.arange(rows)) % rows
+    if (int(group.max()) + 1) * codes << rows.bit_length() < 2**63:
+        bits = rows.bit_length()
+        ordered: np.ndarray = np.sort((group * codes + code << bits) | np.arange(rows)) & ((1 << bits) - 1)
         return ordered  # integers that are distinct need no stable sort: half the time
     return np.lexsort((code, group))
 
 
 def _sorted_streams(column: pa.Array, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Return the names of streams, increasing, and for some rows the place of their stream among them."""
+    if not pc.max(pc.binary_length(column)).as_py():  # as it is without a field of streams
+        return [""], np.zeros(len(rows), np.int64)
     encoded = column.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     order = sorted(range(len(names)), key=names.__getitem__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,11 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events.event_fields import FINITE, RANGE, TYPE, BrokenRuleError, missing
 from privstream.transforms.events.local_times import EPOCH, has_zone, parse, parse_column, zone_clock
-from privstream.transforms.timing.on_time import NO_TIME
-from privstream.transforms.timing.steps import MICROS, MILLISECOND
+from privstream.transforms.timing.steps import MICROS
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
 NAME = "time"
@@ -50,8 +49,8 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
         name: what the time is called.
     """
     value = _plain(value)
-    if isinstance(value, Timestamp):
-        micros = value.micros
+    if is_timestamp(value):
+        micros = int(value.micros)
     elif isinstance(value, datetime):
         micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
     elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -67,6 +66,12 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
     if not 0 <= micros < SECONDS * MICROS:
         raise _out_of_range(name)
     return micros
+
+
+def is_timestamp(value: Any) -> bool:
+    """Tell whether a value is a Timestamp of Beam, which is not loaded for that: nobody has one without it."""
+    beam = sys.modules.get("apache_beam.utils.timestamp")
+    return beam is not None and isinstance(value, beam.Timestamp)
 
 
 def _plain(value: Any) -> Any:
@@ -134,12 +139,6 @@ def _at_zone(name: str, local: datetime, zone: str | None) -> int:
     if not 0 <= times[0] < SECONDS * MICROS:
         raise _out_of_range(name)
     return int(times[0])
-
-
-def micros_of_stamp(timestamp: Timestamp) -> int | None:
-    """Return the microseconds since 1970 of an element's timestamp; None at the ends of time, where it says nothing."""
-    says_nothing = timestamp.micros < MIN_TIMESTAMP.micros + MILLISECOND or timestamp >= NO_TIME
-    return None if says_nothing else micros_of(timestamp)
 
 
 def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]:
