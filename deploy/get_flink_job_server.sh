@@ -2,7 +2,7 @@
 # Puts Beam's Flink job server into the cache and prints the path of its jar; says on stderr where it comes from.
 # Usage: deploy/get_flink_job_server.sh [cache folder]        (default: .cache/flink in the repository)
 # First the job server that Beam publishes with the installed apache-beam; where Maven cannot get it, one put together from
-# what Beam and Flink publish as libraries (flink_job_server/pom.xml, for one line of Flink: docs/decisions).
+# what Beam and Flink publish as libraries (flink_job_server/pom.xml, for two lines of Flink: docs/decisions).
 # FLINK_VERSION chooses another release of Flink than the file flink_version, here and in all else that this repository starts.
 # FLINK_JOB_SERVER_JAR names a jar that is there already: it is checked and its path printed.
 set -eu
@@ -45,8 +45,11 @@ if [ ! -r "$folder/job-server.jar" ] || [ -n "$(find "$deploy/flink_job_server" 
     else
         say "not to be had: $(reason | sed 's/ in [^ ]* (http.*//')"
         runner=$(sed -n 's|.*<artifactId>beam-runners-flink-\(.*\)</artifactId>.*|\1|p' "$pom")
-        [ "$line" = "$runner" ] ||
-            fail "one can be put together for Flink $runner only, not $flink; set FLINK_JOB_SERVER_JAR to a jar you have"
+        lines=$(sed -n 's|.*<flink.lines>\(.*\)</flink.lines>.*|\1|p' "$pom")
+        case " $lines " in
+            *" $line "*) ;;
+            *) fail "one can be put together for Flink ${lines% *} and ${lines#* } only, not $flink; set FLINK_JOB_SERVER_JAR to a jar you have" ;;
+        esac
         command -v javac >/dev/null || fail "javac is missing: a JDK (11 or 17) is needed to put one together"
         say "putting one together for Flink $flink from published libraries (100 MB)"
         fetch -f "$pom" $plugin:copy-dependencies "-Dflink.version=$flink" -DincludeScope=runtime \

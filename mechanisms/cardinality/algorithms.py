@@ -18,6 +18,7 @@ from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from typing_extensions import override
 
 
@@ -158,6 +159,11 @@ class FreshNoise(CardinalityAlgorithm):
         gaussian = node_law(self.epsilon, self.delta, self.horizon * self.streams)
         shared = self._shared if self.one_way else None
         return min(gaussian, laplace, *([] if shared is None else [shared]), key=self._error)
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of all streams together."""
+        return noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace) else self.delta)
 
     @property
     def _shared(self) -> SharedCounts | None:

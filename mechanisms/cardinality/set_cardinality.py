@@ -26,7 +26,7 @@ from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PointCurve
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, PureDp, joint_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from typing_extensions import override
@@ -154,6 +154,16 @@ class SetCardinality(Mechanism[CardinalityState]):
         """What decides on the estimates."""
         return self._algorithm(self.chosen_mode)
 
+    @cached_property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of all streams of one unit together: docs/proofs/cardinality.md, section 5."""
+        made = self.algorithm
+        if isinstance(made, FreshNoise):
+            return made.curve
+        if isinstance(made, CountedChanges) and isinstance(made.counter.curve, GaussianCurve):
+            return joint_curve([made.counter.curve] * self.streams_per_person)
+        return PureDp(self.epsilon)
+
     @property
     @override
     def guarantee(self) -> PrivacyGuarantee:
@@ -176,7 +186,7 @@ class SetCardinality(Mechanism[CardinalityState]):
             proof=f"docs/proofs/cardinality.md, section 1 and {PROVED[self.chosen_mode]}",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
-            curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
+            curve=self.curve,
         )
 
     def error(self, step: int, updates: int | None = None) -> int:

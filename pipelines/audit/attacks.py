@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
@@ -94,6 +93,7 @@ class Attack:
         adaptive: whether `others` and `suspect` depend on what was published before.
         asked: the items of each query, where queries are asked.
         about: whether it shows the epsilon that is there, or a delta alone.
+        times: how many times as many trials as are asked for it takes: what shows most is rare, and a trial is small.
         transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
             of its own: that is the likelihood ratio of a model that is fitted to these numbers.
         part: of a transform, the part of its guarantee that the attack is on; None where that is all of it.
@@ -110,6 +110,7 @@ class Attack:
     adaptive: bool = False
     asked: tuple[tuple[str, ...], ...] = ()
     about: Literal["epsilon", "delta"] = "epsilon"
+    times: int = 1
     transcript: Transcript | None = None
     part: Callable[[Any], PrivacyGuarantee] | None = None
 
@@ -139,6 +140,15 @@ def total(field: str) -> Score:
     return lambda transform, rows: float(sum(getattr(row, field) for row in rows))
 
 
+def largest(field: str) -> Score:
+    """Score by the largest value of a field.
+
+    Where one of several contributions counts, and nobody knows which, no number shows it by itself. That none is large
+    does: it is likely where nothing counts, and e^epsilon times less likely where any one does.
+    """
+    return lambda transform, rows: float(max(getattr(row, field) for row in rows))
+
+
 def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> Score:
     """Score by how early there is a row that shows something: so many windows for the first one, 0 for never."""
 
@@ -150,38 +160,30 @@ def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> 
     return score
 
 
-def most_telling(hits: NDArray[np.float64], windows: int) -> int:
-    """Return the number of others for whom one person more changes most about when an item is first reported.
-
-    Args:
-        hits: probability of a report in a window, for 1, 2, .. people.
-        windows: in so many of which they have the item.
-    """
-    silent = (1 - hits)[:, None] ** np.arange(1, windows + 1)
-    return 1 + int(np.argmax((silent[:-1] - silent[1:]).max(axis=1)))
-
-
 EPSILON = 2.0
 DELTA = 0.05
-HITTER_WINDOWS = 8
+HITTER_WINDOWS = 6
+SILENT = 2 * DELTA
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
 
 
 def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item of the window, others each time, that one more makes most of a difference."""
-    counts = np.arange(1, 2 * seen.transform.detection_threshold)
-    number = most_telling(seen.transform.answer.monitor.calibrated.hit_probability(counts), 1)
+    """Let so many people have the item of the window, others each time, that nothing is reported about as rarely as
+    `SILENT` says: beyond delta, that shows most of a person who makes reports likelier.
+    """
+    hits = seen.transform.answer.monitor.calibrated.hit_probability(np.arange(1, seen.transform.detection_threshold))
+    number = 1 + int(np.argmin(np.abs((1 - hits) ** HITTER_WINDOWS - SILENT)))
     return crowd(number, f"item {seen.window}", first=1 + seen.window * number)
 
 
 HEAVY_HITTERS = (
     Attack(
         name="too many charges",
-        text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that it may be "
-        "reported. With D, one person more has all of these items, and may be charged for one. The adversary counts "
-        "the reports. The control may charge for all.",
+        text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that nothing is "
+        f"reported in about one of {1 / SILENT:.0f} trials. With D, one person more has all of these items, and may be "
+        "charged for one. The adversary counts the reports. The control may charge for all.",
         options={
             "epsilon": EPSILON,
             "delta": DELTA,
@@ -195,6 +197,7 @@ HEAVY_HITTERS = (
         suspect=lambda seen: [Sent(SUSPECT, f"item {seen.window}")],
         score=lambda transform, rows: float(len(rows)),
         windows=HITTER_WINDOWS,
+        times=8,
     ),
     Attack(
         name="a person alone with an item",
@@ -285,45 +288,62 @@ TOP_K = (
 )
 
 
-ALERT_WINDOWS = 16
-RULE_FOR_ONE, LOW_RULE, HIGH_RULE = (
-    (AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (1, 5, 60)
-)
+FAR_ABOVE = 1e6
+"""More than any gap or estimate."""
+
+ALERT_WINDOWS = 8
+LOW_RULE, HIGH_RULE = ((AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (5, 60))
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
-def passed_by(transform: Any, rows: Sequence[Any]) -> float:
-    """Return by how much the rule is passed, with noise; -1 where there is no alert."""
-    return float(rows[0].gap) if rows else -1.0
+def nearly_then_surely(seen: Seen) -> Iterable[Sent]:
+    """Let the rule for 5 be nearly met in the first window, surely in the second, and just in all later ones."""
+    return crowd({0: 4, 1: 20}.get(seen.window, 5), "a")
 
 
-def passed_in_all(transform: Any, rows: Sequence[Any]) -> float:
-    """Return by how much the rule is passed in all windows together, with noise; 0 where there is no alert."""
-    return math.fsum(1 + row.gap for row in rows)
+def not_in_the_second(seen: Seen) -> Iterable[Sent]:
+    """Meet the rule, but for the window in which there is an alert in any case."""
+    return () if seen.window == 1 else (Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
+
+
+def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
+    """Score low where there is no alert before the second window, and it is passed by much; else by all others.
+
+    A miss although one person more is there, and then an alert without that person: this is what costs most, for the
+    noise of the threshold is larger by 1 if that person was there.
+    """
+    second = transform.steps.bounds(transform.steps.first + 1)[0]
+    gaps = {row.window_start: row.gap for row in rows}
+    others = math.fsum(1 + gap for start, gap in gaps.items() if start != second)
+    return FAR_ABOVE + others if others else -float(gaps.get(second, 0))
 
 
 ALERTS = (
     Attack(
         name="a test that is nearly passed, sparse vector",
-        text="5 people meet a rule for 5. With D, one person more meets it. The adversary sees whether there is an "
-        "alert, and by how much the rule is passed.",
+        text="4 people have what a rule for 5 asks for; in the next window 20. With D, one person more is there in the "
+        "first window alone. The adversary sees in which of them there is an alert, and by how much the rule is passed "
+        "there.",
         options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": 4 * EPSILON},
-        others=all_windows(*crowd(5, "a")),
-        suspect=SUSPECT_ALWAYS,
-        score=passed_by,
+        others=nearly_then_surely,
+        suspect=not_in_the_second,
+        score=missed_then_passed,
+        windows=2,
+        times=4,
     ),
     Attack(
         name="a budget that is spent",
-        text=f"one person meets a rule for one in each of {ALERT_WINDOWS} windows, and the budget pays for one alert. "
-        "With D, one person more meets it in all of them. The adversary adds up by how much it is passed. The control "
-        "pays for all alerts.",
-        options={"epsilon": EPSILON, "rules": RULE_FOR_ONE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
+        text=f"the same, followed by {ALERT_WINDOWS - 2} windows with 5 people, and the budget pays for one alert. "
+        "With D, one person more is there in all windows but the second. The adversary also adds up by how much the "
+        "rule is passed later. The control pays for all alerts.",
+        options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": ALERT_WINDOWS * EPSILON, "min_alerts": ALERT_WINDOWS},
-        others=all_windows(*crowd(1, "a")),
-        suspect=SUSPECT_ALWAYS,
-        score=passed_in_all,
+        others=nearly_then_surely,
+        suspect=not_in_the_second,
+        score=missed_then_passed,
         windows=ALERT_WINDOWS,
+        times=2,
     ),
     Attack(
         name="the number of an alert",
@@ -352,9 +372,9 @@ def following(seen: Seen) -> Iterable[Sent]:
 
 
 def above_the_others(transform: Any, rows: Sequence[Any]) -> float:
-    """Return by how much the last count exceeds the number of others, which follows from the counts before."""
-    others = sum(as_many_as_seen(rows[:window]) for window in range(len(rows)))
-    return float(rows[-1].estimate - others)
+    """Return by how much a count rises more than by others, at most, whose numbers follow from the counts before."""
+    counts = [0, *(row.estimate for row in rows)]
+    return float(max(counts[w + 1] - counts[w] - as_many_as_seen(rows[:w]) for w in range(len(rows))))
 
 
 HISTOGRAM = (
@@ -370,7 +390,8 @@ HISTOGRAM = (
     Attack(
         name="an adaptive adversary",
         text=f"the unit is a person, of whom {LIMIT} events may count. With D, one person sends 2 events in each of 3 "
-        "windows. In each window as many others send one as the last count says. The adversary sees the last count.",
+        "windows. In each window as many others send one as the last count says. The adversary sees whether the count "
+        "rises by more than they send. The control has the same noise, and all events count.",
         options={
             "epsilon": EPSILON,
             "domain": ONE,
@@ -378,35 +399,36 @@ HISTOGRAM = (
             "max_contributions": LIMIT,
             "method": "direct_counters",
         },
-        control={"epsilon": 4 * EPSILON},
+        control={"epsilon": 3 * EPSILON, "max_contributions": 3 * LIMIT},
         others=following,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
         score=above_the_others,
         windows=3,
         adaptive=True,
+        times=2,
     ),
 )
 
 
 LOW, HIGH = 0.5, 1.5
 MANY_LOW = tuple(Sent(1 + i, "", LOW) for i in range(30))
-RANKS_ABOVE = tuple(0.8 + number / 200 for number in range(40))
-FEW = (0.3, 0.5, 0.7)
-OTHERS = tuple(Sent(1 + i, "", LOW if i % 2 else HIGH) for i in range(4))
+JUST_ABOVE = 0.98
+ONE_VALUE = {
+    "epsilon": EPSILON,
+    "low": 0,
+    "high": 2,
+    "resolution": 2,
+    "max_contributions": 1,
+    "quantiles": (JUST_ABOVE,),
+}
+VALUE_WINDOWS = 3
 
 QUANTILES = (
     Attack(
         name="a value more",
         text=f"{len(MANY_LOW)} people have a low value. With D, one person more has a high one, twice. The adversary "
-        "adds up quantiles near the share of low ones, which is known well but for the noise of the high ones.",
-        options={
-            "epsilon": EPSILON,
-            "low": 0,
-            "high": 2,
-            "resolution": 2,
-            "max_contributions": 1,
-            "quantiles": RANKS_ABOVE,
-        },
+        f"sees the quantile of {JUST_ABOVE:.0%}, which is high if anybody has a high one, up to noise.",
+        options=ONE_VALUE,
         control={"epsilon": 2 * EPSILON},
         others=all_windows(*MANY_LOW),
         suspect=all_windows(Sent(SUSPECT, "", HIGH), Sent(SUSPECT, "", HIGH)),
@@ -414,15 +436,15 @@ QUANTILES = (
     ),
     Attack(
         name="too many values",
-        text="of 4 people, half have a low value and half a high one. With D, one person more has a high one in each "
-        f"of {WINDOWS} windows, of which one may count. The adversary adds up the quantiles of all windows. The "
-        "control has the same noise, and all of them count.",
-        options={"epsilon": EPSILON, "low": 0, "high": 2, "resolution": 2, "max_contributions": 1, "quantiles": FEW},
-        control={"epsilon": WINDOWS * EPSILON, "max_contributions": WINDOWS},
-        others=all_windows(*OTHERS),
+        text=f"{len(MANY_LOW)} people each have a low value in {VALUE_WINDOWS} windows, others each time. With D, one "
+        "person more has a high one in all of them, of which one may count. The adversary takes the largest of such "
+        "quantiles. The control has the same noise, and all of the values count.",
+        options=ONE_VALUE,
+        control={"epsilon": VALUE_WINDOWS * EPSILON, "max_contributions": VALUE_WINDOWS},
+        others=lambda seen: [one._replace(user=one.user + seen.window * len(MANY_LOW)) for one in MANY_LOW],
         suspect=all_windows(Sent(SUSPECT, "", HIGH)),
-        score=total("estimate"),
-        windows=WINDOWS,
+        score=largest("estimate"),
+        windows=VALUE_WINDOWS,
     ),
 )
 
@@ -472,6 +494,18 @@ def up_and_down(others: int) -> Score:
     return score
 
 
+def nearly_enough_then_many(seen: Seen) -> Iterable[Sent]:
+    """Let one person fewer enter than the test of the first window asks for, and then 30 more."""
+    number = int(seen.transform.mechanism.algorithm.thresholds(np.array([1]), 0)[0]) - 1
+    return crowd(30, "in", first=1 + number) if seen.window else crowd(number, "in")
+
+
+def changed_when(transform: Any, rows: Sequence[Any]) -> float:
+    """Score low where the estimate changes in the second window alone, and becomes large."""
+    first, second = (row.estimate for row in sorted(rows, key=lambda row: row.window_start))
+    return FAR_ABOVE if first else -float(second)
+
+
 CARDINALITY = (
     Attack(
         name="fresh noise",
@@ -484,14 +518,16 @@ CARDINALITY = (
     ),
     Attack(
         name="changes that are tested",
-        text="30 people are in the set, in 3 windows. With D, one person more enters in all of them. The adversary "
-        "adds up the numbers.",
+        text="so many people enter that the estimate is nearly changed, and 30 more in the next window. With D, one "
+        "person more is in the set in the first window alone. The adversary sees when the estimate changes, and what "
+        "it is then.",
         options={"epsilon": EPSILON, "leave_values": LEAVE, "method": "sparse_counter", "max_updates": 20},
-        control={"epsilon": 8 * EPSILON},
-        others=THIRTY_INSIDE,
-        suspect=ENTERED_TWICE,
-        score=total("estimate"),
-        windows=3,
+        control={"epsilon": 4 * EPSILON},
+        others=nearly_enough_then_many,
+        suspect=lambda seen: [Sent(SUSPECT, "out" if seen.window else "in")],
+        score=changed_when,
+        windows=2,
+        times=4,
     ),
     Attack(
         name="an event",
@@ -532,6 +568,7 @@ RANGES = (
         suspect=INSERTED,
         score=up_and_down(0),
         windows=2,
+        times=4,
     ),
     Attack(
         name="ranges that are known before",
@@ -589,12 +626,12 @@ QUERIES = (
     Attack(
         name="several records",
         text="with D, one person has three items, of which one may count; with D', nobody has any. The adversary asks "
-        "how many have one of them.",
+        "how many have each of them, and takes the largest answer.",
         options={"epsilon": EPSILON, "domain": Domain(["a", "b", "c"])},
         control={"epsilon": 4 * EPSILON},
         others=nobody,
         suspect=all_windows(*(Sent(SUSPECT, item) for item in "abc")),
-        score=total("estimate"),
-        asked=(("a", "b", "c"),),
+        score=largest("estimate"),
+        asked=(("a",), ("b",), ("c",)),
     ),
 )

@@ -160,8 +160,8 @@ class Trying:
             claim = attack.part(made.transform)
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
-        runs = [self._trials(attack, options, self.trials, name) for options, name in _both(attack)]
-        real, control = (measure(*found, claim, self.wrong) for found in run_all(runs, self.crew()))
+        found = self._run(attack, attack.times * self.trials, self.trials)
+        real, control = (measure(*each, claim, self.wrong) for each in found)
         return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
 
     def crowds(self, attack: Attack, claim: PrivacyGuarantee) -> Crowds:
@@ -176,14 +176,20 @@ class Trying:
         people, part = max(self.people, crowd_size(curve, attack.transcript.counted)), one_in(curve)
         number = trials_of(attack.transcript, self.trials, people, part)
         at_once = trials_at_once(attack.transcript, people, part)
-        both = [(options, self.noise(attack, f"{name}, a crowd")) for options, name in _both(attack)]
+        return Crowds(people, *self._run(attack, number, at_once, ", a crowd", people, part))
+
+    def _run(
+        self, attack: Attack, number: int, at_once: int, suffix: str = "", people: int = 1, part: int = 2
+    ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        """Run so many trials, a part of them at once, and return what was found of the transform and of its control."""
+        both = [(options, self.noise(attack, f"{name}{suffix}")) for options, name in _both(attack)]
         runs = [
             Trials(self.spec, attack, options, min(at_once, number - first), noise, people, first, part)
             for first in range(0, number, at_once)
             for options, noise in both
         ]
         found = run_all(runs, self.crew())
-        return Crowds(people, _put_together(found[::2]), _put_together(found[1::2]))
+        return _put_together(found[::2]), _put_together(found[1::2])
 
     def noise(self, attack: Attack, name: str) -> NoiseSource:
         """Return the noise of the trials of an attack that have such a name."""

@@ -27,7 +27,7 @@ from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.noise.tails import series_share
-from privstream.mechanisms.privacy.accounting import largest_shift
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, largest_shift
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.mechanisms.snapshots import pack_state
 from scipy import stats
@@ -660,3 +660,52 @@ class TestGuarantee:
         assert Geometric(3.0).pmf(np.arange(5))[1:] / Geometric(3.0).pmf(np.arange(5))[:-1] == pytest.approx(
             [math.exp(-1 / 3)] * 4
         )
+
+
+class TestCurve:
+    """What a run promises beside its epsilon and delta."""
+
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    @pytest.mark.parametrize("streams", [1, 3])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"horizon": 30, "mode": "direct"},
+            {"horizon": 3000, "mode": "direct"},
+            {"horizon": 3000, "mode": "counter", "visits_per_person": 5},
+            {"mode": "counter", "visits_per_person": 5},
+        ],
+    )
+    def test_noise_that_is_gaussian_has_its_whole_curve(self, options, streams, neighbouring):
+        made = SetCardinality(epsilon=1.0, delta=1e-6, streams_per_person=streams, neighbouring=neighbouring, **options)
+        curve = made.guarantee.curve
+        assert isinstance(curve, GaussianCurve)
+        assert curve.delta(1.0) <= 1e-6
+        one = largest_shift(1.0, 1e-6)
+        of_parts = math.sqrt(streams) * largest_shift(1 / streams, 1e-6 / streams)
+        assert curve.shift == pytest.approx(of_parts if made.mode == "counter" else one, rel=1e-9)
+
+    def test_noise_of_sizes_is_what_the_curve_says(self):
+        """The shift of somebody who is in all sizes of three streams, in deviations: independent noise."""
+        made = SetCardinality(
+            epsilon=1.0,
+            delta=1e-6,
+            horizon=100,
+            mode="direct",
+            streams_per_person=3,
+            neighbouring="replace_one",
+            streams=3,
+        )
+        moved = math.sqrt(3 * 100 / made.algorithm.law.variance)
+        assert 0.98 * made.curve.shift < moved <= made.curve.shift
+
+    @pytest.mark.parametrize("mode", ["sparse", "paper", "direct"])
+    def test_what_spends_no_delta_promises_none(self, mode):
+        made = SetCardinality(epsilon=1.0, delta=1e-6, horizon=2, mode=mode, max_updates=100)
+        assert made.guarantee.curve == PureDp(1.0)
+        assert made.guarantee.known_curve.epsilon(1e-6) <= 1.0
+
+    def test_an_event_has_the_curve_of_its_counter(self):
+        made = SetCardinality(epsilon=1.0, delta=1e-6, horizon=3000, unit="event")
+        assert made.algorithm.counter.curve == GaussianCurve(shift=largest_shift(1.0, 1e-6))
+        assert made.curve.shift == pytest.approx(made.algorithm.counter.curve.shift, rel=1e-9)

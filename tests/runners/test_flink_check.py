@@ -1,6 +1,8 @@
 """Flink: what is missing is said before anything is submitted, and its job server gives the same rows."""
 
 import json
+import os
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -117,7 +119,7 @@ def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_paral
 @pytest.mark.parametrize("named", [[], ["--flink_version=1.20"], ["--flink_version", "1.20"]])
 def test_a_release_of_flink_that_works_is_taken_unless_one_is_named(named, java):
     given = parse_beam_options(["--runner=FlinkRunner", "--flink_master=[local]", *named])
-    assert given.view_as(FlinkRunnerOptions).flink_version == ("1.20" if named else flink_job_server.FLINK_LINE)
+    assert given.view_as(FlinkRunnerOptions).flink_version == ("1.20" if named else flink_check.FLINK)
 
 
 def test_a_command_says_what_is_missing_before_it_reads_anything(java):
@@ -139,14 +141,18 @@ def call(*command: str) -> None:
 @pytest.mark.slow
 @pytest.mark.flink
 @pytest.mark.xdist_group("flink")
-def test_rows_are_those_of_this_machine_and_nothing_listens_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", [flink_job_server.FLINK_VERSION, "1.20.3"])
+def test_rows_are_those_of_this_machine_and_nothing_listens_to_others(tmp_path: Path, release: str) -> None:
     """In batch mode; test_ordered_reading.py and test_watch_command.py have the streaming mode."""
     require("flink")
+    script = ["sh", str(flink_job_server.REPOSITORY / "deploy" / "get_flink_job_server.sh")]
+    environment = os.environ | {"FLINK_VERSION": release, "PYTHON": sys.executable}
+    jar = subprocess.run(script, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     events, key = tmp_path / "events.parquet", tmp_path / "noise.key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
     call("simulate", "heavy-hitters", "--users=5000", "--windows=4", "--seed=7", "--items=300", f"--output={events}")
-    flink = [f"--flink_version={flink_job_server.FLINK_LINE}", f"--flink_job_server_jar={flink_job_server.jar()}"]
+    flink = [f"--flink_version={release.rpartition('.')[0]}", f"--flink_job_server_jar={jar}"]
     local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", *flink]
     for name, runner in (("here", ["--runner=FnApiRunner"]), ("local", local)):
         files = [f"--input={events}", f"--output={tmp_path / name}.jsonl", f"--noise_key_file={key}", "--traceback"]
