@@ -20,6 +20,7 @@ from privstream.pipelines.sinks.writers import sort_rows
 from privstream.pipelines.yaml_file import Document
 from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
 from privstream.transforms.counts.transform import KeyedCounts
+from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import column_names, join_item, split_item
 from privstream.transforms.rows import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
 from privstream.transforms.timing.steps import Steps, windows_in
@@ -59,6 +60,7 @@ class Table:
         steps: the windows.
         streams: public names of the streams; one without a name where there are none.
         questions: names of those whose noise is in the numbers.
+        listed: the public list of items that rows are about; None where items are found.
         transform: what has published the rows; None for a view.
         live: whether the last rows are those of a run that goes on.
     """
@@ -70,6 +72,7 @@ class Table:
     steps: Steps
     streams: tuple[str, ...]
     questions: frozenset[str]
+    listed: Domain | None = None
     transform: Any = None
     live: bool = False
 
@@ -85,6 +88,7 @@ class Table:
             steps=transform.steps,
             streams=tuple(getattr(transform, "streams", None) or ("",)),
             questions=frozenset([question.name]),
+            listed=getattr(transform, "domain", None),
             transform=transform,
         )
 
@@ -398,7 +402,7 @@ class Totals(OfOne):
         )
         columns = by if self.by else table.columns
         of_whole = frozenset() if whole is None else whole.questions
-        return replace(made, columns=columns, questions=table.questions | of_whole)
+        return replace(made, columns=columns, questions=table.questions | of_whole, listed=None if by else table.listed)
 
     def _group(self, row: Any, places: Sequence[int], columns: int) -> tuple[str, int, str]:
         """Return stream, window and common part of a row."""
@@ -535,6 +539,10 @@ class Alerts(OfOne):
             raise self.error(key, f"must be given for {self.of}" if named else f"must not be given for {self.of}")
         if named == "item" and self.columns != len(table.columns):
             raise self.error("item", f"must be of the columns {', '.join(table.columns)}")
+        if named == "item" and table.listed is not None and self.item not in table.listed.texts.to_pylist():
+            raise self.error("item", f"must be on the list of items of {self.of}, others have no number")
+        if named == "quantile" and self.item not in (ranks := table.transform.mechanism.quantiles):
+            raise self.error("rank", f"must be one of the ranks of {self.of}, {', '.join(map('{:g}'.format, ranks))}")
         rows = [row for row in table.rows if named is None or getattr(row, named) == self.item]
         return {(row.stream, row.window_start.micros): row for row in rows}
 

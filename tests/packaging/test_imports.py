@@ -193,7 +193,16 @@ def test_plans_and_suggestions_load_no_accountant_and_nothing_that_draws(tmp_pat
 
 @some_quick("word", sorted(EXAMPLES), "cardinality", "ranges")
 def test_a_plan_needs_no_beam(word: str, tmp_path: Path) -> None:
+    """An accountant is loaded where a method composes losses of its own, as the one of statuses does."""
     plan = ("plan", word, *shlex.split(EXAMPLES[word].plan))
+    composes = {"dp_accounting"} if word == "heavy-hitters" else set()
+    assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"} | composes
+
+
+def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:
+    """Times are read as those of events are, which may be Timestamps of Beam."""
+    windows = ("--window", "1d", "--start", "2024-01-01", "--end", "2024-02-01")
+    plan = ("plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", *windows)
     assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"}
 
 

@@ -166,6 +166,12 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
         (PAGES, "{of: pages, above: 2}", "v.item: must be given for pages"),
         (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),
         (PAGES, "{of: pages, by: page}", "v.of: must be counts of an item of several columns"),
+        (
+            PAGES.replace("4}", "4, domain: [a, b]}"),
+            "{of: pages, item: c, above: 2}",
+            "v.item: must be on the list of items",
+        ),
+        (SPEED, "{of: speed, rank: 0.9, above: 2}", "v.rank: must be one of the ranks of speed, 0.5, 0.99"),
         (PAGES.replace("4}", "4, top: 3}"), "{of: pages, over: 2h}", "v.of: must be counts of single windows in which"),
         (PAGES, "{ratio: [pages, pages]}", "v.ratio: must be of different questions"),
         (PAGES + SITES, "{ratio: [pages, sites]}", "v.ratio: must be of tables with the same item columns"),
