@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
+from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel
 from typing_extensions import override
 
 SCALES = ("linear", "log")
@@ -162,6 +163,11 @@ class BinTree:
             weight, node = np.broadcast_to(whole, node.shape), family
         return np.sqrt(square), absolute
 
+    @property
+    def total_norm(self) -> float:
+        """How much noise there is in the count of all: an L2 norm, as of `norms`."""
+        return math.sqrt(float(self._variances[-1].sum()))
+
     @cached_property
     def worst_norm(self) -> float:
         """The largest L2 norm over edges and quantiles; its square is convex in the quantile: 0 or 1 is the worst."""
@@ -246,6 +252,14 @@ START_SHARE = 0.1
 """Part of beta that pays for the edges from which on edges are tested one by one."""
 
 
+_NORMAL = 1.959963984540054
+_SURELY = 5.0
+"""Deviations by which no edge of thousands is off, from which on edges of smoothed counts are tested one by one."""
+_LEAST_ACTIVE = 0.1
+"""Of the mean number of values: with fewer a window is taken to have so many."""
+_TIED = 1e-9
+
+
 def _passed(rejected: NDArray[np.bool_], surely: NDArray[np.bool_]) -> int:
     """Return how many edges are before the first that is not rejected, of those after the last that surely is."""
     start = int(np.max(np.flatnonzero(surely) + 1, initial=0))
@@ -275,10 +289,25 @@ class QuantileRows:
         estimates: their estimates, from `low` to `high`, never falling.
         lower, upper: the interval that contains the true quantile, each with the probability that the mechanism states.
             Both never fall.
+        counts: noisy counts of the bins that they are made of, float64 (resolution,), for `NumericQuantiles.smooth`.
     """
 
     step: int
     quantiles: Floats
+    estimates: Floats
+    lower: Floats
+    upper: Floats
+    counts: Floats
+
+
+class SmoothedQuantiles(NamedTuple):
+    """Quantiles of windows that follow each other, from the counts of all of them: float64, (windows, quantiles) each.
+
+    Attributes:
+        estimates: from `low` to `high`, never falling from quantile to quantile.
+        lower, upper: the ends of intervals of 95%, which rest on a model; both never fall either.
+    """
+
     estimates: Floats
     lower: Floats
     upper: Floats
@@ -470,7 +499,78 @@ class NumericQuantiles(Mechanism[KeyedState]):
             estimates=np.clip(self.bins.at(places), lower, upper),
             lower=lower,
             upper=upper,
+            counts=counts[0],
         )
+
+    def smooth(self, counts: Floats) -> SmoothedQuantiles:
+        """Return the quantiles of windows that follow each other, each with the windows before and after it.
+
+        For each edge of the bins there is a series over windows: (count below the edge) - quantile (count of all), in
+        parts of the count of all, which is 0 where the edge is the quantile. It is smoothed as a series of counts is
+        (`LocalLevel`): with a test of how much it moves, so that a jump is not smoothed away. An edge that is surely
+        below or above 0 is passed from its side, up to the first one that is not, as with `lower` and `upper`.
+
+        Privacy: post-processing of counts that have their noise.
+
+        Accuracy: intervals rest on the model that shares of values below an edge stay near a level that moves; they are
+        not guaranteed, as those of a window by itself are. What holds is in docs/decisions/0066-smoothed-quantiles.md.
+
+        Args:
+            counts: of `QuantileRows`, shape (windows, resolution), of windows by themselves (`over` is "window").
+
+        Raises:
+            ValueError: `counts` has another shape, or no window, or quantiles are not about a window each.
+        """
+        given = np.asarray(counts, np.float64)
+        if self.over != "window":
+            raise ValueError(f"over must be window where quantiles are smoothed over windows, got {self.over}")
+        if given.ndim != 2 or not len(given) or given.shape[1] != self.resolution:
+            raise ValueError(f"counts must have shape (windows, {self.resolution}), got {given.shape}")
+        below, totals = np.cumsum(given, axis=1)[:, :-1], given.sum(axis=1, keepdims=True)
+        stddev = max(LEAST_STDDEV, self.counts.stddev(1))
+        many = np.maximum(LocalLevel(max(LEAST_STDDEV, stddev * self.tree.total_norm)).smooth(totals).estimates, 1.0)
+        places = [
+            self._smoothed_places(below - quantile * totals, many, quantile, np.maximum(stddev * norms, LEAST_STDDEV))
+            for quantile, (norms, _) in zip(self.quantiles, self._norms, strict=True)
+        ]
+        estimates, lower, upper = (np.stack(part, axis=1) for part in zip(*places, strict=True))
+        lower = np.minimum.accumulate(lower[:, ::-1], axis=1)[:, ::-1]
+        upper = np.maximum.accumulate(upper, axis=1)
+        estimates = np.clip(np.maximum.accumulate(estimates, axis=1), lower, upper)
+        return SmoothedQuantiles(*(self.bins.at(part) for part in (estimates, lower, upper)))
+
+    def _smoothed_places(
+        self, ranks: Floats, many: Floats, quantile: float, stddevs: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return where a quantile and the ends of its interval are in each window, counted in bins.
+
+        What is smoothed is divided by quantile (1 - quantile), and the mean number of values is added to it before.
+        Then Poisson's law of a count around its level is the binomial one of values below the quantile.
+
+        Args:
+            ranks: (count below each inner edge) - quantile (count of all), shape (windows, edges).
+            many: counts of all, smoothed, shape (windows, 1).
+            quantile: which one.
+            stddevs: of the noise of `ranks`, at each edge.
+        """
+        mean, times = float(many.mean()), 1 / (quantile * (1 - quantile))
+        active = np.maximum(many / mean, _LEAST_ACTIVE)
+        usual = float(np.median(stddevs))
+        factors = active * (usual / stddevs)
+        model = LocalLevel(max(LEAST_STDDEV, times * usual), close=True)
+        smoothed = model.smooth(times * (ranks / active + mean) * factors, factors)
+        levels, tops = ((part / factors / times - mean) * active for part in (smoothed.estimates, smoothed.upper))
+        scores = levels / np.maximum((tops - levels) / _NORMAL, LEAST_STDDEV)
+        ends = -quantile * many, (1 - quantile) * many
+        rising = np.maximum.accumulate(levels, axis=1), np.minimum.accumulate(levels[:, ::-1], axis=1)[:, ::-1]
+        rising_ranks = np.maximum.accumulate(np.hstack([ends[0], (rising[0] + rising[1]) / 2, ends[1]]), axis=1)
+        rising_ranks = rising_ranks + _TIED * np.arange(self.resolution + 1)
+        edges = np.arange(self.resolution + 1.0)
+        estimates = np.array([np.interp(0.0, row, edges) for row in rising_ranks])
+        lower = np.array([_passed(row < -_NORMAL, row < -_SURELY) for row in scores], np.float64)
+        passed = [_passed((row > _NORMAL)[::-1], (row > _SURELY)[::-1]) for row in scores]
+        upper = self.resolution - np.array(passed, np.float64)
+        return estimates, np.minimum(lower, upper), np.maximum(lower, upper)
 
     def _intervals(self, step: int, counts: Floats) -> tuple[Floats, Floats]:
         """Return ends of intervals: from both sides, edges are passed up to the first that may be the quantile's."""

@@ -21,11 +21,13 @@ _DRIFTS = (0.003, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's
 _STEADY = 3.0  # by so much the least drift is more probable than each other one, before anything is seen
 _SCATTERS = (0.0, 1.0, 4.0)  # variance of a count around its level, in units of the level: 1 is Poisson's law
 _LOOSE = (2.0, 5.0)  # variance of a count around a level that hardly moves, in units of the noise: of finished files
+_CLOSE = (0.1, 0.25, 0.5, 1.0)  # the same, of what is less noisy than single counts: for `close`
 _GRID = [(drift, scatter, 0.0) for scatter in _SCATTERS for drift in _DRIFTS] + [
-    (_DRIFTS[0], 0.0, loose) for loose in _LOOSE
+    (_DRIFTS[0], 0.0, loose) for loose in _LOOSE + _CLOSE
 ]
 _PRIOR = np.array([[_STEADY if drift == _DRIFTS[0] and not loose else 1.0] for drift, _, loose in _GRID])
 _ONWARD = len(_SCATTERS) * len(_DRIFTS)  # so many of the grid, the first ones, are in states, which stay what they were
+_FINISHED = _ONWARD + len(_LOOSE)  # so many are tried of finished files
 _BREAK = 25.0  # a square so many times as large as its variance is a jump, which no drift explains
 _LOST = 0.005  # a model so much less likely than the best one goes on from the level of that one
 _BURST, _WIDE = 0.003, 5.0  # probability that a count is a burst, and how far these are off, in units of other counts
@@ -220,6 +222,8 @@ class LocalLevel:
 
     Args:
         noise_stddev: standard deviation of the noise of one count, in [1e-6, 1e16], the same in all windows.
+        close: whether finished files are also tried with counts that lie around their level less far than noise does;
+            without it such changes may be taken for noise. Many windows tell them apart.
 
     Raises:
         ValueError: `noise_stddev` is out of range.
@@ -234,6 +238,7 @@ class LocalLevel:
     """
 
     noise_stddev: float
+    close: bool = False
 
     def __post_init__(self) -> None:
         if not LEAST_STDDEV <= checks.positive("noise_stddev", self.noise_stddev) <= 1e16:
@@ -426,7 +431,8 @@ class LocalLevel:
     def _both_ways(self, rows: Floats, factors: Floats) -> Iterator[_Ends]:
         """Go forward, and then back."""
         rows, noises = rows / factors, self._noise / np.square(factors)
-        steps = [_Step(self._before(rows.shape[1], len(_GRID)), np.zeros(0, np.bool_), np.zeros(0))]
+        models = len(_GRID if self.close else _GRID[:_FINISHED])
+        steps = [_Step(self._before(rows.shape[1], models), np.zeros(0, np.bool_), np.zeros(0))]
         for row, noise in zip(rows, noises, strict=True):
             steps.append(self._step(steps[-1].state, row, noise))
         return self._backward(steps[1:], list(factors), list(noises))

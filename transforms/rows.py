@@ -378,6 +378,11 @@ class QuantileEstimate(NamedTuple):
         lower, upper: an interval that contains the quantile of the values that count, of each person at most one in a
             window, with probability 1 - beta in each row by itself. Where it covers (nearly) all values, tables and
             pictures say "nothing is known here".
+        smoothed: an estimate of the same quantile from the values of all windows of a finished file. None in streams,
+            and where quantiles are about more than one window.
+        smoothed_lower: lower end of its interval of 95%, which rests on a model: the part of all values that is below a
+            value stays near a level that moves.
+        smoothed_upper: upper end.
     """
 
     stream: str
@@ -387,6 +392,9 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
+    smoothed: Optional[float] = None
+    smoothed_lower: Optional[float] = None
+    smoothed_upper: Optional[float] = None
 
 
 class HistogramEstimate(NamedTuple):

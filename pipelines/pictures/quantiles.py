@@ -29,7 +29,7 @@ from privstream.pipelines.plot.chart import (
     style_axes,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all
+from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all, held, without_limits
 from privstream.pipelines.simulate.worlds import TrueQuantile
 from privstream.transforms.rows import QuantileEstimate
 
@@ -49,7 +49,7 @@ class Line:
         name: such as 50%.
         days: where its points stand, in days since 1970; float64, shape (n,), as all columns but these three.
         starts, ends: of windows, in microseconds since 1970; int64.
-        estimates, lower, upper: what is published.
+        estimates, lower, upper: what is published; smoothed, where all rows are.
         truth: NaN where it is not known.
         unknown: whether an interval says nothing; bool.
     """
@@ -84,10 +84,25 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
     parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
     found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
-    text = caption(given.rows, found, given.sure(given.bands)) + given.when
+    means = by_model(given) if is_smoothed(given.rows) else given.sure(given.bands)
+    text = caption(given.rows, found, means) + given.when
     values = parameters.get("value_field")
     values = short(values) if isinstance(values, str) else "value"
     return partial(draw_lines, found, values=values, title=given.title("Quantiles"), caption=text, clocks=given.clocks)
+
+
+def is_smoothed(rows: Sequence[QuantileEstimate]) -> bool:
+    """Tell whether all rows have smoothed quantiles, which are drawn then."""
+    return bool(rows) and all(row.smoothed is not None for row in rows)
+
+
+def by_model(given: Given) -> str:
+    """Say what lines and bands of smoothed quantiles mean."""
+    return (
+        f"Lines: quantiles smoothed over windows. {given.bands}: where {held(given.promise)} are, with probability "
+        "95%, each by itself, if the part of values below each stays near a level that moves"
+        f"{without_limits(given.promise)}."
+    )
 
 
 def lines(
@@ -102,11 +117,13 @@ def lines(
         parameters: of the run, as far as they are known.
     """
     true = {(row.window_end, row.quantile): row.value for row in truth}
-    points: dict[float, list[tuple[float, ...]]] = defaultdict(list)
+    points: dict[float, list[tuple[Any, ...]]] = defaultdict(list)
+    smoothed = is_smoothed(rows)
     for row in sorted(rows, key=lambda row: row.window_end):
         known = true.get((row.window_end, row.quantile), np.nan)
         start, end = (row.window_start if each else row.window_end).micros, row.window_end.micros
-        points[row.quantile].append((start, end, row.estimate, row.lower, row.upper, known))
+        ends = (row.smoothed, row.smoothed_lower, row.smoothed_upper) if smoothed else row[4:7]
+        points[row.quantile].append((start, end, *ends, known))
     found = []
     for quantile in sorted(points, reverse=True):
         starts, ends = np.array([point[:2] for point in points[quantile]], np.int64).T

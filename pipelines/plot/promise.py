@@ -116,6 +116,12 @@ EACH_BY_ITSELF = (
 )
 
 
+OF_QUANTILES = (
+    "an estimate from several windows; its interval of 95% rests on a model in which the part of all values that is "
+    "below a value stays near a level that moves."
+)
+
+
 ONE_DEVIATION = "±: one standard deviation of the noise."
 
 
@@ -127,7 +133,7 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = ONE_DEVIATIO
 def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
     """Say the same of columns by their names."""
     texts: list[str] = []
-    of_counts = "smoothed" in names
+    of_counts = "smoothed" in names and "quantile" not in names
     by_itself = of_counts or {"error_bound", "lower"} <= {*names}
     if any(name.endswith("_stddev") and name.removesuffix("_stddev") in names for name in names):
         texts.append(spread)
@@ -146,6 +152,8 @@ def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
         texts.append(meaning(promise, what))
         if by_itself:
             texts.append(EACH_BY_ITSELF if of_counts else OF_ROWS)
+        elif "smoothed" in names:
+            texts.append(f"Smoothed, if given: {OF_QUANTILES}")
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
@@ -169,7 +177,8 @@ def shown_in_words(row_type: Any, promise: Promise, shown: Sequence[str]) -> str
         return " ".join([*filter(None, [_of_columns(kept, promise, ONE_DEVIATION)]), *more])
     texts = [of_each_row(promise, "Between")]
     if "smoothed" in shown:
-        texts.insert(0, "Smoothed: estimates from several windows, by a model in which counts stay near a level.")
+        of_counts = "Smoothed: estimates from several windows, by a model in which counts stay near a level."
+        texts.insert(0, f"Smoothed: {OF_QUANTILES}" if "quantile" in names else of_counts)
         texts[1] = of_each_row(promise, "Between, by this model")
     if "sum" in shown:
         texts.append(ONE_DEVIATION)
@@ -219,6 +228,9 @@ def covers_all(lower: Any, upper: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def in_words(row: Any, parameters: Mapping[str, Any]) -> Any:
-    """Return a row for people: one whose interval says nothing has words in place of its estimate."""
+    """Return a row for people: where an interval says nothing there are words in place of its estimate."""
     nothing = hasattr(row, "estimate") and hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
-    return row._replace(estimate=NOTHING_KNOWN) if nothing else row
+    said = {"estimate": NOTHING_KNOWN} if nothing else {}
+    if getattr(row, "smoothed", None) is not None and covers_all(row.smoothed_lower, row.smoothed_upper, parameters):
+        said["smoothed"] = NOTHING_KNOWN
+    return row._replace(**said) if said else row

@@ -15,7 +15,7 @@ from privstream.pipelines.accounts.ledger import is_database
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import UTC
-from privstream.pipelines.plot.promise import columns_in_words, in_words, meaning, of_each_row
+from privstream.pipelines.plot.promise import OF_QUANTILES, columns_in_words, in_words, meaning, of_each_row
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.page import templates
 from privstream.pipelines.report.result import Result
@@ -123,7 +123,7 @@ def reading(row: Any, field: str, clocks: Clocks = UTC) -> str:
 
 def _is_whole(row: Any, field: str) -> bool:
     """Tell whether a number is shown without digits: counts are, with what is made of them but for ratios."""
-    return field not in FRACTIONS and not hasattr(row, "ratio")
+    return field not in FRACTIONS and not hasattr(row, "ratio") and not hasattr(row, "quantile")
 
 
 def _between(value: Any, lower: Any, upper: Any, *, whole: bool) -> str:
@@ -189,10 +189,10 @@ def _meaning(result: Result) -> str:
     if names.isdisjoint(("error_bound", "lower")) or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = OF_SUMS if "sum_stddev" in names else ""
+    smoothed = any(getattr(row, SMOOTHED, None) is not None for row in result.rows)
     if {"count", *LIMITS} <= names or {"estimate", "error_bound", *LIMITS} <= names:
-        smoothed = any(getattr(row, SMOOTHED, None) is not None for row in result.rows)
         return of_each_row(promise, "In brackets") + OF_SMOOTHED * smoothed + of_sums
-    return meaning(promise, "After ±, or in brackets") + of_sums
+    return meaning(promise, "After ±, or in brackets") + f" Smoothed: {OF_QUANTILES}" * smoothed + of_sums
 
 
 PACKAGE = "privstream.pipelines.serve"

@@ -132,14 +132,19 @@ class View:
         place = names.index(known)
         return cls((*names[:place], number, BETWEEN, *names[place + 1 :]), number, ends)
 
+    @property
+    def known(self) -> str:
+        """The field with the number of a row that is not smoothed."""
+        return "estimate" if "quantile" in self.names else "count"
+
     def number_of(self, row: Any) -> float | None:
         """Return the number that is shown of a row: where it is not smoothed, its count."""
         value: float | None = getattr(row, self.number)
-        return row.count if value is None and self.number == SMOOTHED else value
+        return getattr(row, self.known) if value is None and self.number == SMOOTHED else value
 
     def sorted(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Sort rows of a window by the number that is shown; those with a rank have it by theirs."""
-        if self.number != SMOOTHED:
+        if self.number != SMOOTHED or "quantile" in self.names:
             return rows
         places = {key: place for place, key in enumerate(dict.fromkeys(map(_WINDOW, rows)))}
         return sorted(rows, key=lambda row: (places[_WINDOW(row)], -(self.number_of(row) or 0.0)))

@@ -221,3 +221,98 @@ def test_plan_numbers():
     assert accuracy.numbers["rank_stddev"] < 22
     assert NumericQuantiles(**LATENCY, contributions=30).accuracy.numbers["levels"] == 10
     assert "0.95" in accuracy.sentence
+
+
+SHAPES = {
+    "steady": lambda window, windows: 0 * window,
+    "drifting": lambda window, windows: window / windows,
+    "jumping": lambda window, windows: np.where(2 * window < windows, 0, 1.0),
+    "alternating": lambda window, windows: np.where(window % 2, 0.5, -0.5),
+    "a daily cycle": lambda window, windows: 0.5 * np.sin(2 * np.pi * window / 24),
+}
+SMOOTHED = {"epsilon": 1.0, "delta": 1e-6, "low": 1, "high": 60_000, "scale": "log", "quantiles": (0.1, 0.5, 0.9)}
+
+
+def of_windows(made, shape, windows, number, seed):
+    """Return the noisy counts of log-normal values, their true quantiles, and what the mechanism says window by window.
+
+    Values of a person in each window: at a time each, so that all of them count.
+    """
+    rng, state, rows, true = np.random.default_rng(seed), made.initial_state(), [], []
+    for window, level in enumerate(SHAPES[shape](np.arange(windows), windows)):
+        values = np.clip(np.exp(np.log(120) + level + rng.normal(0, 1, number)), made.low, made.high)
+        true.append(np.quantile(values, made.quantiles, method="inverted_cdf"))
+        given = BinnedStep(step=window + 1, counts=made.bins.count(values))
+        state, found = made.step(state, given, SeededNoise(seed))
+        rows.append(found)
+    return np.array([row.counts for row in rows]), np.array(true), rows
+
+
+def held(true, lower, upper):
+    return float(np.mean((lower <= true) & (true <= upper)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "windows", "number", "narrower"),
+    [("steady", 24, 900, 0.5), ("jumping", 24, 900, 0.75), ("alternating", 24, 900, 1.0)],
+)
+def test_smoothed_quantiles_are_held_by_narrower_intervals(shape, windows, number, narrower):
+    made = NumericQuantiles(**SMOOTHED, horizon=windows, contributions=windows)
+    counts, true, rows = of_windows(made, shape, windows, number, 3)
+    alone, found = (np.array([getattr(row, name) for row in rows]) for name in ("lower", "upper")), made.smooth(counts)
+    lower, upper = alone
+    assert np.median(np.log(found.upper / found.lower)) <= narrower * np.median(np.log(upper / lower))
+    assert held(true, found.lower, found.upper) >= 0.9
+    estimates = np.array([row.estimates for row in rows])
+    off = [np.sqrt(np.mean(np.log(each / true) ** 2)) for each in (found.estimates, estimates)]
+    assert off[0] < off[1]
+    assert np.all(found.lower <= found.estimates) and np.all(found.estimates <= found.upper)
+    for part in found:
+        assert np.all(np.diff(part, axis=1) >= 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", [13, 52, 168])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_smoothed_intervals_hold_as_often_as_is_said(shape, windows):
+    """Of 3 quantiles in all windows of two runs: 95%, less a part for chance and for a model that is not theirs."""
+    made = NumericQuantiles(**SMOOTHED, horizon=windows, contributions=min(windows, 100))
+    shares = []
+    for seed in (1, 2):
+        counts, true, _ = of_windows(made, shape, windows, 65_000 // windows, seed)
+        found = made.smooth(counts)
+        shares.append(held(true, found.lower, found.upper))
+    assert np.mean(shares) >= 0.93
+
+
+def test_without_noise_nothing_is_smoothed_away():
+    made = NumericQuantiles(**SMOOTHED | {"epsilon": 1e5, "quantiles": (0.5,)}, horizon=9)
+    counts = made.bins.count(np.geomspace(90, 110, 101)), made.bins.count(np.geomspace(900, 1100, 101))
+    exact = np.array([counts[window in (4, 7)] for window in range(9)], np.float64)
+    found = made.smooth(exact)
+    expected = np.where(np.isin(np.arange(9), (4, 7)), 995.0, 99.5)
+    assert np.allclose(found.estimates[:, 0], expected, rtol=0.02)
+    assert np.all(found.upper / found.lower < 1.05)
+
+
+def test_a_run_without_values_knows_nothing():
+    made = NumericQuantiles(**SMOOTHED, horizon=5, contributions=5)
+    counts, _, _ = of_windows(made, "steady", 5, 1, 4)
+    found = made.smooth(counts)
+    assert np.all(np.log(found.upper / found.lower) > 0.8 * np.log(60_000))
+    nothing = made.smooth(np.zeros((3, 1000)))
+    assert np.all(nothing.lower == 1) and np.all(nothing.upper == 60_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts", "message"),
+    [
+        ({}, np.zeros((0, 1000)), r"counts must have shape \(windows, 1000\), got \(0, 1000\)"),
+        ({}, np.zeros(1000), r"counts must have shape \(windows, 1000\), got \(1000,\)"),
+        ({}, np.zeros((2, 999)), r"counts must have shape \(windows, 1000\), got \(2, 999\)"),
+        ({"over": "start"}, np.zeros((2, 1000)), "over must be window where quantiles are smoothed .*, got start"),
+    ],
+)
+def test_what_cannot_be_smoothed_is_refused(changes, counts, message):
+    with pytest.raises(ValueError, match=message):
+        NumericQuantiles(**SMOOTHED | changes, horizon=2).smooth(counts)

@@ -381,3 +381,17 @@ def test_probabilities_are_never_0_or_1():
 def test_windows_to_look_back_are_limited(rising, message):
     with pytest.raises(ValueError, match=message):
         MODEL.smooth_rises([[1.0]], rising)
+
+
+def test_close_tries_counts_that_are_less_noisy_around_their_level():
+    """Of 168 windows that alternate by less than the noise: without it intervals are too narrow for them."""
+    rng, true = np.random.default_rng(5), 100 + 80 * (-1.0) ** np.arange(168)[:, None]
+    values = true + rng.normal(0, 100, (168, 40))
+    held = []
+    for close in (False, True):
+        found = LocalLevel(100.0, close=close).smooth(values)
+        held.append(float(np.mean((found.lower <= true) & (true <= found.upper))))
+    assert held[0] < 0.85 and held[1] > 0.93
+    quiet = rng.normal(100, 100, (168, 40))
+    widths = [np.subtract(*LocalLevel(100.0, close=close).smooth(quiet)[:0:-1]).mean() for close in (False, True)]
+    assert widths[0] <= widths[1] < 2 * widths[0]

@@ -1,6 +1,7 @@
 """`privstream quantiles`, with plan, plot and simulate: from a file to a file."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.image import imread
 from privstream.pipelines import cli
-from privstream.pipelines.pictures.quantiles import caption, lines
+from privstream.pipelines.pictures.quantiles import caption, lines, prepare
+from privstream.pipelines.plot.picture_spec import Given
+from privstream.pipelines.report.result import read_result
+from privstream.pipelines.serve.page import newest
 from privstream.pipelines.simulate.worlds import TrueQuantile, simulate_requests
 from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.transforms.rows import QuantileEstimate
 
 WINDOWS = 6
@@ -99,6 +104,14 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
     assert np.all(found[1].lower <= found[1].estimates)
     assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found, "")
     assert caption([], [], "") == "There are no rows."
+    assert all(row.smoothed is not None for row in rows)
+    assert found[1].estimates.tolist() == [row.smoothed for row in rows if row.quantile == 0.5]
+    assert found[1].upper.tolist() == [row.smoothed_upper for row in rows if row.quantile == 0.5]
+    alone = lines([row._replace(smoothed=None) for row in rows], truth, each=True, parameters={})
+    assert alone[1].upper.tolist() == [row.upper for row in rows if row.quantile == 0.5]
+    drawn = prepare(Given(stream="", rows=rows))
+    assert isinstance(drawn, partial)
+    assert drawn.keywords["caption"].count("Lines: quantiles smoothed over windows. Bands: where ") == 1
     assert not any(line.unknown.any() for line in found)
     for of, row_file in (("rows", rows), ("none", [])):
         picture = tmp_path / f"{of}.png"
@@ -116,6 +129,27 @@ def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.Capt
     table = capsys.readouterr().out
     assert table.count("nothing is known here") == 3 * WINDOWS
     assert "10,000" in table
+
+
+def test_a_table_shows_smoothed_quantiles_in_their_order(
+    requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "rows.jsonl"
+    same = ["--max_contributions", "8", "--run_id", "table", "--ledger", "none"]
+    assert command(requests, output, *same) == 0
+    rows = read_row_file(str(output), QuantileEstimate)
+    capsys.readouterr()
+    print_rows(rows, QuantileEstimate)
+    table = capsys.readouterr().out
+    (heading,) = (line.split() for line in table.splitlines() if "quantile" in line)
+    assert heading[:5] == ["window", "start", "quantile", "smoothed", "between"]
+    shown = [line.split()[2] for line in table.splitlines() if line.startswith("2024")]
+    assert shown == ["0.1", "0.5", "0.9"] * WINDOWS
+    live = newest(read_result(str(output)))
+    assert "Smoothed: an estimate from several windows; its interval of 95% rests on a model" in live["bands"]
+    place = live["fields"].index("smoothed")
+    last = [row for row in rows if row.window_start == rows[-1].window_start]
+    assert [row[place].split()[0] for row in live["windows"][0]["rows"]] == [f"{row.smoothed:.6g}" for row in last]
 
 
 def test_simulated_requests_are_repeatable_and_slow_once() -> None:
@@ -155,4 +189,8 @@ def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:
         held = [row.lower <= value <= row.upper for row, value in zip(rows, true, strict=True)]
         assert sum(held) >= 0.8 * len(rows)
         widths[window] = max(row.upper / row.lower for row in rows)
+        widths[f"{window}, smoothed"] = max(row.smoothed_upper / row.smoothed_lower for row in rows)
+        held = [row.smoothed_lower <= value <= row.smoothed_upper for row, value in zip(rows, true, strict=True)]
+        assert sum(held) >= 0.8 * len(rows) or window == "13w", "one value of each person is not all there is"
     assert widths["1w"] < 1.6 and widths["13w"] < 1.1, "once they went from 13.77 to 28.25"
+    assert widths["1w, smoothed"] < 1.2, "medians of weeks are alike"

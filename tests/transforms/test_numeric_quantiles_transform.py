@@ -1,6 +1,7 @@
 """Quantiles of numbers: the rows of a slow reference on every runner, and what counts of each person."""
 
 import math
+from base64 import b64decode
 from collections import Counter, defaultdict
 
 import apache_beam as beam
@@ -107,6 +108,42 @@ def test_rows_are_those_of_the_reference(name):
     clipped = sum(not 1 <= value <= 1000 for _, value, _, _ in here)
     assert results.counters["privstream:values_clipped"] == clipped > 0
     assert results.elements("dead") == []
+
+
+@one_job("files", ["person", "streams", "event"], "person", runners=["fn_api"])
+def test_rows_of_a_file_have_smoothed_quantiles_beside_the_same_others(name):
+    events = random_events(name)
+    if name == "streams":
+        alone = {}
+        events = [event for event in events if alone.setdefault(event[0], event[3]) == event[3]]
+    made = transform(name).to_finish()
+    results = yield of_elements(as_rows(events), made)
+    unfinished = results.elements("rows")
+    assert all(type(row) is made.unfinished for row in unfinished)
+    rows = made.finish(unfinished)
+    assert [row[:7] for row in rows] == [row[:7] for row in reference(transform(name), events)]
+    assert results.counters["privstream:quantiles_published"] == len(rows)
+    for stream in made.streams:
+        of_stream = [row for row in rows if row.stream == stream]
+        counts = [
+            np.frombuffer(b64decode(row.counts)) for row in sorted(unfinished) if row.stream == stream and row.counts
+        ]
+        found = made.mechanism.smooth(np.array(counts))
+        for ends, field in zip(found, ("smoothed", "smoothed_lower", "smoothed_upper"), strict=True):
+            assert [getattr(row, field) for row in of_stream] == ends.ravel().tolist()
+    reach = [math.log(row.upper / row.lower) for row in rows]
+    smoothed = [math.log(row.smoothed_upper / row.smoothed_lower) for row in rows]
+    assert sum(smoothed) < 0.8 * sum(reach), "values are alike in all windows"
+
+
+def test_what_is_not_smoothed_is_as_in_a_stream(monkeypatch):
+    for name in ("start", "trailing"):
+        made = transform(name)
+        assert made.to_finish() is made and made.finish is None and made.unfinished is None
+    made = transform("person")
+    assert made.finish is None and made.unfinished is None and made.to_finish().finish([]) == []
+    monkeypatch.setattr("privstream.transforms.quantiles.numeric_quantiles.MOST_COUNTS", 40 * WINDOWS - 1)
+    assert made.to_finish() is made
 
 
 def test_values_that_are_none_are_dead_letters_and_decide_nothing():

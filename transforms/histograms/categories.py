@@ -333,4 +333,4 @@ class CountedCategories(PeopleTransform):
     def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         streams, last = self.categories.streams, 3 if self._by_person else 1
         clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True, apart=not self._by_person)
-        return apply_dofn(clocked, self.publisher(last, self._noise()), self.row_type)
+        return apply_dofn(clocked, self.publisher(last, self._noise()), self.unfinished or self.row_type)

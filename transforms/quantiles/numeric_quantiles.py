@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.coders import RowCoder
+from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
+from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.transforms.batches import EventBatch
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain
@@ -29,6 +37,9 @@ from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
+
+MOST_COUNTS = 1 << 21
+"""Counts of bins, in all windows and streams, that are smoothed at the end of a run at most."""
 
 
 def bin_names(bins: Bins) -> Domain:
@@ -86,17 +97,73 @@ class BoundValues(BoundCodes, state="bound_values"):
         return rows, np.minimum(places, LAST_PLACE).astype(np.uint16)
 
 
+class UnfinishedQuantile(NamedTuple):
+    """A row of a run whose rows `finish` gets.
+
+    Attributes:
+        stream, window_start, window_end, quantile, estimate, lower, upper: as in `QuantileEstimate`.
+        counts: noisy counts of the bins, the bytes of float64 in base 64, in the first row of a window; empty in the
+            others.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    quantile: float
+    estimate: float
+    lower: float
+    upper: float
+    counts: str
+
+
+registry.register_coder(UnfinishedQuantile, RowCoder)
+
+
+@dataclass(frozen=True)
+class SmoothQuantiles:
+    """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended.
+
+    Privacy: post-processing of what is published with noise.
+
+    Attributes:
+        mechanism: what knows the noise of the counts.
+    """
+
+    mechanism: Mechanism
+
+    def __call__(self, rows: Sequence[UnfinishedQuantile]) -> list[QuantileEstimate]:
+        """Return the rows, by stream and window."""
+        ordered = sorted(rows, key=attrgetter("stream", "window_start", "quantile"))
+        found: list[QuantileEstimate] = []
+        for _, of_stream in groupby(ordered, key=attrgetter("stream")):
+            published = list(of_stream)
+            counts = np.array([np.frombuffer(b64decode(row.counts)) for row in published if row.counts])
+            columns = (ends.ravel().tolist() for ends in self.mechanism.smooth(counts))
+            found += (
+                QuantileEstimate._make((*row[:-1], *smoothed))
+                for row, *smoothed in zip(published, *columns, strict=True)
+            )
+        return found
+
+
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
-    """Per stream, on a public clock: publish the quantiles of every window."""
+    """Per stream, on a public clock: publish the quantiles of every window.
+
+    `unfinished`: with the noisy counts that they are made of.
+    """
 
     counter = "quantiles_published"
+
+    def __init__(self, *, unfinished: bool = False, **common: Any) -> None:
+        super().__init__(**common)
+        self.unfinished = unfinished
 
     @override
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: KeyedState
     ) -> tuple[KeyedState, Outputs]:
         stream, noise = key.decode(), self.noise_of(key, first)
-        outputs: list[tuple[int, QuantileEstimate]] = []
+        outputs: list[tuple[int, Any]] = []
         for step, counts in enumerate(self.matrix(first, last, batches), first):
             given = BinnedStep(step=self.steps.number(step), counts=counts)
             state, found = self.mechanism.step(state, given, noise)
@@ -104,17 +171,48 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
         self.published.inc(len(outputs))
         return state, outputs
 
-    def _rows(self, stream: str, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
+    def _rows(self, stream: str, step: int, found: QuantileRows) -> Iterator[Any]:
         """Return the rows of one window."""
         start, end = self.steps.bounds(step)
         columns = (found.quantiles, found.estimates, found.lower, found.upper)
-        for numbers in zip(*(column.tolist() for column in columns), strict=True):
-            yield QuantileEstimate(stream, start, end, *numbers)
+        counts = b64encode(found.counts.tobytes()).decode() if self.unfinished else ""
+        for place, numbers in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            if self.unfinished:
+                yield UnfinishedQuantile._make((stream, start, end, *numbers, "" if place else counts))
+            else:
+                yield QuantileEstimate(stream, start, end, *numbers)
 
 
 class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
     row_type = QuantileEstimate
     last_stage = PublishQuantiles
+    _to_finish = False
+
+    @override
+    def to_finish(self) -> Self:
+        """Return this transform with the noisy counts of all windows, of which `finish` makes smoothed quantiles."""
+        first, end = self.steps.first, self.steps.end
+        if self.mechanism.over != "window" or first is None or end is None:
+            return self
+        if (end - first) * self.mechanism.resolution * len(self.streams) > MOST_COUNTS:
+            return self
+        made = copy.copy(self)
+        made._to_finish = True
+        return made
+
+    @property
+    @override
+    def finish(self) -> SmoothQuantiles | None:
+        return SmoothQuantiles(self.mechanism) if self._to_finish else None
+
+    @property
+    @override
+    def unfinished(self) -> type | None:
+        return UnfinishedQuantile if self._to_finish else None
+
+    @override
+    def publisher(self, timer_offset: int, noise: NoiseSource, **asked: Any) -> CountedSteps:
+        return super().publisher(timer_offset, noise, unfinished=self._to_finish, **asked)
 
     @override
     def _check(self, events: PCollection[Any]) -> None:
