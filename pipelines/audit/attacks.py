@@ -573,7 +573,7 @@ RANGES = (
     Attack(
         name="ranges that are known before",
         text="the unit is an event. Three ranges are asked in all windows, and no others. With D, a point that is in "
-        "all of them is inserted. The adversary adds up their counts.",
+        "all of them is inserted. The adversary sees how many of their counts are above 0.",
         options={
             "epsilon": EPSILON,
             "universe": 1000,
@@ -584,7 +584,8 @@ RANGES = (
         control={"epsilon": 4 * EPSILON},
         others=nobody,
         suspect=first_window(Sent(500, "in")),
-        score=total("estimate"),
+        score=lambda transform, rows: float(sum(row.estimate > 0 for row in rows)),
+        times=2,
     ),
 )
 
