@@ -87,6 +87,8 @@ class Shares(NamedTuple):
         A share is at most 1, so that noise alone moves it only down. Until totals show that something is left out, an
         estimate of 1 with an interval that reaches as far down is nearer to the truth.
 
+        Privacy: post-processing.
+
         Args:
             weight: in [0, 1], as of `LeftOutLaw.weight`.
         """

@@ -86,6 +86,32 @@ def correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratc
     buffers += row
 
 
+def _recursive(rest: Floats, given: Floats) -> Floats:
+    """Return y, column by column, with y_t = given_t - sum over i >= 1 of rest_i y_(t-i), (steps, columns).
+
+    It is that of `scipy.signal.lfilter`, bit for bit, without loading that library, half a second, for few steps.
+
+    Args:
+        rest: coefficients, (order, columns), from i = 1 on.
+        given: (steps, columns).
+    """
+    if len(given) > _FEW:
+        columns = [
+            scipy.signal.lfilter([1.0], np.append(1.0, one), column)
+            for one, column in zip(rest.T, given.T, strict=True)
+        ]
+        return np.stack(columns, axis=1)
+    found, waiting = np.empty_like(given), np.zeros((len(rest) + 1, given.shape[1]))
+    for step, row in enumerate(given):
+        found[step] = waiting[0] + row
+        waiting[:-1] = waiting[1:] - found[step] * rest
+    return found
+
+
+_FEW = 1024
+"""Steps."""
+
+
 @dataclass(frozen=True)
 class Factor(ABC):
     """R, lower triangular Toeplitz with r_0 = 1 and no negative coefficient, over `horizon` steps, or R D.
@@ -126,11 +152,7 @@ class Factor(ABC):
         impulse[0] = 1.0
         if self.exact:
             return impulse
-        waiting, rest = np.zeros(self._width), -self.coefficients[1 : self._width]  # as `lfilter`, without its library
-        for step in range(self.horizon):
-            impulse[step] += waiting[0]
-            waiting[:-1] = waiting[1:] + impulse[step] * rest
-        return impulse
+        return _recursive(self.coefficients[1 : self._width, None], impulse[:, None])[:, 0]
 
     @property
     def _width(self) -> int:
@@ -317,9 +339,6 @@ class LevelledFactor(BufferedFactor):
         with_noise = mixed.sum(axis=1) - powers * (powers @ mixed.T)  # Cov(y before, v)
         variance = 1 + with_noise @ shares  # of v
         brought = (zeros * with_noise + 1) / self.levels[:, None]
-        columns = [
-            scipy.signal.lfilter([1.0], [1.0, -zero], column) for zero, column in zip(zeros, brought.T, strict=True)
-        ]
         with_sum = np.zeros((self.horizon, len(zeros)))  # Cov(y before, sum before)
-        with_sum[1:] = np.stack(columns, axis=1)[:-1]
+        with_sum[1:] = _recursive(-zeros[None, :], brought)[:-1]
         return np.asarray(np.cumsum(variance / self.levels**2 + 2 * (with_sum @ shares) / self.levels))

@@ -10,9 +10,10 @@ from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_bounds
+from privstream.mechanisms.noise import correlated
 from privstream.mechanisms.noise.correlated import BandedFactor, BufferedFactor, LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
-from scipy import linalg, signal, special
+from scipy import linalg, special
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 OVER = [
@@ -602,9 +603,13 @@ def test_the_accuracy_of_sums_says_what_they_leave_out_in_numbers_that_people_re
     assert "clipped" not in KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, horizon=13).accuracy.claim
 
 
-@pytest.mark.parametrize(("horizon", "width"), [(1, 2), (2, 2), (48, 5), (48, 48), (100, 13)])
-def test_the_inverse_of_a_factor_is_that_of_scipy_bit_for_bit(horizon, width):
-    factor = BandedFactor(horizon, width)
-    impulse = (np.arange(horizon) == 0).astype(np.float64)
-    found = signal.lfilter([1.0], factor.coefficients[:width], impulse)
-    assert (factor.inverse == found).all() and factor.inverse[0] == 1
+@pytest.mark.parametrize(
+    "factor",
+    [*(BandedFactor(*sizes) for sizes in [(1, 2), (2, 2), (48, 5), (48, 48), (100, 13)]), LevelledFactor(90, 3)],
+    ids=str,
+)
+def test_factors_of_few_steps_are_those_of_scipy_bit_for_bit(factor, monkeypatch):
+    found = factor.inverse if isinstance(factor, BandedFactor) else factor.squares(None)
+    monkeypatch.setattr(correlated, "_FEW", 0)
+    other = replace(factor)
+    assert (found == (other.inverse if isinstance(factor, BandedFactor) else other.squares(None))).all()

@@ -306,20 +306,13 @@ def add_up(rows: StreamCounts) -> StreamCounts:
 
 def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> CountBatch:
     """Count rows by item, as `add_up` does, where nothing but their number is added up: sorts without an order."""
-    distinct, counts = _numbers(items)
+    distinct, counts = np.unique(items, return_counts=True)
     fresh = None
     if new is not None:
-        of_new, number = _numbers(items[new])
+        of_new, number = np.unique(items[new], return_counts=True)
         fresh = np.zeros(len(distinct), np.int64)
         fresh[np.searchsorted(distinct, of_new)] = number
     return CountBatch(distinct, counts, names, fresh)
-
-
-def _numbers(items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct items, increasing, and how often each is there."""
-    ordered = np.sort(items)
-    starts = np.flatnonzero(first_of_run(ordered))
-    return ordered[starts], np.diff(starts, append=len(ordered))
 
 
 def joined(parts: Sequence[StreamCounts]) -> StreamCounts:
