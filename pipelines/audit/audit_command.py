@@ -343,7 +343,8 @@ class Audit(ABC):
         """Print a line for each attack, and one for its control."""
         table = Table()
         for number, heading in enumerate(HEADINGS):
-            table.add_column(heading, justify="right" if 2 <= number <= 7 else "left")
+            last = number == len(HEADINGS) - 1  # a verdict must not be cut
+            table.add_column(heading, justify="right" if 2 <= number <= 7 else "left", no_wrap=last)
         for finding in findings:
             claim, control = finding.guarantee, finding.attack.control
             lines = (

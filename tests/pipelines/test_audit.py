@@ -19,7 +19,7 @@ from privstream.mechanisms.keyed_counts.discovery import calibrate_discovery
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve, joint_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines import cli
+from privstream.pipelines import cli, console
 from privstream.pipelines.audit import audit_command, file_command, picture
 from privstream.pipelines.audit.attacks import (
     EPSILON,
@@ -517,6 +517,13 @@ class TestMonitors:
         shown = " ".join(capsys.readouterr().out.split())
         assert "present is not attacked: privstream audit cardinality" in shown
         assert "all together promise epsilon = 2, delta = 1e-06, for one person over the whole run" in shown
+
+    def test_a_verdict_is_whole_however_narrow_the_page_is(self, tmp_path, capsys, found, monkeypatch):
+        monkeypatch.setattr(console, "WIDTH", 80)
+        path = tmp_path / "monitor.yaml"
+        path.write_text(MONITOR)
+        assert cli.main(["audit", str(path), "--trials", "400"]) == 0
+        assert f" {CONSISTENT} │" in capsys.readouterr().out
 
     def test_questions_are_attacked_together(self, tmp_path, capsys, found, monkeypatch):
         """What all of them promise is measured; where some are not attacked, the part of the others."""

@@ -18,9 +18,6 @@ import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
 
-MOST_BYTES = 2**31 - 1
-"""Of the texts of an array, all together."""
-
 Items = Union["Domain", Sequence[str]]
 """A public list of items, as transforms take it."""
 
@@ -48,7 +45,10 @@ class Domain:
             raise ValueError(f"{name} must hold distinct items, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self._path: str | None = None
-        self._items = _text_array(texts)
+        data = [text.encode() for text in texts]  # `pa.array` loads pandas for a list, where it is installed
+        offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
+        buffers = pa.py_buffer(offsets), pa.py_buffer(b"".join(data))
+        self._items = pa.LargeStringArray.from_buffers(len(data), *buffers).cast(pa.string())
 
     @classmethod
     def of(cls, items: Items, name: str = "domain") -> Domain:
@@ -118,15 +118,6 @@ class Domain:
         """Return the position (int64) of each text, all of which must be in the domain."""
         found: np.ndarray = pc.index_in(texts, self._items).to_numpy().astype(np.int64)
         return found
-
-
-def _text_array(texts: list[str]) -> pa.StringArray:
-    """Return texts as an array. `pa.array` loads pandas for a list, where it is installed, which takes longer."""
-    data = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
-    if offsets[-1] > MOST_BYTES:
-        return pa.array(texts, pa.string())  # which says what is wrong
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(data)))
 
 
 READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
