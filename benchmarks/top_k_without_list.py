@@ -17,7 +17,6 @@ Writes top_k_without_list.csv and a picture of it to benchmarks/results.
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -51,24 +50,23 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import Keyed
 from privstream.transforms.heavy_hitters.by_counts import count_holders
-from privstream.transforms.top_k.methods import FoundItems
 
 ITEMS = 4
 WEEKS = Case("weeks", 7 * DAY, 1.0, ITEMS * 53)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundAndTruth(FoundItems):
+class RanksAndTruth(TopKWithGap):
     """Ranks found items, and writes what counts within the limits, without noise."""
 
-    path: Path
+    def __init__(self, path: Path, **given: Any) -> None:
+        super().__init__(**given)
+        self.path = path
 
-    def publish(self, held: Any, apply_dofn: Any, *, timer_offset: int) -> Any:
-        """Write what the last stages get, and publish."""
+    def _publish(self, held: Any, apply_dofn: Any) -> Any:
         counted = held | "CountTruth" >> beam.Map(count_holders).with_output_types(Keyed)
         together = counted | "WithinLimits" >> beam.FlatMap(counted_in) | "Together" >> beam.combiners.ToList()
         together | "Save" >> beam.Map(save, str(self.path))
-        return super().publish(held, apply_dofn, timer_offset=timer_offset)
+        return super()._publish(held, apply_dofn)
 
 
 def figures(
@@ -120,9 +118,7 @@ def views(events: Events, case: Case, key: bytes, folder: Path) -> Iterator[tupl
         steps, items, numbers = zip(*saved(truth), strict=True)
         return events.grid(case, [made.steps.number(step) - 1 for step in steps], [place[i] for i in items], numbers)
 
-    found = TopKWithGap(**given, items_per_step=ITEMS)
-    plain = {field.name: getattr(found.answer, field.name) for field in fields(found.answer)}
-    found.answer = FoundAndTruth(**plain, path=truth)
+    found = RanksAndTruth(truth, **given, items_per_step=ITEMS)
     noise, rows = found.answer.mechanism.stddev(1), run(found, folder)
     limited = counted(found)
     yield "top-k", figures(rows, events, case, limited, "estimate", noise)
