@@ -6,6 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -131,6 +132,13 @@ class BinTree:
             combined[level] = combined[level] + self._variances[level] * excess[self._parents(level)]
         return combined
 
+    def sums_of(self, bins: Floats) -> list[Floats]:
+        """Return the counts of all nodes, by level, from those of the bins."""
+        found = [bins]
+        while len(found) < self.levels:
+            found.append(self._sums(found[-1]))
+        return found
+
     def measure(self, estimates: list[Floats]) -> Floats:
         """Return counts >= 0 of the bins, float64 (bins,): from above, each node's is divided among its children.
 
@@ -251,6 +259,9 @@ LARGEST_TAIL = 0.1
 START_SHARE = 0.1
 """Part of beta that pays for the edges from which on edges are tested one by one."""
 
+
+_DIFFER = 0.1
+"""A window differs from those beside it where noise has any edge so far off with this probability at most."""
 
 _NORMAL = 1.959963984540054
 _SURELY = 5.0
@@ -487,20 +498,25 @@ class NumericQuantiles(Mechanism[KeyedState]):
     def _rows(self, step: int, noisy: Integers) -> QuantileRows:
         """Return estimates and intervals from the noisy counts of all nodes; both never fall with the quantile."""
         counts = self.tree.estimates(noisy)
-        lower, upper = self._intervals(step, counts[0])
-        measure = np.cumsum(self.tree.measure(counts))
-        if measure[-1] <= 0:  # nothing is known
-            measure = np.arange(1.0, self.resolution + 1)
-        quantiles = np.array(self.quantiles)
-        places = np.interp(quantiles * measure[-1], np.append(0.0, measure), np.arange(self.resolution + 1.0))
+        estimates, lower, upper = self._alone(step, counts)
         return QuantileRows(
             step=step,
-            quantiles=quantiles,
-            estimates=np.clip(self.bins.at(places), lower, upper),
+            quantiles=np.array(self.quantiles),
+            estimates=estimates,
             lower=lower,
             upper=upper,
             counts=counts[0],
         )
+
+    def _alone(self, step: int, counts: list[Floats]) -> tuple[Floats, Floats, Floats]:
+        """Return estimates and ends of intervals of a window by itself, from estimated counts of nodes, by level."""
+        lower, upper = self._intervals(step, counts[0])
+        measure = np.cumsum(self.tree.measure(counts))
+        if measure[-1] <= 0:  # nothing is known
+            measure = np.arange(1.0, self.resolution + 1)
+        wanted = np.array(self.quantiles) * measure[-1]
+        places = np.interp(wanted, np.append(0.0, measure), np.arange(self.resolution + 1.0))
+        return np.clip(self.bins.at(places), lower, upper), lower, upper
 
     def smooth(self, counts: Floats) -> SmoothedQuantiles:
         """Return the quantiles of windows that follow each other, each with the windows before and after it.
@@ -509,6 +525,9 @@ class NumericQuantiles(Mechanism[KeyedState]):
         parts of the count of all, which is 0 where the edge is the quantile. It is smoothed as a series of counts is
         (`LocalLevel`): with a test of how much it moves, so that a jump is not smoothed away. An edge that is surely
         below or above 0 is passed from its side, up to the first one that is not, as with `lower` and `upper`.
+
+        Each edge has a model of its own, and where a change is small beside noise none sees it. A window in which any
+        edge is surely off the mean of the windows beside it is estimated by itself, all of its quantiles.
 
         Privacy: post-processing of counts that have their noise.
 
@@ -533,16 +552,20 @@ class NumericQuantiles(Mechanism[KeyedState]):
             self._smoothed_places(below - quantile * totals, many, quantile, np.maximum(stddev * norms, LEAST_STDDEV))
             for quantile, (norms, _) in zip(self.quantiles, self._norms, strict=True)
         ]
-        estimates, lower, upper = (np.stack(part, axis=1) for part in zip(*places, strict=True))
+        estimates, lower, upper, differ = (np.stack(part, axis=1) for part in zip(*places, strict=True))
         lower = np.minimum.accumulate(lower[:, ::-1], axis=1)[:, ::-1]
         upper = np.maximum.accumulate(upper, axis=1)
         estimates = np.clip(np.maximum.accumulate(estimates, axis=1), lower, upper)
-        return SmoothedQuantiles(*(self.bins.at(part) for part in (estimates, lower, upper)))
+        found = SmoothedQuantiles(*(self.bins.at(part) for part in (estimates, lower, upper)))
+        for window in np.flatnonzero(differ.any(axis=1)):
+            for part, alone in zip(found, self._alone(1, self.tree.sums_of(given[window])), strict=True):
+                part[window] = alone
+        return found
 
     def _smoothed_places(
         self, ranks: Floats, many: Floats, quantile: float, stddevs: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return where a quantile and the ends of its interval are in each window, counted in bins.
+    ) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
+        """Return where a quantile and the ends of its interval are in each window, counted in bins, and which differ.
 
         What is smoothed is divided by quantile (1 - quantile), and the mean number of values is added to it before.
         Then Poisson's law of a count around its level is the binomial one of values below the quantile.
@@ -570,7 +593,13 @@ class NumericQuantiles(Mechanism[KeyedState]):
         lower = np.array([_passed(row < -_NORMAL, row < -_SURELY) for row in scores], np.float64)
         passed = [_passed((row > _NORMAL)[::-1], (row > _SURELY)[::-1]) for row in scores]
         upper = self.resolution - np.array(passed, np.float64)
-        return estimates, np.minimum(lower, upper), np.maximum(lower, upper)
+        differ = np.zeros(len(ranks), np.bool_)
+        if len(ranks) > 1:
+            beside = np.vstack([levels[1], *levels, levels[-2]]) / np.vstack([active[1], *active, active[-2]])
+            expected = (beside[:-2] + beside[2:]) / 2 * active
+            reach = NormalDist().inv_cdf(1 - _DIFFER / (2 * len(stddevs)))
+            differ = np.any(np.abs(ranks - expected) > reach * stddevs, axis=1)
+        return estimates, np.minimum(lower, upper), np.maximum(lower, upper), differ
 
     def _intervals(self, step: int, counts: Floats) -> tuple[Floats, Floats]:
         """Return ends of intervals: from both sides, edges are passed up to the first that may be the quantile's."""

@@ -126,6 +126,8 @@ class SetCardinality(Mechanism[CardinalityState]):
             for name in ("max_updates", "visits_per_person"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} must not be given with unit event")
+            if self.streams_per_person != 1:
+                raise ValueError(f"streams_per_person must be 1 with unit event, got {self.streams_per_person}")
             if self.mode not in ("auto", "counter"):
                 raise ValueError(f"mode must be auto or counter with unit event, got {self.mode!r}")
         if self.unit == "user" and self.mode == "counter" and self.visits_per_person is None:

@@ -596,6 +596,7 @@ class TestRefusals:
             ({"unit": "event", "max_updates": 5}, "max_updates must not be given with unit event"),
             ({"unit": "event", "visits_per_person": 5}, "visits_per_person must not be given with unit event"),
             ({"unit": "event", "mode": "sparse"}, "mode must be auto or counter with unit event, got 'sparse'"),
+            ({"unit": "event", "streams_per_person": 3}, "streams_per_person must be 1 with unit event, got 3"),
             ({"mode": "counter"}, "visits_per_person must be given in mode counter with unit user"),
             ({"mode": "direct"}, "horizon must be given in mode direct"),
         ],

@@ -133,7 +133,10 @@ def test_rows_of_a_file_have_smoothed_quantiles_beside_the_same_others(name):
             assert [getattr(row, field) for row in of_stream] == ends.ravel().tolist()
     reach = [math.log(row.upper / row.lower) for row in rows]
     smoothed = [math.log(row.smoothed_upper / row.smoothed_lower) for row in rows]
-    assert sum(smoothed) < 0.8 * sum(reach), "values are alike in all windows"
+    if name == "event":  # windows differ by chance, by more than the little noise of single events
+        assert smoothed == reach
+    else:
+        assert sum(smoothed) < 0.8 * sum(reach), "values are alike in all windows"
 
 
 def test_what_is_not_smoothed_is_as_in_a_stream(monkeypatch):
