@@ -381,7 +381,8 @@ class QuantileEstimate(NamedTuple):
         smoothed: an estimate of the same quantile from the values of all windows of a finished file. None in streams,
             and where quantiles are about more than one window.
         smoothed_lower: lower end of its interval of 95%, which rests on a model: the part of all values that is below a
-            value stays near a level that moves.
+            value stays near a level that moves. In a window that differs from those beside it, `smoothed` and both ends
+            are those of the window by itself.
         smoothed_upper: upper end.
     """
 

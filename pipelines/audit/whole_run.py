@@ -42,7 +42,7 @@ SMALL = 1e-6
 """Delta of the runs that an audit of a question attacks."""
 
 FAR = 2**40
-MOST_NUMBERS, ENOUGH = 600_000, 1600
+MOST_NUMBERS, ENOUGH = 2_400_000, 1600
 """Events and rows of all trials of an attack together; where there were more, there are fewer trials, but so many."""
 
 MOST_AT_ONCE = 800_000
