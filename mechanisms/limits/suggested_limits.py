@@ -232,7 +232,7 @@ def best_limit(histogram: NoisyHistogram, run: LaterRun, *, row: float) -> Chose
 
 
 def best_pair(first: NoisyHistogram, second: NoisyHistogram, run: LaterRun, *, row: float) -> Chosen | None:
-    """Return the best two limits, where noise grows with their product; None as above.
+    """Return the best two limits, where noise grows with their product; None as above, or if a row has nothing.
 
     What both leave out is taken to be what each leaves out by itself.
 
@@ -241,7 +241,7 @@ def best_pair(first: NoisyHistogram, second: NoisyHistogram, run: LaterRun, *, r
         run, row: as above.
     """
     (ones, of_one), (others, of_other) = left_out_shares(first), left_out_shares(second)
-    if not ones or not others:
+    if not ones or not others or not row > 0:  # without a row all limits would be equally good
         return None
     products = np.outer([one for one, _ in ones], [other for other, _ in others]).astype(np.float64)
     left = 1.0 - np.outer(1.0 - of_one, 1.0 - of_other)

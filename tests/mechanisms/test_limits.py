@@ -336,6 +336,7 @@ class TestSuggestedLimits:
         few, many = (
             best_pair(first, second, LaterRun(epsilon, 1e-6, 13, 10), row=100.0).limits for epsilon in (30.0, 0.5)
         )
+        assert best_pair(first, second, LaterRun(1.0, 1e-6, 13, 10), row=0.0) is None, "all would be equally good"
         assert few[0] in ((14, 7), (16, 7))
         assert few[1] in ((7, 5), (8, 5))
         assert many[0][0] * many[1][0] < few[0][0] * few[1][0]
