@@ -145,7 +145,7 @@ def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Ite
         sums = "".join(f", their sums by {row.error:.0%}" for row in found if row.measure == "values" and row.error)
         yield (
             f"Predicted: some {told.found * items:.0f} of the {items} largest items are found, if they last all "
-            f"windows; their counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
+            f"windows; their smoothed counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
         )
     most = max(round(row.error, 2) for row in found if row.error is not None)
     if most <= ENOUGH_ERROR and (told.found is None or round(told.found * items) >= ENOUGH_FOUND * items):

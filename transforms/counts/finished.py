@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
+from privstream.mechanisms.keyed_counts.left_out import DIGITS, LEAST_SHARE, LeftOutLaw, firmly, full_counts
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
@@ -153,7 +153,7 @@ class SmoothFinished:
             share, moves, told = self._kept(rows, starts, order, weight)
             factors, cut = factors * share, np.hypot(cut, moves)
             activity, error = self._activity(window[order], series, counts, factors)
-            factors, cut = factors * (1 + weight * (activity - 1)), np.hypot(cut, weight * error)
+            factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.sums is None else 6, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -273,9 +273,11 @@ class SmoothFinished:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return by how much more than usual comes in the window of each count, a factor, and how unsure that is.
 
-        It is one for all items: a median over those that noise does not hide, each weighted by what it usually has. The
-        less these factors differ by more than noise, the nearer they are to 1. All are 1 where there are few windows,
-        and that of a window is where one item has half of everything: that item would decide by itself.
+        It is one for all items: the mean of what those that noise does not hide have in the window, as parts of what
+        each usually has, weighted by how sure these are and how much items differ by themselves. The less these factors
+        differ by more than noise, the nearer they are to 1; all are 1 where noise explains how they differ, by one
+        standard deviation of their squares, or where there are few windows, and that of a window is where one item has
+        half of everything: that item would decide by itself.
 
         Args:
             windows: of each count.
@@ -283,44 +285,31 @@ class SmoothFinished:
             counts: with noise.
             factors: by which levels are known to be multiplied.
         """
-        found, unsure = np.ones(len(counts)), np.zeros(len(counts))
-        if windows.max() - windows.min() < LEAST_WINDOWS:
-            return found, unsure
+        last = int(windows.max())
+        found, unsure = np.ones(last + 1), np.zeros(last + 1)
+        if last - windows.min() < LEAST_WINDOWS:
+            return found[windows], unsure[windows]
         levels, noise = counts / factors, self.stddev / factors
         known = np.bincount(series)
         usual = np.bincount(series, levels) / known
         plain = usual * known > PLAIN * np.sqrt(np.bincount(series, np.square(noise)))
         some = np.flatnonzero(plain[series])
+        largest = np.zeros(last + 1)
+        np.maximum.at(largest, windows[some], usual[series[some]])
+        shared = 2 * largest < np.bincount(windows[some], usual[series[some]], last + 1)
+        some = some[shared[windows[some]]]
+        if not len(some):
+            return found[windows], unsure[windows]
         weights = usual[series[some]]
-        ratios = levels[some] / weights
-        ranked = np.lexsort((ratios, windows[some]))
-        here = windows[some][ranked]
-        firsts = np.flatnonzero(np.diff(here, prepend=-1))
-        if not len(firsts):
-            return found, unsure
-        sums, largest, squares, spread = (
-            of_each.reduceat(column[ranked], firsts)
-            for of_each, column in (
-                (np.add, weights),
-                (np.maximum, weights),
-                (np.add, np.square(weights)),
-                (np.add, np.square(weights * noise[some])),
-            )
-        )
-        below = np.cumsum(weights[ranked])
-        middle = np.searchsorted(below, below[firsts] - weights[ranked][firsts] + sums / 2)
-        shared = 2 * largest < sums
-        if not shared.any():
-            return found, unsure
-        off = np.where(shared, ratios[ranked][middle] - 1, 0.0)
-        variance = OF_MEDIAN**2 * spread / np.square(squares)
-        moves = max(0.0, float(np.mean(np.square(off[shared]) - variance[shared])))
-        own = np.where(shared, moves / (moves + variance), 0.0)
-        factor = np.maximum(1 + own * off, LEAST_FACTOR)
-        place = np.minimum(np.searchsorted(here[firsts], windows), len(firsts) - 1)
-        seen = here[firsts][place] == windows
-        found = np.where(seen, factor[place], 1.0)
-        return found, np.where(seen, (np.sqrt(own * variance) / factor)[place], 0.0)
+        here, place = np.unique(windows[some], return_inverse=True)
+        means, variances = _random_effects(place, levels[some] / weights, np.square(noise[some] / weights))
+        squares = np.square(means - 1)
+        sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
+        moves = max(0.0, float(np.mean(squares - variances)))
+        own = sure * moves / (moves + variances)
+        found[here] = np.maximum(np.round(1 + own * (means - 1), DIGITS), LEAST_FACTOR)
+        unsure[here] = np.round(np.sqrt(own * variances) / found[here], DIGITS)
+        return found[windows], unsure[windows]
 
     def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
@@ -351,6 +340,28 @@ class SmoothFinished:
         factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
         place = (windows - first) % length
         return factors[place], (spread / factors)[place]
+
+
+def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of the values of each group, and its variance.
+
+    Values differ by their own errors and by another variance, which is the same in all groups: DerSimonian and Laird
+    (1986).
+
+    Args:
+        groups: of each value, whole numbers from 0 on; each has a value.
+        values: float64, of the same shape.
+        variances: of their errors.
+    """
+
+    weights = 1 / variances
+    total = np.bincount(groups, weights)
+    off = values - (np.bincount(groups, weights * values) / total)[groups]
+    free = float(np.sum(weights * (1 - weights / total[groups])))
+    more = float(np.sum(weights * np.square(off))) - (len(values) - len(total))
+    weights = 1 / (variances + (max(0.0, more / free) if free > 0 else 0.0))
+    total = np.bincount(groups, weights)
+    return np.bincount(groups, weights * values) / total, 1 / total
 
 
 def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
