@@ -230,6 +230,7 @@ class TestSuggestedLimits:
         assert smoothed_part(np.array([0.5 * MOVES]), windows)[0] > predicted
         assert smoothed_part(np.array([noise]), 1)[0] == 1
 
+    @pytest.mark.slow
     def test_more_noise_suggests_a_smaller_limit(self):
         found = histogram_of(GRID.tally(people()), 1e-3)
         row = HALF * found.total / 130
@@ -237,6 +238,7 @@ class TestSuggestedLimits:
         assert limits == sorted(limits)
         assert limits[0] < limits[-1]
 
+    @pytest.mark.slow
     def test_the_limit_is_the_best_one_on_the_grid(self):
         numbers = people()
         found, row = histogram_of(GRID.tally(numbers), 1e-3), numbers.sum() / 260
