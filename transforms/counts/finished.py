@@ -20,6 +20,8 @@ TOLD = ("kept_with_noise", "left_out_with_noise")
 """Counters of what rows tell of limits."""
 OF_TOLD = ("kept_variance", "left_out_variance")
 """Counters of the variances of that noise."""
+USED_UP = ("used_up", "used_up_lower", "used_up_upper")
+"""Fields of rows, and counters, of how many people have used up their limit by the end of the last window."""
 WITHOUT_FULL = "rows_without_full"
 """Counter of published rows in which no full number is, for too little may count."""
 
@@ -451,7 +453,7 @@ def _shares(
     for period in np.unique(periods * np.ones(len(rows), np.int64)):
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
-        _count_told(left_out, told[:, here[first]])
+        _count_told(left_out, told[:, here[first]], rows[here[first[-1]]])
         shares = left_out.shares(told[:, here[first]], steady=steady).shown(weight)
         alone[here] = shares.estimates[window]
         summed = shares.of_sums(several)
@@ -461,8 +463,16 @@ def _shares(
     return alone, together
 
 
-def _count_told(left_out: LeftOutLaw, totals: np.ndarray) -> None:
-    """Count noisy totals for the run's report, and the variances of their noise, which are public."""
+def _count_told(left_out: LeftOutLaw, totals: np.ndarray, last: Any) -> None:
+    """Count what a period tells with noise for the run's report, and the variances of its noise, which are public.
+
+    Args:
+        left_out: what knows these.
+        totals: of what counts and of what is left out, (2, windows).
+        last: a row of the last window.
+    """
+    for name in USED_UP if last.used_up is not None else ():
+        _count(name, getattr(last, name) or 0)
     for name, total in zip(TOLD, totals.sum(axis=1).tolist(), strict=True):
         _count(name, total)
     for name, stddev in zip(OF_TOLD, left_out.stddevs, strict=True):
