@@ -76,12 +76,18 @@ def test_a_run_is_silent_where_people_use_the_limit_up(folder, capsys):
 def test_a_plan_says_what_the_usual_limit_costs(capsys):
     plan = shlex.split("plan counts --epsilon 1 --windows 13 --delta")
     said = {}
-    for options in ("1e-6", "0 --domain_size 200", "1e-6 --max_contributions 100", "1e-6 --unit event", "1e-6 --domain_size 3"):
+    for options in (
+        "1e-6",
+        "0 --items 200",
+        "1e-6 --max_contributions 100",
+        "1e-6 --unit event",
+        "1e-6 --items 3",
+    ):
         assert cli.main([*plan, *options.split()]) == 0
         said[options] = " ".join(capsys.readouterr().out.split())
     silent = [options for options, text in said.items() if "max_contributions is not given" not in text]
     assert silent == [*said][2:], "limits that are given, or that a short list gives, are as somebody wanted them"
-    assert "about half of that" in said["1e-6"] and "about a quarter of that" in said["0 --domain_size 200"]
+    assert "about half of that" in said["1e-6"] and "about a quarter of that" in said["0 --items 200"]
     assert all("privstream suggest chooses one" in text for text in [*said.values()][:2])
 
 
