@@ -410,6 +410,50 @@ class TestAlternatingRows:
             BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, alternating=1, **given)
 
 
+class TestStreams:
+    """Counters of several streams that one person has rows in: docs/proofs/counters.md, Theorem 8."""
+
+    STEPS = TestAlternatingRows.STEPS
+
+    @pytest.mark.parametrize("streams", [2, 5])
+    def test_noise_is_enough_for_all_who_are_in_so_many_streams_and_no_more(self, streams):
+        """The longest way of a person in so many streams at once, and of two who are in different ones."""
+        common, shift = {"epsilon": 1.0, "delta": 1e-6, "horizon": self.STEPS}, largest_shift(1.0, 1e-6)
+        for people in (1, 2):
+            rows = {"rows_per_unit": 2 * people, "alternating": people, "neighbouring": "replace_one"}
+            counter = BufferedToeplitzCounter(**common, **rows, streams=streams)
+            sigma = math.ldexp(counter.law.sigma, -counter.fraction)
+            both, one = (TestAlternatingRows().longest(counter, 2, each) for each in (people, 1))
+            worst = max(streams * both**2, people * streams * one**2)
+            assert 0.6 * shift < math.sqrt(worst) / sigma <= shift
+            assert math.sqrt(3 * streams) * both / sigma > shift  # of three times as many it is too little
+
+    @pytest.mark.parametrize("kind", [BinaryTreeCounter, BufferedToeplitzCounter, UnknownHorizonCounter])
+    def test_the_variance_grows_with_the_streams(self, kind):
+        made = [kind(epsilon=1.0, delta=1e-6, horizon=1 << 10, rows_per_unit=3, streams=many) for many in (1, 4)]
+        alone, together = (counter.variance(1000) for counter in made)
+        assert together == pytest.approx(4 * alone, rel=0.01)
+        assert made[0].curve == made[1].curve
+        assert b"streams" not in made[0].parameters
+        assert made[0].parameters != made[1].parameters
+
+    @pytest.mark.parametrize("kind", [WideTreeCounter, KaryTreeCounter])
+    def test_laplace_noise_is_that_of_a_part_of_epsilon(self, kind):
+        part = kind(epsilon=0.25, horizon=100, rows_per_unit=3)
+        assert kind(epsilon=1.0, horizon=100, rows_per_unit=3, streams=4).law.scale == pytest.approx(part.law.scale)
+
+    def test_the_guarantee_says_for_how_many_streams_it_is(self):
+        found = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=9, rows_per_unit=3, streams=4).guarantee
+        assert found.limits[-1] == "A person has rows in at most 4 streams, each with a counter of its own."
+        assert found.proof == "docs/proofs/counters.md, Theorem 4, and Theorem 5, and Theorem 8"
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="streams must be 1 without rows_per_unit, got 2"):
+            BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, streams=2)
+        with pytest.raises(ValueError, match="streams must be >= 1, got 0"):
+            BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, rows_per_unit=1, streams=0)
+
+
 class TestReferences:
     """What is published is the stated function of the noise, and of noisy numbers alone."""
 
