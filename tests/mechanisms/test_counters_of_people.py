@@ -1,4 +1,4 @@
-"""Continual counters of people who come and go, and who are in several streams: all that they may do, by brute force."""
+"""Continual counters of people who come and go or are in several streams: by brute force over all they may do."""
 
 import itertools
 import math
