@@ -20,6 +20,9 @@ SCHEME = "kafka"
 LAUNCH_SECONDS = 10
 """So long a broker may take to answer at launch."""
 
+GUARANTEE = "_guarantee.json"
+"""The guarantee file of a folder; its name begins with `_`, so that who watches the folder passes over it."""
+
 TABLE = "postgresql://user@host:port/database/table"
 """How a table is named."""
 

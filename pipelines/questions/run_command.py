@@ -18,6 +18,8 @@ from privstream.pipelines.accounts.run_identity import RunIdentity, identify, no
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
+from privstream.pipelines.questions.arguments import given_to, settled, transform_of
+from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.input_output import (
     RUN_ID_NEEDED,
     check_same_promise,
@@ -26,7 +28,6 @@ from privstream.pipelines.questions.input_output import (
     files_option,
     guarantee_path,
     is_sent,
-    is_unbounded,
     reader,
     send,
     with_files,
@@ -36,14 +37,11 @@ from privstream.pipelines.questions.run import (
     Asked,
     Run,
     check_apart,
-    given_to,
     letters_to,
     promise,
     row_type_of,
-    settled,
     shaping,
     shared_evenly,
-    transform_of,
     workers_of,
     write_guarantee,
 )

@@ -10,8 +10,9 @@ from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.questions.option_types import SPANS
-from privstream.pipelines.simulate.simulation import ItemHolders, add_simulation, item_holders, write_files, write_lines
+from privstream.pipelines.simulate.simulation import add_simulation, item_holders, write_files, write_lines
 from privstream.pipelines.simulate.streams import (
+from privstream.pipelines.simulate.truths import ItemHolders
     TRENDS,
     SimulatedWindow,
     search_names,
