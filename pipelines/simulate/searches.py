@@ -12,13 +12,13 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.questions.option_types import SPANS
 from privstream.pipelines.simulate.simulation import add_simulation, item_holders, write_files, write_lines
 from privstream.pipelines.simulate.streams import (
-from privstream.pipelines.simulate.truths import ItemHolders
     TRENDS,
     SimulatedWindow,
     search_names,
     simulate_example_1_4,
     simulate_heavy_hitters,
 )
+from privstream.pipelines.simulate.truths import ItemHolders
 
 
 def add_city(parser: argparse.ArgumentParser) -> None:
