@@ -124,7 +124,9 @@ def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:
         raise ValueError(f"--truth must be given for a page of one RESULT, got {len(paths)}")
     for path in paths:
         result = read_result(path, Time)
-        known = None if truth is None else read_rows("--truth", truth, result.picture_spec.truth, Time)
+        known: list[Any] | None = (
+            None if truth is None else read_rows("--truth", truth, result.picture_spec.truth, Time)
+        )
         yield replace(result, truth=known)
 
 
