@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from os import getpid
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,10 @@ from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.transforms import KeyCount, KeyedCounts
 
 WINDOW, LATENESS = 10, 10
-PATIENCE = 240
+PATIENCE = 400
+BEHIND = 25  # seconds from the end of the newest window that is written; more than a window and its lateness need
 WAIT = 0.5  # seconds of each file
-FILES = 4.0  # that come each second
+FILES = 2.5  # that come each second: more than one slot takes, less than two do
 EVENTS = 2_000  # of each file
 
 
@@ -167,6 +169,8 @@ def measure(running: RunningCluster, seconds: int, scratch: Path) -> dict[str, A
         after = time.time()
         time.sleep(seconds)
         two = sum(noted(scratch, after).values()) / (time.time() - after)
+        load_after = load_average()
+        caught_up = until(lambda: newest_end(scratch / "rows") > time.time() - BEHIND, "windows in time")
     running.cancel(job)
     return {
         "events_per_second_coming": round(FILES * EVENTS),
@@ -176,11 +180,23 @@ def measure(running: RunningCluster, seconds: int, scratch: Path) -> dict[str, A
         "seconds_until_task_manager": round(there - ordered, 1),
         "until_scheduled": round(scheduled - ordered, 1),
         "until_files_in_both": round(both - ordered, 1),
-        "windows_written": len(list((scratch / "rows").glob("*_*.jsonl"))),
+        "until_caught_up": round(caught_up - ordered),
+        "windows_written": len(windows_in(scratch / "rows")),
         "seconds": round(time.time() - began),
         "load_average_before": load_before,
-        "load_average_after": load_average(),
+        "load_average_after": load_after,
     }
+
+
+def windows_in(folder: Path) -> list[float]:
+    """Return the ends of the windows that are written, in seconds since 1970."""
+    ends = [file.stem.split("_")[1] for file in folder.glob("*_*.jsonl")]
+    return [datetime.strptime(end, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp() for end in ends]
+
+
+def newest_end(folder: Path) -> float:
+    """Return the end of the newest window that is written; 0 for none."""
+    return max(windows_in(folder), default=0.0)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.noise_labels import drawn_from
@@ -51,6 +50,7 @@ from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
 from privstream.pipelines.sinks.window_files import check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, file_or_terminal
+from privstream.pipelines.stores import exists
 from privstream.pipelines.terminal import say
 
 
@@ -144,7 +144,7 @@ class RunCommand:
         urls = [output] if is_sent(given_output) else []
         sent = destination(urls, given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
-            sent.check(first=not FileSystems.exists(guarantee_file))
+            sent.check(first=not exists(guarantee_file))
         asked = Asked(
             spec=self.spec,
             arguments=arguments,

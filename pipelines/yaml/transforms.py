@@ -195,7 +195,7 @@ class YamlTransform:
     def __init__(self, spec: QuestionSpec) -> None:
         self.spec = spec
         self.keys = {option.name: option for option in options_of(spec)} | dict(ADDED)
-        self.fields = tuple(get_type_hints(spec.row_type))
+        self.fields = spec.row_type._fields
         self.__signature__ = inspect.Signature([_parameter(key) for key in self.keys.values()])
         self.__doc__ = DESCRIPTION.format(
             summary=spec.signature.summary,
