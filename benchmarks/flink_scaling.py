@@ -100,10 +100,10 @@ def submit(running: RunningCluster, folder: Path, scratch: Path) -> str:
         shards=8,
         noise=KeyedNoise(bytes(range(32))),
     )
-    given = [
-        option for option in running.options("--unbounded", "--parallelism=2") if "checkpointing_int" not in option
-    ]
-    options = PipelineOptions([*given, "--checkpointing_interval=2000"])
+    given = running.options("--unbounded", "--parallelism=2")
+    given = [option for option in given if not option.startswith(("--checkpointing_i", "--checkpoint_t"))]
+    given += ["--checkpointing_interval=2000", f"--checkpoint_timeout_millis={PATIENCE}000"]  # barriers wait for files
+    options = PipelineOptions(given)
     options.view_as(FlinkJobOptions)  # says how they are written
     pipeline = beam.Pipeline(options=options)
     read = pipeline | "Read" >> WatchEvents(str(folder), seconds=0.5)
@@ -123,6 +123,12 @@ def until(condition: Callable[[], Any], what: str) -> float:
             return time.time()
         time.sleep(0.1)
     raise TimeoutError(f"waited {PATIENCE} s in vain for {what}")
+
+
+def vertices(running: RunningCluster, job: str) -> list[dict[str, Any]]:
+    """Return the steps of a job as Flink knows them."""
+    found: list[dict[str, Any]] = running.rest(f"/jobs/{job}")["vertices"]
+    return found
 
 
 def first_notes(scratch: Path, since: float) -> list[float]:
@@ -147,9 +153,9 @@ def measure(running: RunningCluster, seconds: int, scratch: Path) -> dict[str, A
     """Run the job in one slot, then in two."""
     folder = scratch / "in"
     send = into_folder(folder)
+    job = submit(running, folder, scratch)
+    until(lambda: {each["status"] for each in vertices(running, job)} == {"RUNNING"}, "all steps")
     with coming(send):
-        time.sleep(2)
-        job = submit(running, folder, scratch)
         began = until(lambda: noted(scratch, 0), "the first file")
         time.sleep(seconds / 2)
         before = time.time()
@@ -160,7 +166,7 @@ def measure(running: RunningCluster, seconds: int, scratch: Path) -> dict[str, A
         there = time.time()
 
         def slots() -> int:
-            return int(max(each["parallelism"] for each in running.rest(f"/jobs/{job}")["vertices"]))
+            return int(max(each["parallelism"] for each in vertices(running, job)))
 
         scheduled = until(lambda: slots() == 2, "a job in two slots")
         until(lambda: len(first_notes(scratch, scheduled)) > 1, "files in both slots")

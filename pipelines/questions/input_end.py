@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from privstream.pipelines.locations import ARRIVAL
-from privstream.pipelines.sources.frame_files import is_query
+from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL
 
-KAFKA, POSTGRESQL = "kafka://", "postgresql://"
+KAFKA = "kafka://"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 OF_FILES = ("watch", "watermark", "input_format", "output_format", "delimiter", "encoding")
 """Options about files and streams, which the rows of a query are not."""
@@ -41,3 +40,17 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
 def reads_query(arguments: argparse.Namespace) -> bool:
     """Tell whether events are the rows of a query."""
     return is_query(arguments.input, getattr(arguments, "query", None))
+
+
+def is_query(input: str, query: str | None) -> bool:
+    """Tell whether the input is a query; what can be one only with the other is refused without it.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    database = input.startswith(POSTGRESQL) or input.endswith(DUCKDB)
+    if query is None and database:
+        raise ValueError("query must be given with an --input that is a database: the SELECT whose rows are the events")
+    if query is not None and not database:
+        raise ValueError(f"query must be given with an --input of {DATABASE} or a file of DuckDB ({', '.join(DUCKDB)})")
+    return query is not None

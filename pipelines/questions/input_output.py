@@ -14,9 +14,9 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.command import RunError
-from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT, GUARANTEE
+from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.questions.arguments import input_fields
-from privstream.pipelines.questions.input_end import KAFKA, POSTGRESQL, is_unbounded, reads_query
+from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
