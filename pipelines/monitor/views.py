@@ -558,7 +558,7 @@ class Alerts(OfOne):
         fields = table.row_type._fields
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
-        if self.full and not (isinstance(table.transform, KeyedCounts) and table.transform.mechanism.full_share):
+        if self.full and not (isinstance(table.transform, CountsParameters) and table.transform.mechanism.full_share):
             raise self.error("number", "must be `counted`, or of a question `counts` with `full_share`")
         named = next((name for name in NAMED_BY if name in fields), None)
         key = "item" if named is None else NAMED_BY[named]
