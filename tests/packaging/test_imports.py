@@ -236,6 +236,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_monitor_needs_no_beam(folder: Path) -> None:
     assert loaded_by(folder, "plan", "monitor.yaml") == {"pyarrow", "scipy"}
 
