@@ -1,11 +1,14 @@
-"""Rows that are published; those of a window have its last moment as timestamp in a pipeline."""
+"""Rows that are published, as pipelines have them; those of a window have its last moment as timestamp there.
 
-from collections.abc import Sequence
-from typing import NamedTuple, Optional
+Here Beam gets to know them: `row_types` has their fields and what these mean, and only names the type of times.
+"""
+
+from typing import get_type_hints
 
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
+<<<<<<< HEAD
 
 STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
 
@@ -279,7 +282,7 @@ class KeyCount(NamedTuple):
             fifth; of rows whose only limit is one of a window, six tenths.
         full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and
             on what is left out being like what counts: it does not hold where people with many contributions prefer
-            other items.
+            other items, or where few people have most.
         full_upper: upper end.
     """
 
@@ -689,6 +692,70 @@ class LimitShare(NamedTuple):
 
 
 for row_type in (
+=======
+from privstream.transforms.row_types import (
+    ALERT,
+    CLEAR,
+    CONTINUES,
+    ENDED,
+    NO_DATA,
+    STARTED,
+    STATUSES,
+    Alert,
+    AlertState,
+    CardinalityEstimate,
+    CategoryFlag,
+    HeavyHitter,
+    HistogramEstimate,
+    KeyCount,
+    KeySum,
+    LimitShare,
+    LinearQuery,
+    Measurement,
+    NearestPoints,
+    PredecessorQuery,
+    QuantileEstimate,
+    QueryAnswer,
+    RangeCount,
+    RangeQuery,
+    RankedItem,
+    RatioEstimate,
+    TotalEstimate,
+)
+
+__all__ = [
+    "ALERT",
+    "CLEAR",
+    "CONTINUES",
+    "ENDED",
+    "NO_DATA",
+    "STARTED",
+    "STATUSES",
+    "Alert",
+    "AlertState",
+    "CardinalityEstimate",
+    "CategoryFlag",
+    "HeavyHitter",
+    "HistogramEstimate",
+    "KeyCount",
+    "KeySum",
+    "LimitShare",
+    "LinearQuery",
+    "Measurement",
+    "NearestPoints",
+    "PredecessorQuery",
+    "QuantileEstimate",
+    "QueryAnswer",
+    "RangeCount",
+    "RangeQuery",
+    "RankedItem",
+    "RatioEstimate",
+    "TotalEstimate",
+]
+
+INPUT = (Measurement, LinearQuery)
+PUBLISHED = (
+>>>>>>> main
     HeavyHitter,
     Alert,
     QueryAnswer,
@@ -707,5 +774,9 @@ for row_type in (
     RatioEstimate,
     AlertState,
     LimitShare,
-):
+)
+
+for row_type in (*INPUT, *PUBLISHED):
+    row_type.__annotations__ = get_type_hints(row_type, localns={"Timestamp": Timestamp})
+for row_type in PUBLISHED:
     registry.register_coder(row_type, RowCoder)
