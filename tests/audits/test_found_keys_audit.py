@@ -194,6 +194,7 @@ def promised(mechanism, epsilon):
     return of_all_answers(epsilon, mechanism.bounds.people) + DELTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "levels", "visible"), [
     ({"pruned": False}, OTHERS, (0.65, 0.5)), ({}, OTHERS, (0.65, 0.35)), ({"min_people": 2}, FEWER, (0.65, 0.35)),
     ({"neighbouring": "replace_one", "pruned": False}, FEWER, (0.7, 0.2)),

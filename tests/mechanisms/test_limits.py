@@ -215,6 +215,7 @@ class TestSuggestedLimits:
         found = predicted_errors(np.array([0.5, 0.0, 1.0]), np.array([5.0, 10.0, 1.0]), row=100.0)
         assert found.tolist() == [math.hypot(0.5, 0.1), 0.1, math.inf]
 
+    @pytest.mark.slow
     def test_more_noise_suggests_a_smaller_limit(self):
         found = histogram_of(GRID.tally(people()), 1e-3)
         row = HALF * found.total / 130
@@ -222,6 +223,7 @@ class TestSuggestedLimits:
         assert limits == sorted(limits)
         assert limits[0] < limits[-1]
 
+    @pytest.mark.slow
     def test_the_limit_is_the_best_one_on_the_grid(self):
         numbers = people()
         found, row = histogram_of(GRID.tally(numbers), 1e-3), numbers.sum() / 260

@@ -422,6 +422,7 @@ def test_child_goes_part_by_part():
 paths = st.lists(st.one_of(st.text(max_size=4), st.integers(-300, 300), st.binary(max_size=4)), max_size=3)
 
 
+@pytest.mark.slow
 @given(paths, paths)
 def test_different_paths_have_different_keys(one, other):
     same = len(one) == len(other) and all(type(a) is type(b) and a == b for a, b in zip(one, other, strict=True))

@@ -72,6 +72,7 @@ def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path):
     assert most < 400 * MEBIBYTE + 12 * normalise.TEXT_PER_BATCH  # all batches are kept here, and some are made twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

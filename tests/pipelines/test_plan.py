@@ -199,6 +199,7 @@ def test_what_is_asked_of_a_plan_is_one_thing(options, message, capsys):
     assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")
 
 
+@pytest.mark.slow
 def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.CaptureFixture[str]) -> None:
     def least(*options: str) -> tuple[float, float | None]:
         asked = ["plan", "histogram", "--epsilon", "1", "--categories", "2", *options]
@@ -229,6 +230,7 @@ def test_a_plan_keeps_silent_about_a_delta_that_a_run_needs(capsys: pytest.Captu
     assert budget(capsys, "--horizon", "1")["error_without_delta"] is None
 
 
+@pytest.mark.slow
 def test_methods_that_nobody_can_have_are_no_errors(capsys):
     given = ["plan", "top-k", "--delta", "1e-6", "--top", "5", "--windows", "8"]
     for asked in (["--epsilon", "1"], ["--error", "100"]):

@@ -42,6 +42,7 @@ def command(requests: Path, output: Path, *options: str, format: str = "parquet"
     return cli.main(["quantiles", *files, "--noise_key_file", str(requests / "key"), *RUN, *LATENCY, *options])
 
 
+@pytest.mark.slow
 def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for format in ("parquet", "csv"):  # all formats give the same rows

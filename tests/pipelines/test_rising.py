@@ -39,6 +39,7 @@ def rows_of(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(row["item"], int(row["window_start"][11:13])): row for row in rows}
 
 
+@pytest.mark.slow
 def test_rises_are_in_the_rows_and_cost_nothing(shop: Path, tmp_path: Path) -> None:
     ledger = str(tmp_path / "ledger.jsonl")
     for name, options in (("plain", []), ("one", ["--rising"]), ("three", ["--rising", "3", "--at_least", "100"])):

@@ -58,6 +58,7 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
     assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
 
 
+@pytest.mark.slow
 def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(shop, tmp_path, capsys):
     """Without its data set, limits that a ledger has for it would not hold; streams and neighbours change the noise."""
     events = [json.loads(line) | {"shop": "Nord"} for line in (shop / "events.jsonl").read_text().splitlines()]
@@ -70,6 +71,7 @@ def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(s
     assert set(promised) <= set(shlex.split(then))
 
 
+@pytest.mark.slow
 def test_windows_of_the_calendar_are_those_of_the_command(shop, tmp_path, capsys):
     """In 2024 the clocks of Berlin change in the 13th week: weeks of 168 hours do not end where it does."""
     weeks = "--window 1week --time_zone Europe/Berlin --start 2024-01-01"
@@ -111,6 +113,7 @@ def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, caps
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_what_would_show_more_is_said(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert suggest(shop, "--epsilon 0.8 --for_epsilon 0.5 --ledger none") == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -297,6 +297,7 @@ def test_state_of_an_earlier_version_or_of_other_streams_is_refused():
         more.decode(clock_of("a").encode(), [log])
 
 
+@pytest.mark.slow
 def test_a_jump_over_many_windows_takes_few_calls():
     steps = steps_of(100_000, first=12_345)
     stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(5))

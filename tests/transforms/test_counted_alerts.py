@@ -244,6 +244,7 @@ def test_a_period_begins_with_no_numbers():
     assert "n-th" not in SparseVectorAlerts(**ONE, end=12, method="counts", renew_every=4).accuracy.sentence
 
 
+@pytest.mark.slow
 def test_a_mean_has_windows_in_which_its_rule_is_quiet_and_a_period_ends_the_quiet():
     made = lasting(quiet=2)
     assert days(made, [40, 40, 40, 100, 100, 0, 0, 0, 0, 0, 0, 0])[0] == [2, 5]

@@ -147,6 +147,7 @@ def test_numbers_that_are_published_for_their_noise_say_so(name, words):
     assert words in example(name).coverage.note
 
 
+@pytest.mark.slow
 def test_rules_that_stop_say_so():
     rules = (AlertRule(name="outage", at_most=20),)
     assert "after 1 start or end of an alert" in example("alerts by status", rules=rules, max_hits=1).coverage.note
@@ -231,6 +232,7 @@ def test_since_the_start_a_pair_comes_once_and_is_left_out_again_and_again():
     assert told["items_over_limit"] + told["contributions_over_limit"] in (2, 3)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_at_the_end_is_counted_by_itself():
     """Two people with one item in each of eight windows, of which five count."""
     events = [(f"p{i}", "1", (START + 10 * window) * SECOND, "") for window in range(8) for i in range(2)]
@@ -284,6 +286,7 @@ def test_histograms_say_how_much_was_left_out():
     assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (8, 3)
 
 
+@pytest.mark.slow
 def test_sums_say_how_much_of_them_was_left_out():
     """A person's 400 counts as 100; of two who have 80 twice for an item, 160 counts as 100: 420 of 820 are lost."""
     paid = [("p", 400, 0), ("q", 80, 1), ("q", 80, 2), ("r", 80, 3), ("r", 80, 4), ("s", 100, 5), ("p", 900, -9)]

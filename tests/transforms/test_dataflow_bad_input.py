@@ -106,6 +106,7 @@ def test_times_before_the_run_are_counted_and_impossible_ones_are_set_aside():
     assert len(results.elements("dead")) == len(impossible)
 
 
+@pytest.mark.slow
 def test_one_event_far_ahead_holds_nothing_back():
     made = ShiftingHeavyHitters(**{**BASE, "start": None})
     events = [at(f"u{i}", "x", START * SECOND) for i in range(60)]

@@ -38,6 +38,7 @@ def near(number, expected, runs_of=1):
     return abs(number - expected) <= 0.1 * expected + 6.2 * math.sqrt(expected * runs_of)
 
 
+@pytest.mark.slow
 def test_counts_meet_rules_as_often_as_is_foretold():
     rules = [AlertRule(name="kettle", at_least=400), AlertRule(name="days", at_least=160, windows=4)]
     alerts = made(
@@ -63,6 +64,7 @@ def test_noise_in_common_makes_alerts_as_probable_as_is_foretold():
         assert each.probability != pytest.approx(2 * exact, rel=0.1)
 
 
+@pytest.mark.slow
 def test_quiet_windows_are_not_tested():
     alerts = made("counts", [AlertRule(name="kettle", at_least=100)], quiet=3)
     (each,) = alerts.false_alerts
@@ -70,6 +72,7 @@ def test_quiet_windows_are_not_tested():
     assert near(by_counts(alerts)["kettle"], each.expected)
 
 
+@pytest.mark.slow
 def test_status_starts_as_often_as_is_foretold():
     alerts = made("status", [AlertRule(name="kettle", at_least=8)])
     (each,) = alerts.false_alerts
@@ -82,6 +85,7 @@ def test_status_starts_as_often_as_is_foretold():
     assert near(started, each.expected)
 
 
+@pytest.mark.slow
 def test_sparse_vector_hits_as_often_as_is_foretold():
     alerts = made("sparse_vector", [AlertRule(name="kettle", at_least=10)], min_alerts=4)
     (each,) = alerts.false_alerts

@@ -134,6 +134,7 @@ def test_public_items_are_refused_where_no_item_stays_found(changes):
         ShiftingHeavyHitters(noise=KeyedNoise(b"a key for tests, no secret"), **common | changes)
 
 
+@pytest.mark.slow
 def test_every_window_is_decided_while_anything_is_up():
     """An item that nobody or hardly anybody has any more ends, though nobody sends anything; then all is still."""
     made = transform("status, no start")
@@ -234,6 +235,7 @@ def test_a_budget_that_no_method_can_have_is_refused_for_each():
             made(horizon=7, method="counts", **{name: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
 def test_an_item_of_the_detection_threshold_is_missed_as_seldom_as_is_said_by_both(known):
     """The threshold is for a thousand tests at once, of which half of beta may miss one: 50 in 200 repetitions."""

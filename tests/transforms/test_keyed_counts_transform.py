@@ -126,7 +126,6 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         assert large
 
 
-@pytest.mark.slow
 @some_quick("seed", range(2), 0)
 @some_quick(
     "name",
@@ -206,7 +205,6 @@ PERSON = st.lists(
 )
 
 
-@pytest.mark.slow
 @some_quick("name", CONFIGURATIONS, "window, streams", "trailing", "start, people")
 @given(moves=PERSON)
 @settings(max_examples=15, deadline=None)

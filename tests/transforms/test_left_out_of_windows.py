@@ -82,6 +82,7 @@ def test_totals_are_those_of_plain_python(case):
             assert abs(number - noisy) < 7 * stddev and 7 * stddev < 0.4 * number
 
 
+@pytest.mark.slow
 def test_full_numbers_are_nearer_to_all_people_than_those_that_count():
     events = random_events()
     full, counted, true = 0.0, 0.0, len({(user, item, time // (10 * SECOND)) for user, item, time in events})
@@ -92,6 +93,7 @@ def test_full_numbers_are_nearer_to_all_people_than_those_that_count():
     assert abs(full - told) < 0.05 * told < true - told and counted < 0.6 * true
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["top-k", "heavy hitters"])
 def test_where_less_than_six_tenths_count_nothing_is_said_of_the_rest(case):
     """Who reaches a limit of a window has other items than others, and no share is right for those on top."""
@@ -100,6 +102,7 @@ def test_where_less_than_six_tenths_count_nothing_is_said_of_the_rest(case):
     assert all(row.left_out > row.kept for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["top-k, people listed"])
 def test_shards_and_the_order_of_events_change_no_row(case):
     events = random_events()

@@ -34,11 +34,13 @@ def changed(monkeypatch: pytest.MonkeyPatch, folder: Path, module: str, old: str
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", LABELLED)
 def test_another_label_anywhere_on_the_way_of_noise_is_seen(module, monkeypatch, tmp_path):
     assert changed(monkeypatch, tmp_path, module, *LABELLED[module]) != labels_in(COUNTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [

@@ -161,6 +161,7 @@ def test_values_that_are_none_are_dead_letters_and_decide_nothing():
     assert all("value" in letter.reason for letter in results.elements("dead"))
 
 
+@pytest.mark.slow
 def test_a_person_with_very_many_values_counts_as_anybody_does():
     events = random_events("person", 300)
     hostile = "hostile"

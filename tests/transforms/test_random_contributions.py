@@ -94,6 +94,7 @@ def test_an_item_is_chosen_once_where_people_are_counted_since_the_start():
     assert (chosen % 2 == 0).all()
 
 
+@pytest.mark.slow
 def test_an_item_that_comes_again_and_again_is_as_likely_as_one_that_comes_once():
     """With a false alarm below 1e-9. Where windows had numbers of their own, one in three had what comes last."""
     people, noise = 300, SeededNoise(2)
@@ -257,6 +258,7 @@ def test_periods_draw_by_themselves_which_item_counts():
     assert not (draws[3] == draws[13]).any()
 
 
+@pytest.mark.slow
 def test_who_comes_all_the_time_makes_no_decline():
     steady = [(f"u{person}", item, (hour * 3600 + 60) * 1_000_000, "") for person in range(60) for hour in range(6)
               for item in ITEMS]  # fmt: skip
@@ -300,6 +302,7 @@ def test_the_rows_say_so_and_share_no_noise_with_those_of_first_come():
     assert over_files.guarantee == in_stream.guarantee
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("selection", "same"), [("first", True), (None, False)])
 def test_a_command_over_files_gives_the_counts_of_a_stream_if_the_first_ones_are_asked_for(selection, same):
     counts = [
@@ -325,6 +328,7 @@ def test_input_without_an_end_has_no_random_ones():
         _ = beam.Pipeline(runner="PrismRunner") | beam_test_stream.TestStream() | made(spread=False, selection="random")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", [None, "auto"])
 def test_a_pipeline_of_ones_own_takes_the_first_ones_whether_its_input_ends_or_not(selection):
     """An entry of a ledger does not say whether it ends: under one entry there must not be two selections."""

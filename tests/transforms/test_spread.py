@@ -52,6 +52,7 @@ def reference(rows, allowed):
     return {hour: number for hour, number in found.items() if number}
 
 
+@pytest.mark.slow
 def test_a_person_has_used_no_more_than_the_part_of_the_run():
     assert totals(made(), events()) == reference(events(), lambda hour: math.ceil(7 * (hour + 1) / 6))
 

@@ -89,6 +89,7 @@ def status_stage() -> tiny_runner.Stage:
     return tiny_runner.Stage(fn, random.Random(0))
 
 
+@pytest.mark.slow
 def test_a_lasting_item_writes_nothing_but_what_comes_in():
     stage, people = status_stage(), np.arange(5_000)
     feed(stage, 0, people)
