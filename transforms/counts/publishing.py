@@ -134,7 +134,10 @@ class KeyPublisher:
         return rows
 
     def publish_table(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> bytes:
-        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds."""
+        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+
+        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
+        """
         parts = [(found, 0), *((earlier, found.step - earlier.step) for earlier in found.earlier)]
         batches = [self._batch(step, held, one, names, back) for one, back in parts if len(one.keys)]
         stream = io.BytesIO()
@@ -556,7 +559,7 @@ def _array(column: Any, number: int) -> pa.Array:
     if isinstance(column, np.ndarray):
         return pa.array(np.ascontiguousarray(column), from_pandas=True)
     if isinstance(column, pa.Array | pa.ChunkedArray):
-        return column.cast(pa.string())
+        return column.cast(pa.large_string())
     return pa.repeat(column.micros if isinstance(column, Timestamp) else column, number)
 
 
