@@ -169,12 +169,14 @@ def _write_table(
 ) -> None:
     """Write the file, of tables."""
     tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
-    if not tables:
-        write_row_file(path, row_type, (), private=private)
-    else:
-        rows = finish(pa.concat_tables(tables, promote_options="default"))
+    rows: Any = ()
+    if tables:
+        rows = pa.concat_tables(tables, promote_options="default")
+        tables.clear()  # each form of the rows goes when the next one is there
+        rows = finish(rows)
         by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
-        write_row_file(path, row_type, rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows, private=private)
+        rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
+    write_row_file(path, row_type, rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
 
 
