@@ -246,7 +246,10 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
         tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
         return _write_parquet(stream, schema, tables)
     write = {"avro": _write_avro, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    plain = _rows_of(_cut(row_type, rows)) if isinstance(rows, pa.Table) else _plain_rows(row_type, rows)
+    plain = _plain_rows(row_type, rows)
+    if isinstance(rows, pa.Table):
+        columns = ([column.to_pylist() for column in table.columns] for table in _cut(row_type, rows))
+        plain = (row for values in columns for row in zip(*values, strict=True))
     write(stream, row_type, fields, plain)
     return None
 
@@ -495,12 +498,6 @@ def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
             for offset, (name, values) in enumerate(zip(names, columns, strict=True)):
                 piece = piece.add_column(place + offset, name, pa.array(values, pa.string()))
         yield piece
-
-
-def _rows_of(tables: Iterable[pa.Table]) -> Iterator[tuple[Any, ...]]:
-    """Return the values of tables, row by row."""
-    for table in tables:
-        yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _arrow_schema(fields: dict[str, type]) -> pa.Schema:
