@@ -138,21 +138,18 @@ class KeyPublisher:
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
         """
-        parts = [(found, 0), *((earlier, found.step - earlier.step) for earlier in found.earlier)]
-        batches = [self._batch(step, held, one, names, back) for one, back in parts if len(one.keys)]
+        fields = list((KeyCount if found.sums is None else KeySum)._fields)
+        batches = []
+        for one in (found, *found.earlier):
+            columns = self._columns(step, held, one, names, found.step - one.step)
+            arrays = [_array(column, len(one.keys)) for column in columns]
+            batches.append(pa.RecordBatch.from_arrays(arrays, fields))
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
         Metrics.counter("privstream", self.counter).inc(sum(map(len, batches)))
         return stream.getvalue()
-
-    def _batch(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, back: int) -> pa.RecordBatch:
-        """Return rows as columns."""
-        row_type = KeyCount if found.sums is None else KeySum
-        columns = self._columns(step, held, found, names, back)
-        arrays = [_array(column, len(found.keys)) for column in columns]
-        return pa.RecordBatch.from_arrays(arrays, list(row_type._fields))
 
     def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
         """Make rows, with sums and means if there are any, of what is known about keys, all of which are named.
