@@ -14,6 +14,7 @@ from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -44,10 +45,7 @@ from typing_extensions import Unpack, override
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
-FULL = (
-    "By how much is estimated in the columns of full numbers, which are empty where noise hides it, if what limits "
-    "leave out is like what counts"
-)
+FULL = f"By how much is estimated in the columns of full numbers, which are empty where noise hides it, if {ASSUMED}"
 Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
