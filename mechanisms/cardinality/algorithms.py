@@ -210,14 +210,15 @@ class FreshNoise(CardinalityAlgorithm):
         """
         own, common = self.stddevs
         sizes, _, upper = LocalLevel(max(LEAST_STDDEV, own)).smooth(estimates)
-        reach = np.hypot(upper - sizes, NORMAL * common)
+        reach: NDArray[np.float64] = np.hypot(upper - sizes, NORMAL * common)
         lower, upper = sizes - reach, sizes + reach
         if len(estimates) > 1:
             differ = np.abs(estimates - beside(sizes)) > _DIFFER * own
             alone = self._reach(self.law, _TAIL)
             lower = np.where(differ, np.minimum(lower, estimates - alone), lower)
             upper = np.where(differ, np.maximum(upper, estimates + alone), upper)
-        return Smoothed(sizes, np.round(np.maximum(lower, 0.0), 1), np.round(np.maximum(upper, 0.0), 1))
+        ends: NDArray[np.float64] = np.round(np.maximum([lower, upper], 0.0), 1)
+        return Smoothed(sizes, ends[0], ends[1])
 
     @property
     def stddevs(self) -> tuple[float, float]:

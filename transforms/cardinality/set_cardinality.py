@@ -130,7 +130,7 @@ class SmoothSizes:
             sizes = np.array([row.estimate for row in published], np.float64).reshape(-1, streams)
             columns = (ends.ravel().tolist() for ends in self.mechanism.smooth(sizes))
             found += (
-                CardinalityEstimate(*row[:3], max(row.estimate, 0), row.error_bound, *smoothed)
+                CardinalityEstimate._make((*row[:3], max(row.estimate, 0), row.error_bound, *smoothed))
                 for row, *smoothed in zip(published, *columns, strict=True)
             )
         return found
