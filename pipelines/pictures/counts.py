@@ -13,9 +13,9 @@ from privstream.pipelines.plot.chart import UTC, plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
-from privstream.transforms.rows import HeavyHitter, KeyCount
+from privstream.transforms.row_types import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
 Counted = KeyCount | HeavyHitter

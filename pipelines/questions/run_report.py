@@ -10,11 +10,11 @@ from privstream.mechanisms.accuracy import Coverage
 from privstream.mechanisms.keyed_counts.left_out import part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH
-from privstream.pipelines.sinks.writers import COMPLETE
+from privstream.pipelines.sinks.row_files import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.counts.finished import OF_TOLD, PLAIN, WITHOUT_FULL
 from privstream.transforms.counts.finished import TOLD as WITH_NOISE
-from privstream.transforms.events.bounding import PARTS
+from privstream.transforms.events.parameters import PARTS
 
 OUTSIDE = {
     "events_outside_run": "events outside of the windows of the run",

@@ -14,7 +14,8 @@ from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import columns_in_words, shown_in_words
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.serve.page import newest
-from privstream.pipelines.simulate.worlds import SetSize, simulate_building
+from privstream.pipelines.simulate.truths import SetSize
+from privstream.pipelines.simulate.worlds import simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.transforms.rows import CardinalityEstimate

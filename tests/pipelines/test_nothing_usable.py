@@ -13,7 +13,7 @@ from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.runners import launch
-from privstream.pipelines.sinks.writers import COMPLETE
+from privstream.pipelines.sinks.row_files import COMPLETE
 from questions import run_line, write_folder
 
 NOTHING = Coverage()

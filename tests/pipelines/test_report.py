@@ -28,7 +28,7 @@ from privstream.pipelines.questions.public_lists import write_rules
 from privstream.pipelines.report.page import render
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.report.section import highlights, linked, of_method, words_of
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import AlertRule
 from privstream.transforms import rows as row_types

@@ -37,6 +37,7 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
+from privstream.transforms.row_types import KeyCount, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
 from typing_extensions import Unpack
 
@@ -348,6 +349,11 @@ class CountsParameters(Parameters):
         if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
             raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
         return self._finished(windows, rising, None, live=live)
+
+    @property
+    def row_type(self) -> type:
+        """What is published."""
+        return KeyCount if self.mechanism.max_value is None else KeySum
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums.
