@@ -217,7 +217,7 @@ class FreshNoise(CardinalityAlgorithm):
             alone = self._reach(self.law, _TAIL)
             lower = np.where(differ, np.minimum(lower, estimates - alone), lower)
             upper = np.where(differ, np.maximum(upper, estimates + alone), upper)
-        ends: NDArray[np.float64] = np.round(np.maximum([lower, upper], 0.0), 1)
+        ends = np.asarray(np.round(np.maximum([lower, upper], 0.0), 1), np.float64)
         return Smoothed(sizes, ends[0], ends[1])
 
     @property
