@@ -34,8 +34,7 @@ _BURST, _WIDE = 0.003, 5.0  # probability that a count is a burst, and how far t
 _LEAST_OFF = 0.1
 _SWITCH = 0.005  # probability that another model holds from a window on: what was quiet may burst
 _SQUARINGS, _MOST_DECAYED = 8, 13.0
-_TOGETHER = 1 << 21  # numbers of one array when a file is smoothed
-_SUMMED = 1 << 19  # the same where windows are summed, which needs more arrays
+_TOGETHER = 1 << 19  # numbers that are in all models of some keys and windows: some 20 arrays have so many
 _LONGEST, _MARGIN = 8192, 1024  # windows that are smoothed at once, and of those before and after that are used
 _LARGEST = 2.0**63
 LEAST_STDDEV = 1e-6
@@ -320,7 +319,7 @@ class LocalLevel:
         """Return what `finish` makes of the window of a state and those since then, for the last one of them."""
         rows = _counts("recent", recent, dimensions=2)
         windows = len(rows) + 1
-        some = _parted(len(state), _SUMMED // (len(_GRID) * windows))
+        some = _parted(len(state), _TOGETHER // (len(_GRID) * windows))
         last = ([part[-1] for part in finish(self._since(state.select(part), rows[:, part]), windows)] for part in some)
         return [np.concatenate(part) for part in zip(*last, strict=True)]
 
@@ -396,7 +395,7 @@ class LocalLevel:
         """Smooth some windows, with those around them: in a very long series what is far away has no weight."""
         start, end = max(0, first - before - _MARGIN), min(len(rows), first + _LONGEST + _MARGIN)
         rows, factors = rows[start:end], factors[start:end]
-        some = _parted(rows.shape[1], (_SUMMED if before else _TOGETHER) // (len(_GRID) * len(rows)))
+        some = _parted(rows.shape[1], _TOGETHER // (len(_GRID) * len(rows)))
         both = [finish(self._both_ways(rows[:, part], factors[:, part])) for part in some]
         inside = slice(first - start, first - start + _LONGEST)
         return [np.concatenate(part, axis=1)[inside] for part in zip(*both, strict=True)]

@@ -310,7 +310,7 @@ class KeyCount(NamedTuple):
             fifth; of rows whose only limit is one of a window, six tenths.
         full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and
             on what is left out being like what counts: it does not hold where people with many contributions prefer
-            other items.
+            other items, or where few people have most.
         full_upper: upper end.
     """
 

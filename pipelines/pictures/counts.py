@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural
@@ -121,8 +122,7 @@ def by_model(given: Given) -> str:
 BY_SHARES = (
     "Lines: full numbers, which are counts, smoothed over windows where they can be, divided by the share of "
     "contributions that counts in the window. Bands: where the numbers of all people are, with probability 95%, each "
-    "by itself, if what limits leave out is like what counts. Thin: the numbers that count within limits. Hatched: "
-    "what is assumed."
+    f"by itself, if {ASSUMED}. Thin: the numbers that count within limits. Hatched: what is assumed."
 )
 """What is seen where full numbers are drawn."""
 

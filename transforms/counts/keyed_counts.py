@@ -14,6 +14,7 @@ from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -39,15 +40,12 @@ from privstream.transforms.events.parameters import Parameters, check_shards, ch
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.row_types import KeyCount, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
-from typing_extensions import Unpack
+from typing_extensions import Unpack, override
 
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
-FULL = (
-    "By how much is estimated in the columns of full numbers, which are empty where noise hides it, if what limits "
-    "leave out is like what counts"
-)
+FULL = f"By how much is estimated in the columns of full numbers, which are empty where noise hides it, if {ASSUMED}"
 Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
@@ -259,7 +257,7 @@ class CountsParameters(Parameters):
         _check_views(self.mechanism, rising, at_least, lasting=lasting, windows=self.steps.count)
         if rises and domain is not None and top is not None:
             raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
-        self.rising, self.at_least, self._to_finish = rising, at_least, False
+        self.rising, self.at_least, self._to_finish, self._in_columns = rising, at_least, False, False
 
     def _telling(self, share: float | None, *, possible: bool) -> Mechanism:
         """Return the mechanism, with this share of the budget for what limits leave out; None for none.
@@ -293,7 +291,7 @@ class CountsParameters(Parameters):
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
     @property
-    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+    def finish(self) -> SmoothFinished | None:
         """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
         if not self._of_windows or self._choose is not None:
             return None
@@ -366,6 +364,17 @@ class CountsParameters(Parameters):
             made._share_chosen, made.mechanism = True, with_list(told)
         if self.finish is not None:
             made._to_finish, made.mechanism = True, for_end(made.mechanism, self.steps)
+        return made
+
+    @property
+    @override
+    def finish_table(self) -> Callable[[Any], Any] | None:
+        return self.finish.in_columns if self._in_columns and self.finish is not None else None
+
+    @override
+    def in_columns(self) -> Self:
+        made = copy.copy(self)
+        made._in_columns = self._to_finish
         return made
 
     @property
