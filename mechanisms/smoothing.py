@@ -47,7 +47,9 @@ MOST_RISING = 64
 MOST_SUMMED = 1024
 """Windows of a sum at most."""
 
-_NORMAL = 1.959963984540054
+NORMAL = 1.959963984540054
+"""Deviations within which 95% of normal noise is."""
+
 _STUDENT = 2.178812829667229  # as far reach 95% of Student's law with twelve degrees of freedom
 _FARTHEST = 100.0  # deviations: beyond, squares could be infinite
 _SURE = 0.999
@@ -77,7 +79,7 @@ class Rises(NamedTuple):
     @property
     def interval(self) -> tuple[Floats, Floats]:
         """The ends of intervals of 95%, rounded to one decimal."""
-        reach = _NORMAL * self.stddevs
+        reach = NORMAL * self.stddevs
         return np.round(self.differences - reach, 1), np.round(self.differences + reach, 1)
 
     @property
@@ -466,6 +468,13 @@ class LocalLevel:
             yield _Ends(factors[place], *parts, variances, weights, (first, low, high), gain)
 
 
+def beside(levels: Floats) -> Floats:
+    """Return the mean of the windows before and after each one, two or more (first axis); at both ends the next one."""
+    around = np.concatenate([levels[1:2], levels, levels[-2:-1]])
+    mean: Floats = (around[:-2] + around[2:]) / 2
+    return mean
+
+
 def _with_rises(found: Iterable[_Ends], rising: int) -> list[Floats]:
     """Return estimates and intervals of all windows, and how far each is from the one so many before, with deviations.
 
@@ -573,7 +582,7 @@ def _mixed(parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Float
     means, within, _ = parts
     total = _sum(weights)
     mean = _sum(weights * means) / total
-    reach = _NORMAL * np.sqrt(_sum(weights * (within + np.square(means - mean))) / total)
+    reach = NORMAL * np.sqrt(_sum(weights * (within + np.square(means - mean))) / total)
     mean = np.maximum(mean, 0.0)  # before its interval: it would leave out what is a little above 0
     return mean + 0.0, np.maximum(mean - reach, 0.0), mean + reach
 

@@ -24,7 +24,7 @@ HALF = 0.5
 
 MOVES = 0.05
 """Numbers are taken to move by such a part of themselves from a window to the next; in what is simulated and in flights
-it was 0.02 to 0.08 (docs/decisions/0068-limits-for-the-columns-that-are-read.md)."""
+it was 0.02 to 0.08 (docs/decisions/0069-limits-for-the-columns-that-are-read.md)."""
 
 ENOUGH_FOUND, ENOUGH_ERROR = 0.8, 0.5
 """A run shows enough if it finds such a part of the largest items, and errors of their rows are at most so large."""
