@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
 
-ANSWERS = ("count", "sum")
-"""Fields with what is published of a window."""
 TELLING = ("kept", "left_out")
 """Fields with totals of all items of a window."""
 TOLD = ("kept_with_noise", "left_out_with_noise")
