@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,7 +20,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.audit.attacks import Attack
+from privstream.pipelines.audit.attacks import EPSILON, Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
 from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
 from privstream.pipelines.audit.hidden_tests import hidden_test_runs
@@ -210,6 +210,18 @@ def _both(attack: Attack) -> tuple[tuple[Mapping[str, Any], str], tuple[Mapping[
     return (attack.options, "claimed"), ({**attack.options, **attack.control}, "control")
 
 
+def attacks_on(spec: QuestionSpec, epsilon: float | None = None) -> Sequence[Attack]:
+    """Return the attacks on a question, with so much of a budget; None for that of each attack.
+
+    Raises:
+        ValueError: it is not finite and > 0.
+    """
+    own: Sequence[Attack] = () if spec.audit is None else loaded(spec.audit.path)
+    given = EPSILON if epsilon is None else checks.positive("epsilon", epsilon)
+    scaled = own if epsilon is None else [attack.at(given) for attack in own]
+    return (*scaled, *hidden_test_runs(spec, given), *whole_runs(spec, given))
+
+
 def overall(findings: Sequence[Finding]) -> str:
     """Return the verdict of an audit: the worst of its attacks."""
     verdicts = {finding.verdict for finding in findings}
@@ -367,14 +379,19 @@ class Audit(ABC):
 
 @dataclass(frozen=True)
 class AuditCommand(Audit):
-    """The command that attacks the transform of a question."""
+    """The command that attacks the transform of a question.
+
+    Attributes:
+        spec: the question.
+        epsilon: of the attacks on epsilon; None for that of each attack, mostly 2.
+    """
 
     spec: QuestionSpec
+    epsilon: float | None = field(default=None, kw_only=True)
 
     @override
     def _attacks(self) -> Sequence[Attack]:
-        own = () if self.spec.audit is None else loaded(self.spec.audit.path)
-        return (*own, *hidden_test_runs(self.spec), *whole_runs(self.spec))
+        return attacks_on(self.spec, self.epsilon)
 
     @override
     def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:
