@@ -134,9 +134,7 @@ class Attack:
             return self
         factor = epsilon / self.options["epsilon"]
         times = max(self.times, math.ceil(MANY_BELOW / epsilon))
-        options, control = (
-            {**given, "epsilon": factor * given["epsilon"]} for given in (self.options, self.control)
-        )
+        options, control = ({**given, "epsilon": factor * given["epsilon"]} for given in (self.options, self.control))
         return replace(self, options=options, control=control, times=times)
 
 
@@ -162,7 +160,7 @@ def crowd(number: int, item: str, first: int = 1) -> list[Sent]:
 
 def plenty(seen: Seen, number: int) -> int:
     """Return as many people as are, beside noise, what so many are with an epsilon of `EPSILON`."""
-    return math.ceil(number * max(1.0, EPSILON / seen.transform.guarantee.epsilon))
+    return int(np.ceil(number * max(1.0, EPSILON / seen.transform.guarantee.epsilon)))
 
 
 def total(field: str) -> Score:
@@ -217,8 +215,8 @@ HEAVY_HITTERS = (
     Attack(
         name="too many charges",
         text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that trials in "
-        "which nothing is reported are rare, but likelier than delta. With D, one person more has all of these items, and may be "
-        "charged for one. The adversary counts the reports. The control may charge for all.",
+        "which nothing is reported are rare, but likelier than delta. With D, one person more has all of these items, "
+        "and may be charged for one. The adversary counts the reports. The control may charge for all.",
         options={
             "epsilon": EPSILON,
             "delta": DELTA,
@@ -357,9 +355,9 @@ def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
 ALERTS = (
     Attack(
         name="a test that is nearly passed, sparse vector",
-        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one person more is there in the "
-        "first window alone. The adversary sees in which of them there is an alert, and by how much the rule is passed "
-        "there.",
+        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one person more is there "
+        "in the first window alone. The adversary sees in which window there is an alert, and by how much the rule is "
+        "passed there.",
         options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": 4 * EPSILON},
         others=nearly_then_surely,

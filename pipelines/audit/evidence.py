@@ -176,8 +176,8 @@ class Samples:
         apart = highs + lows < high[0].shape[1] - 1
         highs, lows = highs[apart], lows[apart]
         chosen, counted = (_outcomes(*events, highs, lows) for events in zip(high, low, strict=True))
-        best = int(np.argmax(_odds(*chosen, self.wrong * CAUTION)))
-        return max(0.0, float(_odds(*counted[:, best], self.wrong)))
+        best = int(np.argmax(_odds(chosen, self.wrong * CAUTION)))
+        return max(0.0, float(_odds(counted[:, best], self.wrong)))
 
     def _best(self, score: Score) -> float:
         """Return a lower bound, at least 0, of a score of two probabilities: of the event that looks best."""
@@ -207,11 +207,12 @@ def _outcomes(high: Integers, low: Integers, highs: Integers, lows: Integers) ->
     return np.asarray(first + other)
 
 
-def _odds(right: Any, wrong: Any, error: float) -> Floats:
-    """Return lower bounds of the logarithm of the odds of a right guess, -inf where there is none."""
+def _odds(guesses: Integers, error: float) -> Floats:
+    """Return lower bounds of the logarithm of the odds of a right guess, of right and wrong ones; -inf for none."""
+    right, wrong = guesses
     found = at_least(right, right + wrong, error)
     with np.errstate(divide="ignore"):
-        return np.log(found) - np.log1p(-found)
+        return np.asarray(np.log(found) - np.log1p(-found))
 
 
 def _tallies(codes: Integers, size: int) -> Integers:
