@@ -355,7 +355,7 @@ def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
 ALERTS = (
     Attack(
         name="a test that is nearly passed, sparse vector",
-        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one person more is there "
+        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one more is there "
         "in the first window alone. The adversary sees in which window there is an alert, and by how much the rule is "
         "passed there.",
         options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
