@@ -212,7 +212,8 @@ class FreshNoise(CardinalityAlgorithm):
 class CountedChanges(CardinalityAlgorithm):
     """A continual counter of changes, for a unit that adds 1 at `moves` steps at most and takes 1 away at as many.
 
-    It is the comings and goings of so many `people`, 1 or 2, each of whom takes 1 away before the next is added.
+    It is the comings and goings of so many `people`, 1 or 2, each of whom takes 1 away before the next is added, in
+    each of so many `streams`; epsilon and delta are for all of them.
     """
 
     epsilon: float
@@ -221,12 +222,13 @@ class CountedChanges(CardinalityAlgorithm):
     horizon: int | None
     moves: int
     people: int = 1
+    streams: int = 1
 
     @cached_property
     def counter(self) -> ContinualCounter:
         """The counter; to it, a move is a row that is replaced by another one at another step."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
-        budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves}
+        budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves, "streams": self.streams}
         if (
             self.delta > 0
             and self.horizon is not None

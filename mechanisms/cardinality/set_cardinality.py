@@ -26,7 +26,7 @@ from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, PureDp, joint_curve
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from typing_extensions import override
@@ -163,7 +163,7 @@ class SetCardinality(Mechanism[CardinalityState]):
         if isinstance(made, FreshNoise):
             return made.curve
         if isinstance(made, CountedChanges) and isinstance(made.counter.curve, GaussianCurve):
-            return joint_curve([made.counter.curve] * self.streams_per_person)
+            return made.counter.curve
         return PureDp(self.epsilon)
 
     @property
@@ -246,10 +246,13 @@ class SetCardinality(Mechanism[CardinalityState]):
         replaced = 1 if self.neighbouring == "add_remove" else 2
         if self.unit == "event":
             return CountedChanges(epsilon=self.epsilon, delta=self.delta, moves=replaced, people=replaced, **shared)
-        epsilon, delta = self.epsilon / self.streams_per_person, self.delta / self.streams_per_person
+        epsilon = self.epsilon / self.streams_per_person
         if mode == "counter":
-            moves = replaced * (self.visits_per_person or 1)
-            return CountedChanges(epsilon=epsilon, delta=delta, moves=moves, people=replaced, **shared)
+            shared |= {"moves": replaced * (self.visits_per_person or 1), "people": replaced}
+            if self.delta == 0:  # plain sums: each stream's part, as noise labels have it
+                return CountedChanges(epsilon=epsilon, delta=0.0, **shared)
+            together = self.streams_per_person
+            return CountedChanges(epsilon=self.epsilon, delta=self.delta, streams=together, **shared)
         if mode == "sparse":
             return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
         # Here whoever is added or removed costs as much as whoever is replaced: docs/proofs/cardinality.md, section 1.
@@ -289,13 +292,16 @@ class SetCardinality(Mechanism[CardinalityState]):
 
         With what that one remembers, noise would be seen at another scale, and so what it hid. So it would with what
         counters with correlated noise remembered on their former grid. Where sizes have noise in common, earlier
-        commits had other noise in each, with which a person would be seen by more than either promises.
+        commits had other noise in each, with which a person would be seen by more than either promises. Counters of
+        several streams had a part of the budget each, and other noise, where now all streams have one together.
         """
         kind, algorithm = "set cardinality state", self.algorithm
         if isinstance(algorithm, FreshNoise) and isinstance(algorithm.law, SharedCounts):
             return f"{kind} with noise in common"
         if not isinstance(algorithm, CountedChanges):
             return kind
+        if algorithm.streams > 1:
+            return f"{kind} of several streams together"
         if isinstance(algorithm.counter, WideTreeCounter):
             return f"{kind} of a wide tree"
         return rows_state(kind, algorithm.moves) if self.delta > 0 else kind

@@ -6,7 +6,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -135,6 +135,9 @@ class ContinualCounter(RowMechanism[CounterState]):
         alternating: 0, or how many people's comings and goings one unit is, 1 or 2, with "replace_one": each of them
             adds 1 at one step and takes it away at a later one, before the next 1 is added, `rows_per_unit` times in
             all. It makes noise smaller where a counter says so.
+        streams: streams that one person has rows in at most, `rows_per_unit` in each, where each has a counter like
+            this one with noise of its own. Epsilon and delta are for all of them together; errors are those of one.
+            It must be 1 without `rows_per_unit`.
     """
 
     epsilon: float
@@ -146,6 +149,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     rows_per_unit: int | None = None
     rows_per_step: int | None = None
     alternating: int = 0
+    streams: int = 1
     proved: ClassVar[str]
     noise_label = "continual counter"
     state_type = CounterState
@@ -165,11 +169,23 @@ class ContinualCounter(RowMechanism[CounterState]):
             self.rows_per_unit is None or self.neighbouring != "replace_one" or self.columns > 1
         ):
             raise ValueError("alternating must be 0 but for rows of a person in one column that are replaced")
+        if checks.integer("streams", self.streams, minimum=1) > 1 and self.rows_per_unit is None:
+            raise ValueError(f"streams must be 1 without rows_per_unit, got {self.streams}")
 
     @override
     def _described(self) -> Any:
         kind, values = without_rows_per_step(super()._described())
-        return [kind, {name: value for name, value in values.items() if name != "alternating" or value}]
+        usual = {"alternating": 0, "streams": 1}
+        return [kind, {name: value for name, value in values.items() if name not in usual or value != usual[name]}]
+
+    @property
+    @override
+    def guarantee(self) -> PrivacyGuarantee:
+        alone = super().guarantee
+        if self.streams == 1:
+            return alone
+        of_all = f"A person has rows in at most {self.streams:,} streams, each with a counter of its own."
+        return replace(alone, limits=(*alone.limits, of_all))
 
     def _check_noise(self, make_law: Callable[[], Any]) -> None:
         """Refuse a budget so small that noise cannot be drawn: now, not in mid-stream."""
@@ -196,7 +212,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     @override
     def proof(self) -> str:
         several = "" if self.rows_per_unit is None else ", and Theorem 5"
-        return f"docs/proofs/counters.md, {self.proved}{several}"
+        return f"docs/proofs/counters.md, {self.proved}{several}{', and Theorem 8' if self.streams > 1 else ''}"
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -272,14 +288,16 @@ def check_end(step: int, horizon: int | None) -> None:
         raise HorizonExceeded(f"step must be <= horizon {horizon}, got {step}")
 
 
-def node_law(epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None) -> SymmetricNoise:
-    """Return the noise for integers of which one row moves at most `changes`, each by 1."""
+def node_law(
+    epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None, streams: int = 1
+) -> SymmetricNoise:
+    """Return the noise for integers of which one row moves at most `changes`, each by 1, in each of so many streams."""
     rows = rows_per_unit or 1
     if delta == 0:
-        return DiscreteLaplace(math.nextafter(changes * rows / epsilon, math.inf))
+        return DiscreteLaplace(math.nextafter(changes * rows * streams / epsilon, math.inf))
     if rows_per_unit is None:
-        return DiscreteGaussian(counting_sigma(epsilon, delta, changes))
-    return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes) * (1 + 1e-12)))
+        return DiscreteGaussian(counting_sigma(epsilon, delta, changes * streams))
+    return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes * streams) * (1 + 1e-12)))
 
 
 def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None, neighbouring: str) -> tuple[str, ...]:

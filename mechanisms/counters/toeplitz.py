@@ -63,7 +63,7 @@ class ToeplitzCounter(ContinualCounter):
     @cached_property
     def law(self) -> WideGaussian:
         """The noise z, in units of the grid."""
-        return grid_law(self.epsilon, self.delta, self.sensitivity, self.fraction)
+        return grid_law(self.epsilon, self.delta, self.sensitivity * math.sqrt(self.streams), self.fraction)
 
     @override
     def variance(self, step: int) -> float:
@@ -216,7 +216,7 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         """Bound, in units of the grid, on what a step's correction differs from exact arithmetic."""
         poles, _, weights = self.factor.function
         square = _column_square(self.horizon, self.buffers)
-        norm = math.ldexp(math.sqrt(square) * self._unit_norm + 1, self.fraction)
+        norm = math.ldexp((math.sqrt(square) * self._unit_norm + 1) * math.sqrt(self.streams), self.fraction)
         sigma = 2 * (norm / largest_shift(self.epsilon, self.delta) + SMALLEST_SIGMA)
         unit = math.ldexp(self.rows_per_unit or 1, self.fraction)
         largest = DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2) + unit

@@ -217,7 +217,7 @@ class TreeCounter(ContinualCounter):
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
+        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit, self.streams)
 
     @override
     def variance(self, step: int) -> float:

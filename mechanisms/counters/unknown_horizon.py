@@ -96,7 +96,7 @@ class UnknownHorizonCounter(ContinualCounter):
 
     @functools.cached_property
     def _epochs(self) -> tuple[Epoch, ...]:
-        names = ("epsilon", "delta", "columns", "row_columns", "neighbouring", "rows_per_unit")
+        names = ("epsilon", "delta", "columns", "row_columns", "neighbouring", "rows_per_unit", "streams")
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
         kind = _kind(self.delta, self.repeatable)
         first = () if self.first_epoch is None else (kind(horizon=self.first_epoch, **shared),)

@@ -69,7 +69,7 @@ class BottomUpTreeCounter(ContinualCounter):
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
+        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit, self.streams)
 
     @override
     def variance(self, step: int) -> float:

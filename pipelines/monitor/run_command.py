@@ -273,13 +273,15 @@ class MonitorRun:
             return
         transforms = {each.name: each.transform for each in self.run.questions}
         rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
-        found = answer_views(self.views, tables_of(self.monitor, transforms, rows))
+        tables = tables_of(self.monitor, transforms, rows)
+        found = answer_views(self.views, tables)
         hidden = replace(self.output, folder=folder)
         for name, table in found.items():
             write_row_file(view_path(hidden, name, unbounded=False), table.written_type, table.rows)
         for view in self.views:
-            if not found[view.name].rows:
-                say(f"{view.name}: {view.nothing}")
+            said = view.nothing if not found[view.name].rows else view.note(tables | found)
+            if said:
+                say(f"{view.name}: {said}")
         for name in found:
             move_file(view_path(hidden, name, unbounded=False), view_path(self.output, name, unbounded=False))
 

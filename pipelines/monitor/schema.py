@@ -61,6 +61,7 @@ OF_VIEWS: Mapping[str, Mapping[str, Any]] = {
     **{"of": NAMED, "whole": NAMED, "over": SPAN, "against": SPAN, "item": TEXTS, "by": TEXTS},
     **{"largest": WHOLE, "for": WHOLE, "rank": SHARE, "probability": SHARE},
     **{"above": THRESHOLD, "below": THRESHOLD, "clear_below": THRESHOLD, "clear_above": THRESHOLD},
+    "number": {"enum": ["counted", "full"], "description": "which number of counts an alert compares"},
     "ratio": {**TEXTS, "type": "array", "minItems": 2, "maxItems": 2},
 }
 """Values of the keys of views."""

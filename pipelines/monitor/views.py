@@ -15,6 +15,7 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
+from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.pipelines.sinks.row_files import with_item_columns
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.pipelines.yaml_file import Document
@@ -34,6 +35,9 @@ ESTIMATES = (
     ("estimate", "lower", "upper"),
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""
+
+ALL_PEOPLE = ("full", "full_lower", "full_upper")
+"""Fields of rows of counts with an estimate of the number of all people, whatever limits leave out."""
 
 BOUNDED = ("estimate", "error_bound")
 """Fields of rows that have a number and how far it is off at most."""
@@ -131,6 +135,10 @@ class View(ABC):
     def nothing(self) -> str:
         """What a view without rows means, in words."""
         return "no rows"
+
+    def note(self, tables: Mapping[str, Table]) -> str:
+        """Return what must be said of the rows beside them, in words; empty where there is nothing."""
+        return ""
 
     @abstractmethod
     def answer(self, tables: Mapping[str, Table]) -> Table:
@@ -500,6 +508,7 @@ class Alerts(OfOne):
         threshold: beyond which an alert begins.
         ends_at: at which, or on the other side of it, an alert ends.
         windows: number of windows in a row in which the number must be beyond the threshold.
+        full: whether the full number is compared, which estimates all people; a row without one is no data.
     """
 
     item: str | float
@@ -508,6 +517,16 @@ class Alerts(OfOne):
     threshold: float
     ends_at: float
     windows: int = 1
+    full: bool = False
+
+    @override
+    def note(self, tables: Mapping[str, Table]) -> str:
+        if self.full or not limits_bind(tables[self.of].rows):
+            return ""
+        return (
+            f"limits of {self.of} leave people out, and this alert compares numbers that count with its threshold; "
+            "`number: full` compares estimates of all"
+        )
 
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
@@ -533,6 +552,8 @@ class Alerts(OfOne):
         fields = table.row_type._fields
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
+        if self.full and not (isinstance(table.transform, KeyedCounts) and table.transform.mechanism.full_share):
+            raise self.error("number", "must be `counted`, or of a question `counts` with `full_share`")
         named = next((name for name in NAMED_BY if name in fields), None)
         key = "item" if named is None else NAMED_BY[named]
         if (named is None) != (self.item == "") or (named == "quantile") != isinstance(self.item, float):
@@ -569,7 +590,7 @@ class Alerts(OfOne):
         after, found = {}, []
         for stream, watch in watches.items():
             row = rows.get((stream, start.micros))
-            value, lower, upper = (None, None, None) if row is None else _number(row)
+            value, lower, upper = (None, None, None) if row is None else _number(row, full=self.full)
             alert, beyond, state = watch.alert, 0, NO_DATA
             if value is not None:
                 beyond = watch.beyond + 1 if self.sign * (value - self.threshold) > 0 else 0
@@ -599,9 +620,9 @@ class Watch(NamedTuple):
     since: int = 0
 
 
-def _number(row: Any) -> tuple[float | None, float | None, float | None]:
+def _number(row: Any, *, full: bool) -> tuple[float | None, float | None, float | None]:
     """Return the number of a row and the ends of its interval."""
-    for names in ESTIMATES:
+    for names in [ALL_PEOPLE] if full else ESTIMATES:
         if set(names) <= set(row._fields) and getattr(row, names[0]) is not None:
             return tuple(map(float, (getattr(row, name) for name in names)))  # type: ignore[return-value]
     if not set(BOUNDED) <= set(row._fields):

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
                         check_new(path, f"the rows of {name}")
                 transforms = {each.name: each.transform for each in shared_out(monitor).questions}
                 rows = {each.name: _published(monitor, each, transforms[each.name]) for each in monitor.questions}
-                found = answer_views(views, tables_of(monitor, transforms, rows))
+                tables = tables_of(monitor, transforms, rows)
+                found = answer_views(views, tables)
                 sent = _sent_anew(monitor, views, found, output, overwrite=arguments.overwrite)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
@@ -63,6 +64,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         write_row_file(paths[name], table.written_type, table.rows)
     _describe(output, described_views(monitor, views, found, output, unbounded=False))
     say("\n".join(f"{name}: {len(table.rows):,} rows, {paths[name]}" for name, table in found.items()))
+    for view in views:
+        if note := view.note(tables | found):
+            say(f"{view.name}: {note}")
     for name, to in sent.items():
         say(send(to, paths[name]))
 

@@ -15,6 +15,9 @@ from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.yaml_file import Document, meant
 
+COUNTED, FULL = "counted", "full"
+"""Numbers of counts that an alert may compare."""
+
 
 def read_views(monitor: MonitorFile) -> tuple[View, ...]:
     """Return the views of a monitor, each behind those that it is made of.
@@ -88,6 +91,9 @@ def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
         raise read.error(
             clear, f"must be {'<=' if sign > 0 else '>='} {threshold:g}, where an alert begins, got {ends_at:g}"
         )
+    number = read.text("number") if read.has("number") else COUNTED
+    if number not in (COUNTED, FULL):
+        raise read.error("number", f"must be {COUNTED} or {FULL}, got `{number}`")
     return Alerts(
         **common,
         item=read.share("rank", 0.5) if read.has("rank") else item_of(item),
@@ -96,6 +102,7 @@ def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
         threshold=threshold,
         ends_at=ends_at,
         windows=read.whole("for", 1) or 1,
+        full=number == FULL,
     )
 
 

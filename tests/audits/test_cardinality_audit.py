@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +15,7 @@ from privstream.mechanisms.keyed_counts.shared_counts import FRACTION
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
-from scipy import stats
+from scipy import linalg, stats
 
 JUDGED = 1e-9
 RUNS = 3_000
@@ -261,6 +262,43 @@ class OneCommonForAllStreams(InCommon):
 
     def __init__(self):
         super().__init__(streams_per_person=1)
+
+
+class CountedVisits:
+    """Three streams of 32 windows with counters, and a person who stays in all of them for some windows."""
+
+    windows, streams, runs = 32, 3, 4000
+
+    def __init__(self, streams_per_person=3):
+        given = {"delta": 1e-3, "visits_per_person": 1, "streams_per_person": streams_per_person}
+        made = SetCardinality(epsilon=2.0, horizon=self.windows, mode="counter", **given).algorithm.counter
+        self.counter = dataclasses.replace(made, columns=self.streams * self.runs, row_columns=1)  # all at once
+        assert self.counter.law == made.law
+
+    def seen(self):
+        """Return how far apart the worlds are in the likelihood ratio of all that is published, in deviations."""
+        root = linalg.toeplitz(self.counter.factor.coefficients, np.zeros(self.windows))
+        stay = (np.eye(self.windows)[0] - np.eye(self.windows)[24]).astype(np.int64)
+        scores = []
+        for seed, added in ((1, stay), (2, 0 * stay)):
+            changes = np.repeat(added[:, None], self.counter.columns, axis=1)
+            published = self.counter.run(self.counter.initial_state(), changes, SeededNoise(seed))[1]
+            whitened = root @ np.diff(published, axis=0, prepend=0)  # so the noise of windows is independent
+            scores.append(((root @ stay) @ whitened).reshape(self.streams, self.runs).sum(axis=0))
+        one, other = np.array(scores)
+        return (one.mean() - other.mean()) / math.sqrt((one.var() + other.var()) / 2)
+
+
+def test_counters_of_several_streams_hide_a_person_in_all_of_them():
+    claimed, found, fallen = (
+        largest_shift(2.0, 1e-3),
+        CountedVisits().seen(),
+        CountedVisits(streams_per_person=1).seen(),
+    )
+    error = 6.5 * math.sqrt(2.5 / CountedVisits.runs)
+    print(f"\nvisits in three streams: {found:.3f}, with the noise of one {fallen:.3f}, of {claimed:.3f}")
+    assert 0.85 * claimed - error < found < claimed + error
+    assert fallen > claimed + error  # every stream has noise for a person who is in one
 
 
 @pytest.mark.slow

@@ -367,49 +367,6 @@ class TestManyRows:
         )  # which rounds nothing
 
 
-class TestAlternatingRows:
-    """People who come and go move noise by the root of their visits: by brute force over all that they may do."""
-
-    STEPS = 8
-
-    def counter(self, visits, people=1):
-        rows = {"rows_per_unit": people * visits, "alternating": people, "neighbouring": "replace_one"}
-        return BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=self.STEPS, **rows)
-
-    def longest(self, counter, visits, people=1):
-        """Return the largest |R x|, of all changes x of one who comes and goes, or of the difference of two."""
-        matrix = linalg.toeplitz(counter.factor.coefficients, np.zeros(self.STEPS))
-        inside = np.array(list(itertools.product((0, 1), repeat=self.STEPS)))
-        changes = np.diff(inside, prepend=0, axis=1)
-        changes = changes[(changes > 0).sum(axis=1) <= visits]
-        if people == 2:
-            changes = (changes[:, None] - changes[None, :]).reshape(-1, self.STEPS)
-        return float(np.linalg.norm(changes @ matrix.T, axis=1).max())
-
-    @pytest.mark.parametrize(("visits", "people"), [(1, 1), (2, 1), (3, 1), (2, 2)])
-    def test_noise_is_enough_for_all_who_come_and_go_and_that_for_fewer_visits_is_not(self, visits, people):
-        counter, shift = self.counter(visits, people), largest_shift(1.0, 1e-6)
-        moved = self.longest(counter, visits, people)
-        assert 0.6 * shift < moved / math.ldexp(counter.law.sigma, -counter.fraction) <= shift
-        fewer = math.ldexp(self.counter(1, people).law.sigma, -counter.fraction) / 2
-        assert moved / fewer > shift
-
-    def test_noise_grows_with_the_root_of_visits_and_has_a_label_of_its_own(self):
-        rows = {"rows_per_unit": 16, "neighbouring": "replace_one"}
-        any_rows = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=100, **rows)
-        in_turns = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=100, **rows, alternating=1)
-        any_sigma, sigma = (math.ldexp(each.law.sigma, -each.fraction) for each in (any_rows, in_turns))
-        assert any_sigma == pytest.approx(4 * sigma, rel=0.1)
-        assert b"alternating" not in any_rows.parameters
-        assert any_rows.parameters != in_turns.parameters
-
-    @pytest.mark.parametrize("wrong", [{"neighbouring": "add_remove"}, {"rows_per_unit": None}, {"columns": 2}])
-    def test_refusals(self, wrong):
-        given = {"neighbouring": "replace_one", "rows_per_unit": 2, "columns": 1} | wrong
-        with pytest.raises(ValueError, match="alternating must be 0 but for"):
-            BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, alternating=1, **given)
-
-
 class TestReferences:
     """What is published is the stated function of the noise, and of noisy numbers alone."""
 

@@ -465,6 +465,40 @@ class TestAccuracy:
         published = together.run(state, sizes, source)[1].estimates - sizes
         assert published.tolist() == together.law.draw(drawn, labels).tolist()
 
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    @pytest.mark.parametrize("options", [{"horizon": 300}, {}], ids=["known horizon", "unknown horizon"])
+    def test_counters_with_a_delta_pay_for_all_streams_together(self, options, neighbouring):
+        """The variance of three streams is three times that of one, not nine times and more."""
+        base = {"epsilon": 1.0, "delta": 1e-6, "mode": "counter", "visits_per_person": 4, "neighbouring": neighbouring}
+        one, three = (SetCardinality(**base, **options, streams_per_person=many) for many in (1, 3))
+        variances = [made.algorithm.counter.variance(300) for made in (one, three)]
+        assert variances[1] == pytest.approx(3 * variances[0], rel=0.01)
+        assert three.guarantee.known_curve == one.guarantee.known_curve  # of all streams of a person
+
+    @pytest.mark.parametrize(
+        ("streams", "horizon", "visits", "error"), [(2, 24, 1, 52), (2, 1000, 4, 217), (5, 1000, 4, 343), (3, 4, 1, 36)]
+    )
+    def test_figures_of_counters(self, streams, horizon, visits, error):
+        base = {"epsilon": 1.0, "delta": 1e-6, "mode": "counter", "horizon": horizon, "visits_per_person": visits}
+        made = SetCardinality(**base, streams_per_person=streams)
+        assert made.error(horizon) == error
+        shown = dataclasses.replace(made, mode="auto", max_updates=1 << 30)
+        assert shown.error(horizon) <= error
+
+    def test_pure_counters_of_several_streams_divide_epsilon_as_they_did(self):
+        base = {"horizon": 100, "mode": "counter", "visits_per_person": 2}
+        parts = SetCardinality(epsilon=1.5, streams_per_person=3, **base).algorithm
+        assert parts == SetCardinality(epsilon=0.5, **base).algorithm
+
+    def test_states_of_counters_with_a_part_of_the_budget_each_are_refused(self):
+        base = {"epsilon": 1.0, "delta": 1e-6, "horizon": 500, "mode": "counter", "visits_per_person": 3}
+        made = SetCardinality(**base, streams_per_person=2)
+        state, _ = made.step(made.initial_state(), 100, SeededNoise(1))
+        earlier = pack_state("set cardinality state for several rows", made.parameters, made._fields(state))
+        with pytest.raises(SnapshotError):
+            made.restore(earlier)
+        assert made.restore(made.snapshot(state)).shown == state.shown
+
     def test_streams_hold_those_of_a_person(self):
         with pytest.raises(ValueError, match="streams must be >= streams_per_person 3, got 2"):
             SetCardinality(epsilon=1.0, streams=2, streams_per_person=3)
@@ -682,9 +716,7 @@ class TestCurve:
         curve = made.guarantee.curve
         assert isinstance(curve, GaussianCurve)
         assert curve.delta(1.0) <= 1e-6
-        one = largest_shift(1.0, 1e-6)
-        of_parts = math.sqrt(streams) * largest_shift(1 / streams, 1e-6 / streams)
-        assert curve.shift == pytest.approx(of_parts if made.mode == "counter" else one, rel=1e-9)
+        assert curve.shift == largest_shift(1.0, 1e-6)
 
     def test_noise_of_sizes_is_what_the_curve_says(self):
         """The shift of somebody who is in all sizes of three streams, in deviations: independent noise."""

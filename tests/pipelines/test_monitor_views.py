@@ -124,6 +124,7 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
         ),
         ("{of: pages, item: [], above: 3}", "views.v.item: must be a text, or a list of texts, none of them empty"),
         ("{of: pages, item: a, rank: 0.5, above: 3}", "views.v.rank: must not be given with item"),
+        ("{of: pages, item: a, above: 3, number: all}", "views.v.number: must be counted or full, got `all`"),
         ("{of: pages, item: a, above: .nan}", "views.v.above: must be finite, got nan"),
         ("{of: pages, against: 1h, probability: 1}", "views.v.probability: must be in (0, 1), got 1"),
         ("3", "views.v: must be given, with keys below it"),
@@ -164,6 +165,12 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
         ),
         (PAGES, "{of: pages, against: 6h}", "v.against: rising must be < 6, the number of windows of the run"),
         (PAGES, "{of: pages, above: 2}", "v.item: must be given for pages"),
+        (
+            PAGES.replace("4}", "4, full_share: 0}"),
+            "{of: pages, item: a, above: 2, number: full}",
+            "v.number: must be `counted`, or of a question `counts` with `full_share`",
+        ),
+        (SPEED, "{of: speed, rank: 0.5, above: 2, number: full}", "v.number: must be `counted`, or of a question"),
         (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),
         (PAGES, "{of: pages, by: page}", "v.of: must be counts of an item of several columns"),
         (
@@ -262,6 +269,32 @@ def test_alerts_have_a_state_in_every_window(tmp_path: Path, made: dict[str, Any
     assert [row.since for row in high] == [window(number)[0] for number in (0, 0, 2, 3, 4, 5)]
     assert (high[0].value, high[0].lower, high[0].upper, high[0].threshold) == (310.0, 301.0, 319.0, 300.0)
     assert high[4].value is high[4].lower is None
+
+
+def test_an_alert_compares_full_numbers_if_it_is_told_to(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Of those of all people half count; what that means for a threshold is said where the others are compared."""
+    told = {"kept": 500.0, "left_out": 500.0}
+    fulls = [310.0, None, 290.0, 320.0, 330.0, 340.0]
+    rows = [
+        count(number, "a", 0, smoothed=150.0)._replace(
+            **told, full=full, full_lower=full and full - 20, full_upper=full and full + 20
+        )
+        for number, full in enumerate(fulls)
+    ]
+    asked = "  pages: {question: counts, max_contributions: 4, full_share: 0.05}\n"
+    views = "  all: {of: pages, item: a, above: 300, number: full}\n  some: {of: pages, item: a, above: 300}\n"
+    found = answered(tmp_path, asked, views, {"pages": rows}, made)
+    assert [row.state for row in found["all"].rows] == ["alert", "no data", "clear", "alert", "alert", "alert"]
+    assert (found["all"].rows[0].lower, found["all"].rows[0].upper) == (290.0, 330.0)
+    assert {row.state for row in found["some"].rows} == {"clear"}
+    again = tmp_path / "again"
+    again.mkdir()
+    monitor, (of_all, of_some) = read(again, asked, views)
+    transforms = {"pages": made["pages", asked]}
+    assert of_all.note(tables_of(monitor, transforms, {"pages": rows})) == ""
+    assert "`number: full` compares estimates of all" in of_some.note(tables_of(monitor, transforms, {"pages": rows}))
+    few = [row._replace(left_out=5.0) for row in rows]
+    assert of_some.note(tables_of(monitor, transforms, {"pages": few})) == ""
 
 
 def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: dict[str, Any]) -> None:
