@@ -35,11 +35,11 @@ WARM_SECONDS = 45
 MICROS = 1_000_000
 
 
-def events(now: float, chance: np.random.Generator) -> pa.Table:
-    """Return the events of the last second."""
-    users = [f"user {number}" for number in chance.integers(0, 3_000, EVENTS)]
-    items = [f"item {number}" for number in (40 * chance.random(EVENTS) ** 3).astype(int)]
-    times = ((now - chance.random(EVENTS)) * MICROS).astype("int64")
+def events(now: float, chance: np.random.Generator, number: int = EVENTS) -> pa.Table:
+    """Return so many events of the last second."""
+    users = [f"user {person}" for person in chance.integers(0, 3_000, number)]
+    items = [f"item {item}" for item in (40 * chance.random(number) ** 3).astype(int)]
+    times = ((now - chance.random(number)) * MICROS).astype("int64")
     return pa.table({"user": users, "item": items, "time": pa.array(times, pa.timestamp("us", tz="UTC"))})
 
 

@@ -200,7 +200,7 @@ def main() -> None:
         "microseconds_per_step",
     )
     print_table("largest errors", rows, shown)
-    found = peers(*((8, 2, 5) if options.quick else (1024, 10, 20)))
+    found = peers(*((8, 2, 5) if options.quick else (128, 10, 20)))
     if not has_pipeline_dp():
         print("PipelineDP is not installed: pip install 'privstream[bench]'")
     write_csv(folder / "histogram_peers.csv", found)

@@ -13,10 +13,9 @@ from math import ceil, exp, sqrt
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import BufferedToeplitzCounter, KeyedCounts, NumericQuantiles
 from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.pipelines import cli
@@ -26,13 +25,14 @@ from privstream.pipelines.questions.signature import described
 from privstream.pipelines.suggest.command import SPEC as SUGGEST
 from privstream.pipelines.yaml.transforms import TRANSFORMS
 from privstream.transforms import AlertState, KeySum, RatioEstimate, TotalEstimate
+from privstream.transforms.row_types import Time, types_of
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
 COMMON = ("stream", "window_start", "window_end")
 VIEWS = {"totals": TotalEstimate, "ratios": RatioEstimate, "alerts": AlertState}
 """Rows of views of a monitor; those of others are rows of their question."""
-TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Timestamp: "time"}
+TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Time: "time"}
 """What the values of a column are, in words."""
 
 
@@ -49,7 +49,7 @@ def code(names: Iterable[str]) -> str:
 
 def columns(row: type[Any], names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each column, what its values are, and what the docstring of its row says of it."""
-    hints, texts = get_type_hints(row), described(row.__doc__ or "", "Attributes")
+    hints, texts = types_of(row), described(row.__doc__ or "", "Attributes")
     commands = {spec.row_type.__name__: spec.word for spec in SPECS}
     for text, alike in groupby(names, texts.__getitem__):
         several = list(alike)

@@ -19,7 +19,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.pictures.truth import found_and_missed
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.risers import cells, risers
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
 from privstream.pipelines.terminal import printable

@@ -317,7 +317,7 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     loaded("option_checks.check_texts")(given, [])
     loaded("option_checks.check_numbers")(given)
     table = loaded("sources.frame_files.as_table")(frame)
-    fields = loaded("questions.input_output.input_fields")(spec, given)
+    fields = loaded("questions.arguments.input_fields")(spec, given)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")([table], fields.names(), events)
     command = loaded("questions.run_command.RunCommand")(spec, shown)

@@ -20,6 +20,15 @@ SCHEME = "kafka"
 LAUNCH_SECONDS = 10
 """So long a broker may take to answer at launch."""
 
+GUARANTEE = "_guarantee.json"
+"""The guarantee file of a folder; its name begins with `_`, so that who watches the folder passes over it."""
+
+POSTGRESQL, DUCKDB = "postgresql://", (".duckdb", ".db")
+"""How the address of a database begins, and how the names of files end that are one."""
+
+DATABASE = "postgresql://user@host:port/database"
+"""How a database is named."""
+
 TABLE = "postgresql://user@host:port/database/table"
 """How a table is named."""
 

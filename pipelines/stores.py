@@ -1,23 +1,101 @@
-"""Stores beyond this machine, which Beam's filesystems reach, such as s3:// and hdfs://: what they need."""
+"""Files of this machine, and stores beyond it, which Beam's filesystems reach, such as s3:// and hdfs://.
+
+Beam is loaded where a path names such a store, and not for files of this machine.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
+if TYPE_CHECKING:
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+GLOB = "*?["
+SCHEME = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
 
 CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs"), "hdfs": ("hdfs", "hdfs")}
 """Scheme -> the module without which Beam does not reach such a store, and the extra that brings it."""
 
 SECRETS = {"s3_secret_access_key": "AWS_SECRET_ACCESS_KEY", "s3_session_token": "AWS_SESSION_TOKEN"}
 """Options of Beam that are secrets, and the environment variables in their place."""
+
+
+def scheme_of(path: str) -> str | None:
+    """Return the scheme of a path beyond this machine; None for a file of this machine."""
+    found = SCHEME.match(path)
+    return None if found is None else found[1]
+
+
+def filesystems() -> type[FileSystems]:
+    """Return Beam's filesystems."""
+    from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: files of this machine need no Beam
+
+    return FileSystems
+
+
+def exists(path: str) -> bool:
+    """Tell whether there is a file or a folder."""
+    return os.path.exists(path) if scheme_of(path) is None else bool(filesystems().exists(path))
+
+
+def join(folder: str, name: str) -> str:
+    """Return the path of a file in a folder."""
+    return os.path.join(folder, name) if scheme_of(folder) is None else str(filesystems().join(folder, name))
+
+
+class FileFacts(NamedTuple):
+    """A file: its path, its size in bytes, and when it was last changed, in seconds since 1970."""
+
+    path: str
+    size: int
+    modified: float
+
+
+def facts_of(path: str) -> FileFacts:
+    """Return what the filesystem says of a file.
+
+    Raises:
+        OSError: there is none.
+    """
+    if scheme_of(path) is None:
+        return FileFacts(path, os.path.getsize(path), os.path.getmtime(path))
+    found = filesystems().get_filesystem(path).metadata(path)
+    return FileFacts(path, found.size_in_bytes, found.last_updated_in_seconds)
+
+
+def matching(pattern: str) -> list[FileFacts]:
+    """Return the files that a path or a glob matches; a path of this machine, without a glob, matches itself.
+
+    Raises:
+        OSError, ValueError: they cannot be listed.
+    """
+    if scheme_of(pattern) is None and not any(sign in pattern for sign in GLOB):
+        return [facts_of(pattern)] if os.path.exists(pattern) else []
+    found = filesystems().match([pattern])[0].metadata_list
+    return [FileFacts(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found]
+
+
+def opened(path: str) -> BinaryIO:
+    """Open a file to be read, as it stands there."""
+    if scheme_of(path) is None:
+        return open(path, "rb")
+    stream: BinaryIO = filesystems().open(path, compression_type="uncompressed")
+    return stream
+
+
+def delete(path: str) -> None:
+    """Delete a file."""
+    if scheme_of(path) is None:
+        os.remove(path)
+    else:
+        filesystems().delete([path])
 
 
 def reach_stores(arguments: Sequence[str], options: PipelineOptions) -> None:
@@ -34,7 +112,7 @@ def reach_stores(arguments: Sequence[str], options: PipelineOptions) -> None:
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in SECRETS:
             raise ValueError(f"{name} must not be given, for others could read it: set {SECRETS[name]}, or a profile")
-    FileSystems.set_options(options)
+    filesystems().set_options(options)
 
 
 def check_store(path: str, option: str) -> None:
@@ -43,26 +121,28 @@ def check_store(path: str, option: str) -> None:
     Raises:
         ValueError: naming the option, and the extra that is missing.
     """
-    scheme = FileSystems.get_scheme(path)
+    scheme = scheme_of(path)
     if scheme is None:
         return
     module, extra = CLIENTS.get(scheme, ("", ""))
     if module and not _installed(module):
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
-    if FileSystems._pipeline_options is None:  # a command that takes no options of Beam
-        FileSystems.set_options(PipelineOptions([]))
+    if filesystems()._pipeline_options is None:  # a command that takes no options of Beam
+        from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - late, as all of Beam here
+
+        filesystems().set_options(PipelineOptions([]))
     try:
-        FileSystems.get_filesystem(path)
+        filesystems().get_filesystem(path)
     except ValueError as error:
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 
 def upload(stream: BinaryIO, path: str) -> None:
     """Write what is in a file of this machine as a new one beyond it."""
-    if not stream.seek(0, os.SEEK_END) and FileSystems.get_scheme(path) == "s3":
+    if not stream.seek(0, os.SEEK_END) and scheme_of(path) == "s3":
         return _put_empty(path)
     stream.seek(0)
-    with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as remote:
+    with filesystems().create(path, compression_type="uncompressed") as remote:
         shutil.copyfileobj(stream, remote)
 
 
@@ -70,7 +150,7 @@ def _put_empty(path: str) -> None:
     """Make an object without bytes: Beam would complete an upload that has no part, which S3 refuses."""
     s3 = importlib.import_module("apache_beam.io.aws.s3io")
     bucket, key = s3.parse_s3_path(path)
-    store: Any = FileSystems.get_filesystem(path)
+    store: Any = filesystems().get_filesystem(path)
     s3.S3IO(options=store._options).client.client.put_object(Bucket=bucket, Key=key, Body=b"")
 
 

@@ -11,10 +11,11 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.questions.catalogue import question
-from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.sinks.row_files import field_types, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
+from privstream.transforms.row_types import Time
 
 START, HOUR = 1_704_067_200, 3600
 KEY = b"an example, not a secret"
@@ -43,7 +44,7 @@ PERSONS = PrivacyGuarantee(
 def row_of(word: str, hour: int, name: str) -> Any:
     row_type = question(word).row_type
     start = Timestamp(START + hour * HOUR)
-    usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Timestamp: start}
+    usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Time: start}
     values = {field: usual[kind] for field, kind in field_types(row_type).items()}
     fixed = {
         "stream": "",

@@ -37,6 +37,10 @@ _SHOWN = 1.0, 4.0  # standard deviations of noise from which on something seems 
 _PRIOR = 0.25  # variance of the share before anything is known
 _NORMAL = 1.96
 _DIGITS = 6  # of shares: what machines round off is not seen
+ASSUMED = "what limits leave out is like what counts, and little of it is of people with far more than they allow"
+"""What full numbers and their intervals rest on, in words: of a person so much is told, and no more."""
+
+TOLD_IN_PART = "of a person with far more than limits allow, only a part is in this"
 KEPT, LEFT_OUT, USED_UP = 0, 1, 2
 """What is told of a window, in this order: two totals of contributions, and people."""
 

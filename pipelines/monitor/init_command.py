@@ -14,7 +14,7 @@ import pyarrow as pa
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import READ
 from privstream.pipelines.monitor.monitor_file import FILL_IN, NAME
-from privstream.pipelines.questions.input_output import as_delimiter
+from privstream.pipelines.questions.arguments import as_delimiter
 from privstream.pipelines.sinks.row_files import check_destination, check_new
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
 from privstream.pipelines.sources.fields import FieldMapping

@@ -22,9 +22,8 @@ from privstream.pipelines.frames import check_account, in_python
 from privstream.pipelines.monitor.monitor_file import MonitorFile, Output, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun, identity_of
+from privstream.pipelines.questions.arguments import given_to, input_fields
 from privstream.pipelines.questions.catalogue import COUNTS
-from privstream.pipelines.questions.input_output import input_fields
-from privstream.pipelines.questions.run import given_to
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.fields import SharedFields
 from privstream.pipelines.sources.frame_files import as_table, write_events

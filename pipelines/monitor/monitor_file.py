@@ -17,11 +17,11 @@ from privstream.pipelines.frames import OF_FILES, in_python, options
 from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.option_checks import check_numbers, check_texts
+from privstream.pipelines.questions.arguments import given_to, input_fields, plan_of, settled
 from privstream.pipelines.questions.catalogue import COUNTS, QUESTIONS
-from privstream.pipelines.questions.input_output import input_fields, is_unbounded
+from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.options import UNIT, options_of
 from privstream.pipelines.questions.readings import by_clocks, settle_counts
-from privstream.pipelines.questions.run import given_to, settled, transform_of
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.yaml_file import Document, Path, meant, read_document
@@ -29,6 +29,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.methods import AUTO
+from privstream.transforms.timing.calendar import iso
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("user", "item", "time", "stream", "value")
@@ -123,7 +124,7 @@ class Question:
         return settled(self.spec, argparse.Namespace(**(vars(self.options) | budget)))
 
     def transform(self, epsilon: float, delta: float, *, ends: bool = True) -> Any:
-        """Return the transform that its command makes for such a budget; what noise it has is of no account.
+        """Return what the transform promises that its command makes for such a budget, without its stages.
 
         `ends`: whether rows are seen when the run is over, and not before; what is read without an end has none.
 
@@ -146,8 +147,8 @@ def _transform(word: str, arguments: tuple[tuple[str, Any], ...], unbounded: boo
 
 
 def _made(spec: QuestionSpec, arguments: Mapping[str, Any], unbounded: bool) -> Any:
-    """Return a transform whose noise is of no account."""
-    return transform_of(spec, arguments, KeyedNoise.random("plan"), unbounded=unbounded)
+    """Return what a transform promises, whatever noise it has."""
+    return plan_of(spec, arguments, KeyedNoise.random("plan"), unbounded=unbounded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,7 +429,7 @@ def _end(document: Document, options: argparse.Namespace) -> str:
     except (ValueError, TypeError) as error:
         raise document.error((WINDOWS,), str(error).removeprefix(f"{WINDOWS} ")) from None
     assert steps.end is not None
-    return str(steps.bounds(steps.end - 1)[1].to_rfc3339())
+    return iso(steps.bounds_micros(steps.end - 1)[1])
 
 
 def keys_of(spec: QuestionSpec) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from privstream.pipelines.monitor.monitor_file import MonitorFile, read_monitor,
 from privstream.pipelines.monitor.views import answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.questions.plan_command import shown
+from privstream.transforms.row_types import Time
 from rich.table import Table
 
 IMPROVED = 2.0
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
         planned = shared_out(monitor, None)
         improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
-        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}))
+        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}, Time))
         answer = _answer(monitor, planned, improved)
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))

@@ -35,6 +35,7 @@ from privstream.pipelines.accounts.run_identity import (
 )
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
+from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
 from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
@@ -42,15 +43,14 @@ from privstream.pipelines.monitor.views import Table, View, answer_views, tables
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import Followed, FollowView, followed
 from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.arguments import given_to, input_fields, settled, transform_of
+from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.input_output import (
-    GUARANTEE,
     INPUT,
     check_same_promise,
     check_workers,
     destination,
     guarantee_path,
-    input_fields,
-    is_unbounded,
     reader,
     send,
 )
@@ -61,14 +61,11 @@ from privstream.pipelines.questions.run import (
     PublishedView,
     Run,
     check_apart,
-    given_to,
     letters_to,
     promise,
     row_type_of,
-    settled,
     shaping,
     shared_evenly,
-    transform_of,
     workers_of,
     write_guarantee,
 )

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.sinks.left_out import limits_bind
-from privstream.pipelines.sinks.row_files import with_item_columns
-from privstream.pipelines.sinks.writers import sort_rows
+from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.yaml_file import Document
 from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
-from privstream.transforms.counts.transform import KeyedCounts
+from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import column_names, join_item, split_item
-from privstream.transforms.rows import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
-from privstream.transforms.timing.steps import Steps, windows_in
+from privstream.transforms.row_types import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
+from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override
 
 DIGITS = 6
@@ -67,6 +65,7 @@ class Table:
         listed: the public list of items that rows are about; None where items are found.
         transform: what has published the rows; None for a view.
         live: whether the last rows are those of a run that goes on.
+        time: makes times of microseconds, as for `read_row_file`.
     """
 
     row_type: Any
@@ -79,9 +78,10 @@ class Table:
     listed: Domain | None = None
     transform: Any = None
     live: bool = False
+    time: Callable[[int], Any] = timestamp
 
     @classmethod
-    def of(cls, question: Question, transform: Any, rows: Sequence[Any]) -> Table:
+    def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
         """Return the table of a question that has been answered by a transform."""
         spec = question.spec
         return cls(
@@ -94,7 +94,13 @@ class Table:
             questions=frozenset([question.name]),
             listed=getattr(transform, "domain", None),
             transform=transform,
+            time=time,
         )
+
+    def bounds(self, step: int) -> tuple[Any, Any]:
+        """Return start and end of a window."""
+        start, end = self.steps.bounds_micros(step)
+        return self.time(start), self.time(end)
 
     @property
     def written_type(self) -> type:
@@ -250,7 +256,7 @@ class OfCounts(OfOne):
     def _windows(self, table: Table) -> int:
         """Return over or against how many windows it is."""
         key, span, _ = self.span
-        if not isinstance(table.transform, KeyedCounts):
+        if not isinstance(table.transform, CountsParameters):
             raise self.error("of", "must be a question `counts`")
         try:
             return _windows(span, table.steps)
@@ -420,7 +426,7 @@ class Totals(OfOne):
     def _check_whole(self, table: Table, whole: Table, by: Sequence[str]) -> None:
         """Refuse a whole to which the parts do not add up."""
         for key, one in (("of", table), ("whole", whole)):
-            if not isinstance(one.transform, KeyedCounts):
+            if not isinstance(one.transform, CountsParameters):
                 raise self.error(key, "must be a question `counts`")
         if tuple(by) != whole.columns or len(by) == len(table.columns):
             raise self.error("whole", f"must be about some of the columns of {self.of}, those of by")
@@ -533,14 +539,14 @@ class Alerts(OfOne):
         table, rows = tables[self.of], self._watched(tables[self.of])
         found, watches = [], self._watches(table, rows, None)
         for start, end in _windows_of(table):
-            watches, states = self._after(watches, rows, start, end)
+            watches, states = self._after(watches, rows, table, start, end)
             found += states
         return self._table(table, found)
 
     @override
     def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
         table, rows = tables[self.of], self._watched(tables[self.of])
-        watches, found = self._after(self._watches(table, rows, before), rows, *table.steps.bounds(step))
+        watches, found = self._after(self._watches(table, rows, before), rows, table, *table.bounds(step))
         return self._table(table, found), watches
 
     def _watched(self, table: Table) -> dict[tuple[str, int], Any]:
@@ -552,7 +558,7 @@ class Alerts(OfOne):
         fields = table.row_type._fields
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
-        if self.full and not (isinstance(table.transform, KeyedCounts) and table.transform.mechanism.full_share):
+        if self.full and not (isinstance(table.transform, CountsParameters) and table.transform.mechanism.full_share):
             raise self.error("number", "must be `counted`, or of a question `counts` with `full_share`")
         named = next((name for name in NAMED_BY if name in fields), None)
         key = "item" if named is None else NAMED_BY[named]
@@ -580,7 +586,7 @@ class Alerts(OfOne):
         }
 
     def _after(
-        self, watches: Mapping[str, Watch], rows: Mapping[tuple[str, int], Any], start: Timestamp, end: Timestamp
+        self, watches: Mapping[str, Watch], rows: Mapping[tuple[str, int], Any], table: Table, start: Any, end: Any
     ) -> tuple[dict[str, Watch], list[AlertState]]:
         """Return how the alerts stand after a window, and their states in it.
 
@@ -597,7 +603,7 @@ class Alerts(OfOne):
                 ends = self.sign * (value - self.ends_at) <= 0
                 alert = not ends if alert else beyond >= self.windows
                 state = ALERT if alert else CLEAR
-            since = start if state != watch.state else Timestamp(micros=watch.since)
+            since = start if state != watch.state else table.time(watch.since)
             after[stream] = Watch(alert, beyond, state, since.micros)
             given = value, lower, upper, self.threshold, state, since
             found.append(AlertState(stream, start, end, str(self.item), *given))
@@ -637,7 +643,7 @@ def _windows_of(table: Table) -> list[tuple[Any, Any]]:
     seen = {steps.ending(row.window_end) for row in table.rows}
     first = steps.first if steps.first is not None else min(seen, default=0)
     last = steps.end - 1 if steps.end is not None else max(seen, default=first - 1)
-    return [steps.bounds(step) for step in range(first, last + 1)]
+    return [table.bounds(step) for step in range(first, last + 1)]
 
 
 def _windows(span: str, steps: Steps) -> int:
@@ -656,7 +662,10 @@ def _windows_like(table: Table) -> tuple[int, int, str]:
 
 
 def tables_of(
-    monitor: MonitorFile, transforms: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]
+    monitor: MonitorFile,
+    transforms: Mapping[str, Any],
+    rows: Mapping[str, Sequence[Any]],
+    time: Callable[[int], Any] = timestamp,
 ) -> dict[str, Table]:
     """Return the tables of the questions that have windows, by name.
 
@@ -664,9 +673,10 @@ def tables_of(
         monitor: with the questions.
         transforms: that answer them, by name.
         rows: that they have published, by name; none for those that are left out.
+        time: makes times of microseconds, as for `read_row_file`.
     """
     return {
-        each.name: Table.of(each, transforms[each.name], rows.get(each.name, ()))
+        each.name: Table.of(each, transforms[each.name], rows.get(each.name, ()), time)
         for each in monitor.questions
         if each.spec.has_windows
     }

@@ -38,9 +38,9 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
-from privstream.pipelines.simulate.worlds import RuleCount
+from privstream.pipelines.simulate.truths import RuleCount
 from privstream.transforms import Alert
-from privstream.transforms.rows import ENDED
+from privstream.transforms.row_types import ENDED
 
 MOST_POINTS = 200
 """Points that beginnings of alerts keep off."""

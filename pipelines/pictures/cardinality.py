@@ -9,8 +9,8 @@ import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.simulate.worlds import SetSize
-from privstream.transforms.rows import CardinalityEstimate
+from privstream.pipelines.simulate.truths import SetSize
+from privstream.transforms.row_types import CardinalityEstimate
 
 
 def prepare(given: Given) -> Drawing:

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
-from privstream.transforms.rows import HeavyHitter, KeyCount
+from privstream.transforms.row_types import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
 Counted = KeyCount | HeavyHitter
@@ -121,8 +122,7 @@ def by_model(given: Given) -> str:
 BY_SHARES = (
     "Lines: full numbers, which are counts, smoothed over windows where they can be, divided by the share of "
     "contributions that counts in the window. Bands: where the numbers of all people are, with probability 95%, each "
-    "by itself, if what limits leave out is like what counts. Thin: the numbers that count within limits. Hatched: "
-    "what is assumed."
+    f"by itself, if {ASSUMED}. Thin: the numbers that count within limits. Hatched: what is assumed."
 )
 """What is seen where full numbers are drawn."""
 

@@ -34,9 +34,9 @@ from privstream.pipelines.plot.chart import (
     told,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.row_types import HeavyHitter
 
 MISSED_LABELS = 4
 PEAKS = 6

@@ -28,9 +28,9 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import held, percent, without_limits
-from privstream.pipelines.simulate.worlds import CategoryCount
+from privstream.pipelines.simulate.truths import CategoryCount
 from privstream.transforms.histograms.questions import questions
-from privstream.transforms.rows import CategoryFlag, HistogramEstimate
+from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
 
 MEANINGS = {
     "quantile": "quantile:Q is the count that a part Q of all categories does not exceed.",

@@ -11,8 +11,8 @@ from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import percent
-from privstream.pipelines.simulate.worlds import NearestTrue, PointsInRange
-from privstream.transforms.rows import NearestPoints, RangeCount
+from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
+from privstream.transforms.row_types import NearestPoints, RangeCount
 
 
 def prepare_ranges(given: Given) -> Drawing:

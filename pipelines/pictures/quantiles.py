@@ -30,8 +30,8 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all, held, without_limits
-from privstream.pipelines.simulate.worlds import TrueQuantile
-from privstream.transforms.rows import QuantileEstimate
+from privstream.pipelines.simulate.truths import TrueQuantile
+from privstream.transforms.row_types import QuantileEstimate
 
 WIDE = 20.0
 """Values that span a larger ratio are drawn on a logarithmic axis."""

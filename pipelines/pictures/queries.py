@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from privstream.pipelines.plot.bands import NOTHING_SURE
 from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, plural, style_axes, told
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.simulate.worlds import QueryTruth
+from privstream.pipelines.simulate.truths import QueryTruth
 from privstream.transforms import QueryAnswer
 
 STYLES = {

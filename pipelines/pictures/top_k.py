@@ -15,9 +15,9 @@ from privstream.pipelines.plot.bands import Band, draw_bands
 from privstream.pipelines.plot.chart import INK, chart, starts_of, style_axes
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, of_each_row
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
-from privstream.transforms.rows import RankedItem
+from privstream.transforms.row_types import RankedItem
 
 Bar = Callable[[RankedItem], tuple[float, float]]
 """What bars of a row reach from and to."""

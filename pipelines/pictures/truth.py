@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.simulate.simulation import ItemHolders
-from privstream.transforms.rows import ENDED, HeavyHitter
+from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.transforms.row_types import ENDED, HeavyHitter
+
+if TYPE_CHECKING:
+    from apache_beam.utils.timestamp import Timestamp
 
 MOST_NAMED = 10
 """Missed items that are named, the largest first."""

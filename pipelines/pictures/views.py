@@ -12,8 +12,8 @@ from privstream.pipelines.pictures import counts
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.simulate.simulation import ItemHolders
-from privstream.transforms.rows import ALERT, AlertState, KeyCount
+from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.transforms.row_types import ALERT, AlertState, KeyCount
 
 NUMBERS = {
     "value": ("lower", "upper"),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from apache_beam.io.filesystem import BeamIOError
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
@@ -17,6 +16,7 @@ from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
+from privstream.transforms.row_types import Time
 from privstream.transforms.timing.calendar import Calendar
 
 FORMATS = ("png", "svg")
@@ -64,7 +64,7 @@ def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], Non
     try:
         with clock("drawing"), whole_file(path) as stream:
             draw(stream, ending)
-    except (OSError, BeamIOError) as error:
+    except OSError as error:
         raise RunError(f"cannot write {path}: {error}") from error
     say(f"picture: {path}")
 
@@ -239,7 +239,7 @@ class PictureSpec:
         """Read what is to be drawn."""
         if self.top is not None and checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
             raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
-        rows: list[Any] = read_rows("--input", arguments.input, row_type)
+        rows: list[Any] = read_rows("--input", arguments.input, row_type, Time)
         stream = ""
         if "stream" in row_type._fields:
             stream, rows = choose_stream(rows, arguments.stream)
@@ -247,7 +247,7 @@ class PictureSpec:
             raise ValueError("stream must not be given: these rows have none")
         truth: list[Any] | None = None
         if arguments.truth is not None:
-            truth = read_rows("--truth", arguments.truth, self.truth)
+            truth = read_rows("--truth", arguments.truth, self.truth, Time)
         return Given(
             stream=stream,
             rows=rows,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
 from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.stores import exists, opened
 from privstream.pipelines.terminal import printable
 
 UNKNOWN = "as high as the run was asked for"
@@ -40,11 +39,11 @@ class Promise:
             ValueError: it is not one that a command writes; the message names the file.
         """
         try:
-            if not FileSystems.exists(path):
+            if not exists(path):
                 return None
-            with FileSystems.open(path) as file:
+            with opened(path) as file:
                 content = json.loads(file.read())
-        except (ValueError, OSError, BeamIOError, RecursionError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ValueError(f"{path} must be a guarantee that privstream wrote ({type(error).__name__})") from None
         if not isinstance(content, dict):
             raise ValueError(f"{path} must be a guarantee that privstream wrote, one JSON object")

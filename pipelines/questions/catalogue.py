@@ -509,7 +509,7 @@ RANGES = about_points(
     published="counts_published",
     hidden=("standing", "only_standing"),
     prepare="questions.point_options.prepare_ranges",
-    inputs="questions.point_queries.range_inputs",
+    inputs="questions.point_inputs.range_inputs",
     epilog=f"""{POINT_QUERIES}\
   {{"low": 1, "high": 50}}
   {{"low": 1, "high": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
@@ -547,7 +547,7 @@ PREDECESSOR = about_points(
     title="answers",
     published="neighbours_published",
     prepare="questions.point_options.prepare_predecessor",
-    inputs="questions.point_queries.predecessor_inputs",
+    inputs="questions.point_inputs.predecessor_inputs",
     epilog=f"""{POINT_QUERIES}\
   {{"point": 50}}
   {{"point": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}

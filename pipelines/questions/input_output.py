@@ -10,88 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.command import RunError
-from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT
+from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
+from privstream.pipelines.questions.arguments import input_fields
+from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, Several, UnreachableError
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
-from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, AnyFields, FieldMapping
+from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.folder_polls import END, split_pattern
-from privstream.pipelines.sources.frame_files import is_query, save_rows
+from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
+from privstream.pipelines.stores import exists, join, opened
 from privstream.pipelines.terminal import say
-from privstream.transforms.events.item_columns import column_names
-
-
-def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapping:
-    """Return which fields are read; a stream only where the options ask for one, a user where it matters who it is.
-
-    Raises:
-        ValueError, TypeError: naming the option.
-    """
-    stream = getattr(arguments, "stream_field", None)
-    if stream is None:
-        stream = "" if getattr(arguments, "streams", None) is None else DEFAULT_STREAM
-    unread = getattr(arguments, "unit", None) in spec.units_without_users
-    if not unread and not arguments.user_field:
-        raise ValueError("user_field must not be empty")
-    if spec.item and not arguments.item_field:
-        raise ValueError("item_field must not be empty")
-    if spec.item and getattr(arguments, "separator", None) is not None and len(column_names(arguments.item_field)) > 1:
-        raise ValueError("separator must not be given with several columns in item_field")
-    return FieldMapping(
-        user="" if unread else arguments.user_field,
-        item=arguments.item_field if spec.item and _asks_for_items(spec, arguments) else "",
-        time=arguments.time_field,
-        stream=stream,
-        value=_value_field(spec, arguments),
-        whole=spec.whole_values,
-        optional_value=spec.whole_values,
-        value_unit=1.0 if (unit := getattr(arguments, "value_unit", None)) is None else unit,
-        time_unit=arguments.time_unit,
-        time_format=arguments.time_format,
-        time_zone=arguments.time_zone,
-        decimal=getattr(arguments, "decimal", None),
-        null=tuple(arguments.null or ()),
-        trim=bool(arguments.trim),
-        encoding=arguments.encoding or "utf-8",
-        delimiter=as_delimiter(arguments.delimiter),
-        where=getattr(arguments, "where", None),
-    )
-
-
-def as_delimiter(given: str | None) -> str | None:
-    """Return what separates fields, which an option may name by a word."""
-    return "\t" if given == "tab" else given
-
-
-def _asks_for_items(spec: QuestionSpec, arguments: argparse.Namespace) -> bool:
-    """Tell whether options ask for the item, where a question can do without."""
-    return not spec.items_with or any(getattr(arguments, name) is not None for name in spec.items_with)
-
-
-def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
-    """Return the field with the number, if one is read."""
-    field = getattr(arguments, "value_field", None)
-    if field == "":
-        raise ValueError("value_field must not be empty")
-    if spec.value and (not spec.values_with or getattr(arguments, spec.values_with) is not None):
-        return DEFAULT_VALUE if field is None else str(field)
-    for option in ("value_field", "value_unit"):  # numbers with a comma may be those of a filter
-        if getattr(arguments, option, None) is not None:
-            raise ValueError(f"{spec.values_with} must be given with {option}")
-    return ""
-
-
-KAFKA, POSTGRESQL = "kafka://", "postgresql://"
 
 
 def is_sent(arguments: argparse.Namespace) -> bool:
@@ -191,42 +129,12 @@ def _imported(module: str, extra: str) -> Any:
         raise ValueError(f"--output of this kind needs an extra: pip install 'privstream[{extra}]'") from None
 
 
-GUARANTEE = "_guarantee.json"
 PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
 RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
-KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 KAFKA_SECONDS = 0.5
 ROWS_OF_QUERY = "rows of the query.parquet"
-OF_FILES = ("watch", "watermark", "input_format", "output_format", "delimiter", "encoding")
-"""Options about files and streams, which the rows of a query are not."""
-
 INPUT = "input"
 """The option that is watched, where it is events that have no end."""
-
-
-def is_unbounded(arguments: argparse.Namespace) -> bool:
-    """Tell whether something is read without an end; options that need that are refused without.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    if _is_query(arguments):
-        for option in OF_FILES:
-            if getattr(arguments, option) is not None:
-                raise ValueError(f"{option} must not be given with a query, whose rows are read once")
-        return False
-    kafka = arguments.input.startswith(KAFKA)
-    if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
-        raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
-    for option in ("delimiter", "encoding"):
-        if kafka and getattr(arguments, option) is not None:
-            raise ValueError(f"{option} must not be given with Kafka, whose records are JSON in UTF-8")
-    if kafka or arguments.watch is not None:
-        return True
-    for option in ("watermark", "output_format"):
-        if getattr(arguments, option) is not None:
-            raise ValueError(f"{option} must be given with --watch only")
-    return False
 
 
 def check_workers(arguments: argparse.Namespace, options: PipelineOptions) -> None:
@@ -240,11 +148,6 @@ def check_workers(arguments: argparse.Namespace, options: PipelineOptions) -> No
             "query must not be given with a cluster, whose workers could not read its rows: let the database write "
             "them as Parquet where workers can, and give that as --input"
         )
-
-
-def _is_query(arguments: argparse.Namespace) -> bool:
-    """Tell whether events are the rows of a query."""
-    return is_query(arguments.input, getattr(arguments, "query", None))
 
 
 def reader(
@@ -264,7 +167,7 @@ def reader(
     if spec.watched != INPUT and arguments.input.startswith(KAFKA):
         raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
     fields = input_fields(spec, arguments) if fields is None else fields
-    if folder is not None and _is_query(arguments):
+    if folder is not None and reads_query(arguments):
         path = os.path.join(folder, ROWS_OF_QUERY)
         save_rows(arguments.input, arguments.query, fields, path)
         return ReadEvents(path, fields)
@@ -326,7 +229,7 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     """Return where the promise goes; in a folder its name begins with `_`, so that who watches it passes over it."""
     if not is_unbounded(arguments):
         return f"{arguments.output}.guarantee.json"
-    return str(FileSystems.join(arguments.output, GUARANTEE))
+    return join(arguments.output, GUARANTEE)
 
 
 def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> None:
@@ -335,10 +238,10 @@ def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> N
     Raises:
         ValueError: naming the file.
     """
-    if not FileSystems.exists(path):
+    if not exists(path):
         return
     try:
-        with FileSystems.open(path) as stream:
+        with opened(path) as stream:
             found = _shaping(json.load(stream))
     except (ValueError, TypeError, KeyError, AttributeError):
         found = []
@@ -357,4 +260,4 @@ def _shaping(promised: Mapping[str, Any]) -> list[Any]:
 
 def end_paths(outputs: Iterable[argparse.Namespace]) -> list[str]:
     """Return the files that say of outputs that all windows have been written, where there will be some."""
-    return [str(FileSystems.join(each.output, END)) for each in outputs if is_unbounded(each)]
+    return [join(each.output, END) for each in outputs if is_unbounded(each)]

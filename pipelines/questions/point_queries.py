@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import apache_beam as beam
-from apache_beam.pvalue import PCollection
-from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
-from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.times import TimeForm, read_micros
-from typing_extensions import override
+from privstream.transforms.row_types import PredecessorQuery, RangeQuery
+from privstream.transforms.timing.steps import timestamp
 
 Row = type[RangeQuery] | type[PredecessorQuery]
 
@@ -32,32 +28,6 @@ class PointQueries(NamedTuple):
 
     standing: list[tuple[int, ...]]
     timed: list[Any]
-
-
-class QueriesGiven(NamedTuple):
-    """What readers give: the queries, and no dead letters, since a query that breaks a rule is refused at once."""
-
-    events: PCollection[Any]
-    dead_letters: PCollection[Any]
-
-
-class GiveQueries(beam.PTransform[Any, Any]):
-    """The timed queries of a file."""
-
-    def __init__(self, queries: Sequence[Any], row_type: type) -> None:
-        super().__init__()
-        self.queries, self.row_type = list(queries), row_type
-
-    @override
-    def expand(self, pbegin: Any) -> QueriesGiven:
-        given = pbegin | "Queries" >> beam.Create(self.queries).with_output_types(self.row_type)
-        none = pbegin | "No dead letters" >> beam.Create([]).with_output_types(DeadLetter)
-        return QueriesGiven(given, none)
-
-
-def give_timed(row_type: Row, arguments: argparse.Namespace) -> dict[str, GiveQueries]:
-    """Return what reads the queries with a time."""
-    return {"queries": GiveQueries(read_point_queries(arguments.queries, row_type).timed, row_type)}
 
 
 def read_point_queries(path: str, row_type: Row) -> PointQueries:
@@ -86,7 +56,7 @@ def read_point_queries(path: str, row_type: Row) -> PointQueries:
     return found
 
 
-def _parse(text: bytes, names: Sequence[str]) -> tuple[tuple[int, ...], Timestamp | None, str]:
+def _parse(text: bytes, names: Sequence[str]) -> tuple[tuple[int, ...], Any, str]:
     """Return the numbers, the time and the stream of a query."""
     given = parse_line(text)
     if given is None:
@@ -99,7 +69,7 @@ def _parse(text: bytes, names: Sequence[str]) -> tuple[tuple[int, ...], Timestam
             raise TypeError(f"{name} must be a whole number")
     if "stream" in given and "time" not in given:
         raise ValueError("stream must not be given without a time")
-    time = Timestamp(micros=read_micros("time", given["time"], TimeForm())) if "time" in given else None
+    time = timestamp(read_micros("time", given["time"], TimeForm())) if "time" in given else None
     return tuple(given[name] for name in names), time, given.get("stream", "")
 
 
@@ -109,9 +79,6 @@ def write_point_queries(path: str, queries: Iterable[dict[str, int]]) -> None:
         for query in queries:
             stream.write(json.dumps(query).encode() + b"\n")
 
-
-predecessor_inputs = partial(give_timed, PredecessorQuery)
-range_inputs = partial(give_timed, RangeQuery)
 
 read_predecessor_queries = partial(read_point_queries, row_type=PredecessorQuery)
 read_range_queries = partial(read_point_queries, row_type=RangeQuery)

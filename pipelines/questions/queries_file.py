@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.utils.timestamp import Timestamp
@@ -24,6 +23,7 @@ from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.polled_source import MICROS, poll_parts
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
+from privstream.pipelines.stores import facts_of
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
 from privstream.transforms.events.times import TimeForm, read_micros
@@ -57,7 +57,7 @@ class ReadQueries(beam.PTransform[Any, Any]):
         super().__init__()
         try:
             open_file(path).close()
-            self.file = as_found(FileSystems.get_filesystem(path).metadata(path), "jsonl")
+            self.file = as_found(facts_of(path), "jsonl")
         except InputFileError as error:
             raise ValueError(f"--queries must be a readable file: {error}") from None
 

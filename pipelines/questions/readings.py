@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.option_types import OPTION_TYPES, SPANS
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec, loaded
@@ -99,8 +100,6 @@ def _ends(given: Mapping[str, Any]) -> bool:
     """Return whether a run reads input that ends."""
     if "input" not in given:
         return False
-    from privstream.pipelines.questions.input_output import is_unbounded  # noqa: PLC0415 - late: plans need no Beam
-
     return not is_unbounded(argparse.Namespace(**given))
 
 
@@ -125,8 +124,6 @@ def bind_histogram(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if given["separator"] is None and given["categories_per_row"] > 1:
         raise ValueError("separator must be given when an event may have several categories")
-    from privstream.pipelines.questions.input_output import is_unbounded  # noqa: PLC0415 - late: plans need no Beam
-
     return {"restartable": given["restartable"] or is_unbounded(argparse.Namespace(**given)) or None}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.terminal import printable
-from privstream.transforms.rows import KeyCount
+from privstream.transforms.row_types import KeyCount
 from rich.table import Table
 from rich.text import Text
 

@@ -15,14 +15,12 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.questions.arguments import transform_of
 from privstream.pipelines.questions.input_output import end_paths, files_option, prepare, sent, window_writer
 from privstream.pipelines.questions.options import UNIT
-from privstream.pipelines.questions.public_lists import of_columns
-from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.questions.shares import (
     LETTERS,
@@ -34,14 +32,14 @@ from privstream.pipelines.questions.shares import (
     share_out,
     stage_label,
 )
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.destination import Destination
-from privstream.pipelines.sinks.row_files import with_item_columns, write_json
+from privstream.pipelines.sinks.row_files import COMPLETE, with_item_columns, write_json
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
-from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows
+from privstream.pipelines.sinks.writers import TERMINAL, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import OF_READING
@@ -379,23 +377,6 @@ def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLet
     return WriteRows(path, DeadLetter, option="--dead_letter", private=True)
 
 
-def settled(spec: QuestionSpec, arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of a run with those that it has although they were not given."""
-    if spec.settle is None:
-        return arguments
-    return argparse.Namespace(**(vars(arguments) | loaded(spec.settle)(vars(arguments))))
-
-
-def given_to(spec: QuestionSpec, arguments: argparse.Namespace, fields: FieldMapping) -> dict[str, Any]:
-    """Return the arguments of a question's transform, but for the noise.
-
-    Raises:
-        ValueError, TypeError: an option breaks a rule.
-    """
-    given = arguments_of(spec, vars(arguments), streams=bool(fields.stream))
-    return of_columns(given, len(fields.several)) if fields.several else given
-
-
 def shaping(
     spec: QuestionSpec, arguments: argparse.Namespace, given: Mapping[str, Any], *, unbounded: bool
 ) -> argparse.Namespace:
@@ -447,12 +428,6 @@ def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventF
         return dict(given)
     least = max(given[SHARDS], sum(file.size for file in files) // BYTES_OF_SHARD)
     return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
-
-
-def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:
-    """Return the transform that answers a question."""
-    transform = spec.transform_class(**given, noise=noise)
-    return transform if unbounded else transform.to_finish()
 
 
 def promise(

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.noise_labels import drawn_from
@@ -18,6 +17,8 @@ from privstream.pipelines.accounts.run_identity import RunIdentity, identify, no
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
+from privstream.pipelines.questions.arguments import given_to, settled, transform_of
+from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.input_output import (
     RUN_ID_NEEDED,
     check_same_promise,
@@ -26,7 +27,6 @@ from privstream.pipelines.questions.input_output import (
     files_option,
     guarantee_path,
     is_sent,
-    is_unbounded,
     reader,
     send,
     with_files,
@@ -36,14 +36,11 @@ from privstream.pipelines.questions.run import (
     Asked,
     Run,
     check_apart,
-    given_to,
     letters_to,
     promise,
     row_type_of,
-    settled,
     shaping,
     shared_evenly,
-    transform_of,
     workers_of,
     write_guarantee,
 )
@@ -53,6 +50,7 @@ from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
 from privstream.pipelines.sinks.window_files import check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, file_or_terminal
+from privstream.pipelines.stores import exists
 from privstream.pipelines.terminal import say
 
 
@@ -146,7 +144,7 @@ class RunCommand:
         urls = [output] if is_sent(given_output) else []
         sent = destination(urls, given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
-            sent.check(first=not FileSystems.exists(guarantee_file))
+            sent.check(first=not exists(guarantee_file))
         asked = Asked(
             spec=self.spec,
             arguments=arguments,

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.mechanisms.keyed_counts.left_out import part_left_out
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART, part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH
-from privstream.pipelines.sinks.writers import COMPLETE
+from privstream.pipelines.sinks.row_files import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.counts.finished import OF_TOLD, PLAIN, WITHOUT_FULL
 from privstream.transforms.counts.finished import TOLD as WITH_NOISE
-from privstream.transforms.events.bounding import PARTS
+from privstream.transforms.events.parameters import PARTS
 
 OUTSIDE = {
     "events_outside_run": "events outside of the windows of the run",
@@ -244,9 +244,10 @@ class RunReport:
         looks = f", {self._coverage.later}" if any(limit.lasting for limit in self._coverage.limits) else ""
         yield (
             f"limits leave out about {_percent(part)} (between {_percent(lower)} and {_percent(upper)}) of all "
-            f"contributions, by the totals with noise in the rows: {options}. Counts, and their intervals, are about "
-            f"the rest: {self._coverage.beyond}{looks}{self._coverage.more}. {self._full_numbers} A larger {options} "
-            f"leaves out less, for more noise (privstream plan {self._spec.word})."
+            f"contributions, by the totals with noise in the rows ({TOLD_IN_PART}): {options}. Counts, and their "
+            f"intervals, are about the rest: {self._coverage.beyond}{looks}{self._coverage.more}. "
+            f"{self._full_numbers} A larger {options} leaves out less, for more noise (privstream plan "
+            f"{self._spec.word})."
         )
 
     @property
@@ -278,7 +279,7 @@ class RunReport:
         if empty:
             some = "No row has a full number" if empty >= rows else f"{empty:,} of {rows:,} rows have no full number"
             return f"{some}: noise hides whether enough counts{'' if empty >= rows else '; the others estimate all'}."
-        return "Full numbers estimate all."
+        return f"Full numbers estimate all, if {ASSUMED}."
 
     def _options(self, limit: Excess) -> Sequence[str]:
         """Return the options that set a limit: of those that it has, the ones that can leave something out."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from privstream.pipelines.questions.signature import PACKAGE, Signature, read_signature
 
 PIPELINES = "privstream.pipelines"
-ROWS = f"{PACKAGE}.rows"
+ROWS = f"{PACKAGE}.row_types"
 METHOD, AUTO = "method", "auto"
 STREAMS_PER_PERSON = "streams_per_person"
 
@@ -120,7 +120,7 @@ class QuestionSpec:
             options come from its signature and its docstring.
         parameters: the path of the class from which it has its arguments, its guarantee and its accuracy, if that needs
             no Beam: plans take that one, and options are those of its source.
-        row: the NamedTuple in `privstream.transforms.rows` that is published; see `row_type_of`.
+        row: the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`.
         order: fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row.
         title: what the rows are, in the plural.
         published: the counter of what was published.
@@ -257,7 +257,7 @@ class QuestionSpec:
 
     @property
     def row_type(self) -> Any:
-        """What is published; imports Beam."""
+        """What is published."""
         return resolve(f"{ROWS}.{self.row}")
 
     def row_type_of(self, transform: Any) -> Any:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
@@ -22,6 +21,7 @@ from privstream.pipelines.report.sign_off import ENDING as SIGNED
 from privstream.pipelines.report.sign_off import SignOff, check_names
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file, write_json
 from privstream.pipelines.terminal import say
+from privstream.transforms.row_types import Time
 
 TITLE = "Differentially private results"
 LONGEST_TITLE = 200
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if signed is not None:
             record = signed.to_dict(arguments.output, page.encode(), version("privstream"))
             write_json(f"{arguments.output}{SIGNED}", record)
-    except (OSError, BeamIOError) as error:
+    except OSError as error:
         raise RunError(f"cannot write {arguments.output}: {error}") from error
     say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
     if signed is not None:
@@ -123,10 +123,11 @@ def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:
     """Read results, one of them with its truth if that is given."""
     if truth is not None and len(paths) > 1:
         raise ValueError(f"--truth must be given for a page of one RESULT, got {len(paths)}")
-    for result in map(read_result, paths):
-        known: list[Any] | None = None
-        if truth is not None:
-            known = read_rows("--truth", truth, result.picture_spec.truth)
+    for path in paths:
+        result = read_result(path, Time)
+        known: list[Any] | None = (
+            None if truth is None else read_rows("--truth", truth, result.picture_spec.truth, Time)
+        )
         yield replace(result, truth=known)
 
 

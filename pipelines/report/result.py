@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.ledger import ENDING, is_database
-from privstream.pipelines.locations import MONITOR_FILES, WRITTEN
+from privstream.pipelines.locations import GUARANTEE, MONITOR_FILES, WRITTEN
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.questions.risers import newest, risers
 from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
-from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, with_item_columns
-from privstream.pipelines.sinks.writers import sort_rows
-from privstream.pipelines.stores import check_store
+from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
+from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import read_document
-from privstream.transforms import rows as row_types
+from privstream.transforms import row_types
 from privstream.transforms.events.item_columns import column_names
+from privstream.transforms.timing.steps import timestamp
 
 MADE_BY = "privstream "
 OF_MONITOR = "run"
@@ -178,8 +176,8 @@ class Result:
                 yield replace(given, options={**given.options, "rising": True})
 
 
-def read_result(path: str) -> Result:
-    """Read a result and what is promised of it.
+def read_result(path: str, time: Callable[[int], Any] = timestamp) -> Result:
+    """Read a result and what is promised of it; `time` makes times of microseconds, as for `read_row_file`.
 
     Raises:
         ValueError: the message names the file, the rule, and what to do.
@@ -188,7 +186,7 @@ def read_result(path: str) -> Result:
     rows: list[Any] = []
     for file in files_of(path):
         try:
-            rows += read_file(file, found)
+            rows += read_file(file, found, time)
         except ValueError as error:
             raise ValueError(
                 f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again "
@@ -371,8 +369,10 @@ def is_rows(name: str) -> bool:
     return name.rpartition(".")[2].lower() in WRITTEN
 
 
-def read_file(file: str, result: Result) -> list[Any]:
+def read_file(file: str, result: Result, time: Callable[[int], Any] = timestamp) -> list[Any]:
     """Return the rows of a file of a result, of the type with most fields of those that the question may publish.
+
+    `time` makes times of microseconds, as for `read_row_file`.
 
     Raises:
         ValueError: it has others, is not complete, or is not the file that the guarantee was written for; the message
@@ -386,16 +386,16 @@ def read_file(file: str, result: Result) -> list[Any]:
     *extended, base = _row_types(result.spec.row_type)
     for row_type in extended:
         try:
-            return read_rows("RESULT", file, row_type)
+            return read_rows("RESULT", file, row_type, time)
         except ValueError:
             continue
-    return read_rows("RESULT", file, base)
+    return read_rows("RESULT", file, base, time)
 
 
 def _read_promise(path: str) -> Promise:
     """Return the guarantee file of a result, which must be there."""
     check_store(path, "RESULT")
-    if not FileSystems.exists(path):
+    if not exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
     beside = promise_path(path)
     promise = Promise.read(beside)

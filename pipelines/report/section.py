@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import MINUTES, Entry
@@ -28,7 +27,7 @@ from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
-from privstream.transforms.rows import ALERT, ENDED, Alert, AlertState, CategoryFlag
+from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, is_time
 
 LARGEST_FACTOR = 1000.0
 NOT_COVERED = (
@@ -264,7 +263,7 @@ def _cells(row: Any, columns: list[tuple[str, str]], clocks: Clocks) -> list[str
 
 def cell(value: Any, clocks: Clocks = UTC) -> str:
     """Return a value of a row as a text, a time by some clocks."""
-    if isinstance(value, Timestamp):
+    if is_time(value):
         return clocks.moment(value.micros)
     if value is None:
         return "-"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from privstream.pipelines.questions.input_output import GUARANTEE
+from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.report.result import (
     BESIDE,
     Result,

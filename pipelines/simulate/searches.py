@@ -10,7 +10,7 @@ from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.questions.option_types import SPANS
-from privstream.pipelines.simulate.simulation import ItemHolders, add_simulation, item_holders, write_files, write_lines
+from privstream.pipelines.simulate.simulation import add_simulation, item_holders, write_files, write_lines
 from privstream.pipelines.simulate.streams import (
     TRENDS,
     SimulatedWindow,
@@ -18,6 +18,7 @@ from privstream.pipelines.simulate.streams import (
     simulate_example_1_4,
     simulate_heavy_hitters,
 )
+from privstream.pipelines.simulate.truths import ItemHolders
 
 
 def add_city(parser: argparse.ArgumentParser) -> None:

@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import SECOND, in_words
 from privstream.pipelines.command import Command, RunError, UsageError, parsed
 from privstream.pipelines.questions.option_types import seconds
 from privstream.pipelines.questions.options import add_option
 from privstream.pipelines.questions.spec import Option
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, TrueWindow
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import check_destination, output_format, whole_file, write_row_file
 from privstream.pipelines.terminal import say
+from privstream.transforms.timing.steps import timestamp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -51,16 +52,6 @@ class EventWindow(Protocol):
         ...
 
 
-class ItemHolders(NamedTuple):
-    """How many different people had an item in a window, in truth."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    item: str
-    holders: int
-
-
 class Written(NamedTuple):
     """What a simulation has written."""
 
@@ -70,7 +61,7 @@ class Written(NamedTuple):
 
 def item_holders(window: Any) -> Iterator[ItemHolders]:
     """Return how many people had each item of a `SimulatedWindow`, the most frequent item first."""
-    start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
+    start, end = timestamp(window.start), timestamp(window.end)
     for item, holders in sorted(window.holders.items(), key=lambda pair: (-pair[1], pair[0])):
         yield ItemHolders("", start, end, item, holders)
 

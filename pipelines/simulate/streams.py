@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import integer, non_negative, positive, probability
+from privstream.transforms.timing.steps import timestamp
 
 TRENDS = (
     "marathon route",
@@ -148,7 +148,7 @@ class TrueWindow:
             *told: what rows say beside the window, each a column.
         """
         end = start + length
-        window = "", Timestamp(micros=start), Timestamp(micros=end)
+        window = "", timestamp(start), timestamp(end)
         return cls(start, end, event_batch(columns), [truth(*window, *row) for row in zip(*told, strict=True)])
 
 

@@ -10,11 +10,9 @@ import argparse
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
 from privstream.pipelines.command import Command
@@ -24,7 +22,17 @@ from privstream.pipelines.questions.queries_file import write_queries
 from privstream.pipelines.questions.spec import Option
 from privstream.pipelines.simulate.simulation import add_simulation, simulation, write_files, write_lines
 from privstream.pipelines.simulate.streams import START_MICROS, TrueWindow, event_batch, people, start_simulation
+from privstream.pipelines.simulate.truths import (
+    CategoryCount,
+    NearestTrue,
+    PointsInRange,
+    QueryTruth,
+    RuleCount,
+    SetSize,
+    TrueQuantile,
+)
 from privstream.transforms import AlertRule, LinearQuery
+from privstream.transforms.timing.steps import timestamp
 
 REPORTS = ("fever", "cough", "rash", "headache", "checkup")
 USUAL_REPORTS = np.array([0.02, 0.03, 0.005, 0.04, 0.1])
@@ -33,16 +41,6 @@ USUAL_REPORTS = np.array([0.02, 0.03, 0.005, 0.04, 0.1])
 OUTBREAK = np.array([0.1, 0.14, 0.0, 0.02, 0.0])
 OUTAGE = 0.05
 """Part of the usual reports that come in while the line is down."""
-
-
-class RuleCount(NamedTuple):
-    """How many different people met a rule in a window, in truth."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    rule: str
-    people: int
 
 
 def rules_for(users: int) -> tuple[AlertRule, ...]:
@@ -92,16 +90,6 @@ CLINIC = simulation(
 
 MEANS = ("walk", "bike", "bus", "tram", "metro", "train", "car", "taxi", "scooter", "ferry", "cable car", "airport bus")
 SCOOTER, FERRY = 8, 9
-
-
-class CategoryCount(NamedTuple):
-    """How many events of a category there have been up to the end of a window, in truth."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    category: str
-    events: int
 
 
 def category_names(count: int) -> tuple[str, ...]:
@@ -158,16 +146,6 @@ USUAL_LATENCY, SLOW = 80.0, 3.0
 """Milliseconds of half of all requests, and how many times as long they take in the slow hour."""
 
 
-class TrueQuantile(NamedTuple):
-    """A quantile of all values of a window, in truth."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    quantile: float
-    value: float
-
-
 def simulate_requests(
     *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, requests: float = 1.0
 ) -> Iterator[TrueWindow]:
@@ -204,15 +182,6 @@ DAY_SECONDS = 86_400.0
 KINDS = np.array(["enter", "leave"])
 REPEATED = 0.05
 """Part of all events that are sent twice."""
-
-
-class SetSize(NamedTuple):
-    """How many people were in the set at the end of a window, in truth."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    size: int
 
 
 def simulate_building(
@@ -267,17 +236,6 @@ BUILDING = simulation(
 ACTIONS = np.array(["leave", "park"])
 PARTS = 4
 """Parts of the car park that are asked for."""
-
-
-class PointsInRange(NamedTuple):
-    """How many points lay in a range at the end of a window, in truth."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    low: int
-    high: int
-    points: int
 
 
 def parts(slots: int) -> list[tuple[int, int]]:
@@ -346,17 +304,6 @@ RANGES = simulation(
 LEVELS_ASKED = 3
 
 
-class NearestTrue(NamedTuple):
-    """What was nearest to a point at the end of a window, in truth; 0 where there was nothing."""
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    query: int
-    predecessor: int
-    successor: int
-
-
 def asked(universe: int) -> list[int]:
     """Return the levels that are asked for, evenly spread."""
     return [int(level) for level in np.unique(np.linspace(1, universe, LEVELS_ASKED + 2).astype(np.int64)[1:-1])]
@@ -413,13 +360,6 @@ AGES = tuple(f"{age:02}-{age + 9:02}" for age in range(0, 100, 10))
 DOMAIN = tuple(f"{region} {age}" for region, age in itertools.product(REGIONS, AGES))
 
 
-class QueryTruth(NamedTuple):
-    """How many people a query is about, in truth."""
-
-    query: str
-    people: int
-
-
 @dataclass(frozen=True, eq=False)
 class Country:
     """All people: `events` that say where they live and how old they are, and the number for each query."""
@@ -437,7 +377,7 @@ def random_queries(number: int, seed: int) -> list[LinearQuery]:
         first, last = sorted(rng.integers(0, len(AGES), 2).tolist())
         items = [f"{REGIONS[region]} {age}" for region in regions for age in AGES[first : last + 1]]
         name = f"{i + 1:05}: {' + '.join(REGIONS[region] for region in regions)}, {AGES[first][:2]}-{AGES[last][3:]}"
-        queries.append(LinearQuery(name, Timestamp(micros=i), items))
+        queries.append(LinearQuery(name, timestamp(i), items))
     return queries
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART
 
 MUCH = 0.05
 """A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
@@ -75,11 +76,11 @@ def limits_in_words(rows: Sequence[Any]) -> str:
     off = 2 * math.hypot((1 - share) * of_left_out, share * of_kept) / came
     least, most = max(0.0, share - off), min(1.0, share + off)
     between = f" (between {100 * least:.0f}% and {100 * most:.0f}%)" if off else ""
-    told = f"With noise: limits leave out about {100 * share:.0f}%{between} of all contributions"
+    told = f"With noise: limits leave out about {100 * share:.0f}%{between} of all contributions ({TOLD_IN_PART})"
     return f"{told}, and {used}." if used else f"{told}."
 
 
 FULL_IN_WORDS = (
-    "Full: the number as it would be without limits, if what they leave out is like what counts; its interval is one "
-    "of 95% of each row by itself, if that is so."
+    f"Full: the number as it would be without limits, if {ASSUMED}; its interval is one of 95% of each row by itself, "
+    "if that is so."
 )

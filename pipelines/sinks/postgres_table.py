@@ -8,10 +8,10 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
-from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.postgresql import connect, parse_url, reason
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import column_types, column_values, optional_fields
+from privstream.transforms.row_types import Time, is_time
 from psycopg import sql
 from typing_extensions import override
 
@@ -22,7 +22,7 @@ TYPES: dict[type, str] = {
     int: "bigint",
     float: "double precision",
     bool: "boolean",
-    Timestamp: "timestamp with time zone",
+    Time: "timestamp with time zone",
 }
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -178,7 +178,7 @@ def _digest(key: str) -> str:
 
 def _plain(value: Any) -> Any:
     """Return a value as the driver takes it."""
-    if isinstance(value, Timestamp):
+    if is_time(value):
         return value.to_utc_datetime(has_tz=True)
     return value.replace(NUL, NUL_SHOWN) if isinstance(value, str) else value
 

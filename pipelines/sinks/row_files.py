@@ -12,24 +12,27 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, BinaryIO, NoReturn, TypeVar, get_args, get_type_hints
+from operator import attrgetter
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.stores import check_store, upload
+from privstream.pipelines.stores import check_store, delete, exists, filesystems, join, opened, scheme_of, upload
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.events.item_columns import join_item, split_item
+from privstream.transforms.row_types import Time, is_time, types_of
+from privstream.transforms.timing.steps import timestamp
 
 AnyRow = TypeVar("AnyRow")
 
 PARTIAL = ".partial"
+COMPLETE = "outputs_complete"
+"""Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
 
 
 def check_destination(path: str, option: str = "--output") -> None:
@@ -40,7 +43,7 @@ def check_destination(path: str, option: str = "--output") -> None:
     """
     if not path:
         raise ValueError(f"{option} must not be empty")
-    if FileSystems.get_scheme(path) is not None:
+    if scheme_of(path) is not None:
         return _check_remote(path, option)
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
@@ -65,7 +68,7 @@ def _check_remote(path: str, option: str) -> None:
     probe = _partial(path, secrets.token_hex(8))
     try:
         upload(io.BytesIO(b"\n"), probe)
-        FileSystems.delete([probe])
+        delete(probe)
     except Exception as error:  # each store has its own
         raise ValueError(f"{option} must be writable: {path} ({type(error).__name__})") from None
 
@@ -76,7 +79,7 @@ def check_new(path: str, option: str = "--output") -> None:
     Raises:
         ValueError: with the option's name and the path.
     """
-    if FileSystems.exists(path):
+    if exists(path):
         raise ValueError(f"{option} must be a new file, but {path} exists; --overwrite replaces it")
 
 
@@ -94,8 +97,8 @@ def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
             stream.flush()
         move_file(partial, path)
     except BaseException:
-        with suppress(OSError, BeamIOError):
-            FileSystems.delete([partial])
+        with suppress(OSError):
+            delete(partial)
         raise
 
 
@@ -110,14 +113,14 @@ def write_once(path: str, data: bytes, *, private: bool = False) -> str:
     Returns:
         `written`; or `repeated` if there is one with the same bytes, `refused` if there is one with others.
     """
-    if FileSystems.exists(path):
+    if exists(path):
         return _compare(path, data)
     partial = _partial(path, secrets.token_hex(8))
     try:
         with _create(partial, private) as stream:
             stream.write(data)
-        if FileSystems.get_scheme(path) is not None:
-            FileSystems.rename([partial], [path])
+        if scheme_of(path) is not None:
+            filesystems().rename([partial], [path])
             return "written"
         try:
             os.link(partial, path)  # unlike a rename, it fails if another worker has just been here
@@ -125,8 +128,8 @@ def write_once(path: str, data: bytes, *, private: bool = False) -> str:
             return _compare(path, data)
         return "written"
     finally:
-        with suppress(OSError, BeamIOError):
-            FileSystems.delete([partial])
+        with suppress(OSError):
+            delete(partial)
 
 
 def write_json(path: str, value: Any) -> None:
@@ -138,19 +141,11 @@ def write_json(path: str, value: Any) -> None:
 
 def fingerprint(path: str) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
-    with _opened(path) as stream:
+    with opened(path) as stream:
         found = hashlib.sha256()
         while data := stream.read(1 << 20):
             found.update(data)
     return found.hexdigest()
-
-
-def _opened(path: str) -> BinaryIO:
-    """Open a file to be read, as it stands there."""
-    if FileSystems.get_scheme(path) is None:
-        return open(path, "rb")
-    stream: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return stream
 
 
 @contextmanager
@@ -160,7 +155,7 @@ def _create(path: str, private: bool) -> Iterator[BinaryIO]:
     Beyond this machine it is written when the block has ended well: a stream that is closed early would be a whole
     object there.
     """
-    if FileSystems.get_scheme(path) is not None:
+    if scheme_of(path) is not None:
         with tempfile.TemporaryFile() as stream:
             yield stream
             upload(stream, path)
@@ -172,13 +167,13 @@ def _create(path: str, private: bool) -> Iterator[BinaryIO]:
 
 def _partial(path: str, token: str) -> str:
     """Return the name under which a file is written."""
-    folder, name = FileSystems.split(path) if os.path.dirname(path) else ("", path)
-    return FileSystems.join(folder, f".{name}.{token}{PARTIAL}") if folder else f".{name}.{token}{PARTIAL}"
+    folder, name = os.path.split(path) if scheme_of(path) is None else filesystems().split(path)
+    return join(folder, f".{name}.{token}{PARTIAL}")
 
 
 def _compare(path: str, data: bytes) -> str:
     """Say how a file that is there compares."""
-    with _opened(path) as stream:
+    with opened(path) as stream:
         return "repeated" if stream.read() == data else "refused"
 
 
@@ -188,12 +183,12 @@ def move_file(partial: str, path: str) -> None:
     In a store of objects, such as S3, this copies the object, which is there as a whole or not at all, and overwrites
     at once. Other filesystems refuse to overwrite, and what was there is removed first.
     """
-    if FileSystems.get_scheme(path) is None:
+    if scheme_of(path) is None:
         os.replace(partial, path)
         return
-    if FileSystems.get_filesystem(path).has_dirs() and FileSystems.exists(path):
-        FileSystems.delete([path])
-    FileSystems.rename([partial], [path])
+    if filesystems().get_filesystem(path).has_dirs() and exists(path):
+        delete(path)
+    filesystems().rename([partial], [path])
 
 
 CHUNK_ROWS = 1 << 14
@@ -208,7 +203,7 @@ ARROW_TYPES: dict[type, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
-    Timestamp: pa.timestamp("us", "UTC"),
+    Time: pa.timestamp("us", "UTC"),
 }
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 
@@ -217,7 +212,7 @@ AVRO_TYPES: dict[type, Any] = {
     int: "long",
     float: "double",
     bool: "boolean",
-    Timestamp: {"type": "long", "logicalType": "timestamp-micros"},
+    Time: {"type": "long", "logicalType": "timestamp-micros"},
 }
 
 
@@ -260,12 +255,34 @@ def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     return _table(_arrow_schema(column_types(row_type)), list(_plain_rows(row_type, rows)))
 
 
+def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
+    """Sort rows by fields, `-` before a name for falling numbers; rows without a number follow those with one."""
+    found = list(rows)
+    for name in reversed(order):  # each keeps the order of those after it
+        found.sort(key=partial(_place, attrgetter(name.removeprefix("-")), name.startswith("-")))
+    return found
+
+
+def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool, Any]:
+    """Return what sorts rows by a value, times by their microseconds: comparing these is fast."""
+    value = value_of(row)
+    if value is None:
+        return True, 0
+    number = value.micros if is_time(value) else value
+    return False, -number if falls else number
+
+
 class MissingColumnsError(ValueError):
     """A file has not all columns of its rows."""
 
 
-def read_row_file(path: str, row_type: type) -> list[Any]:
+def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timestamp) -> list[Any]:
     """Read the rows of a file that `write_row_file` wrote; fields with a default may be missing in it.
+
+    Args:
+        path: of the file.
+        row_type: of its rows.
+        time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
 
     Raises:
         MissingColumnsError: it has not all others: an earlier version wrote it.
@@ -273,7 +290,7 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
     """
     fields = field_types(row_type)
     kind = output_format(path, "path")
-    with _opened(path) as stream:
+    with opened(path) as stream:
         if kind in ("csv", "jsonl"):
             _check_end(stream, kind)
         if kind == "avro":
@@ -298,19 +315,19 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
         if name not in record:
             return defaults[name] if name in defaults else _refuse(fields.keys() - defaults.keys() - record.keys())
         found = record[name]
-        return None if name in optional and found == missing else _restore(found, fields[name], kind)
+        return None if name in optional and found == missing else _restore(found, fields[name], kind, time)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
 
 
-def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:
-    """Read a file of rows.
+def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:
+    """Read a file of rows; arguments as those of `read_row_file`.
 
     Raises:
         ValueError: naming the option, the path and the rule.
     """
     try:
-        rows: list[AnyRow] = read_row_file(path, row_type)
+        rows: list[AnyRow] = read_row_file(path, row_type, time)
     except FileNotFoundError:
         raise ValueError(f"{option} must be a file that exists, got {path}") from None
     except OSError as error:
@@ -350,8 +367,8 @@ def _check_end(stream: BinaryIO, kind: str) -> None:
 
 
 def field_types(row_type: type) -> dict[str, type]:
-    """Return the fields of a NamedTuple and their types, those of optional ones without None."""
-    fields = get_type_hints(row_type) | optional_fields(row_type)
+    """Return the fields of a NamedTuple and their types, `Time` for times; those of optional ones without None."""
+    fields = types_of(row_type) | optional_fields(row_type)
     for name, kind in fields.items():
         if kind not in ARROW_TYPES:
             raise TypeError(
@@ -427,7 +444,7 @@ def _stored_columns(row_type: Any, stored: Sequence[str]) -> tuple[str, ...]:
 
 def optional_fields(row_type: type) -> dict[str, type]:
     """Return the fields of a NamedTuple that are a number or None, and the types of the numbers."""
-    hints = {name: get_args(hint) for name, hint in get_type_hints(row_type).items()}
+    hints = {name: get_args(hint) for name, hint in types_of(row_type).items()}
     return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}
 
 
@@ -489,7 +506,7 @@ def _cell(value: Any) -> str:
 
 def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Return the values of rows, times in microseconds."""
-    times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Timestamp]
+    times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Time]
     as_they_are = not getattr(row_type, "item_columns", ())
     for row in rows:
         values = [*row] if as_they_are else [*column_values(row_type, row)]
@@ -501,16 +518,16 @@ def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]
 def _json_values(fields: dict[str, type], row: tuple[Any, ...]) -> dict[str, Any]:
     """Return plain values as JSON says them."""
     return {
-        field: iso_8601(value) if kind is Timestamp else value
+        field: iso_8601(value) if kind is Time else value
         for (field, kind), value in zip(fields.items(), row, strict=True)
     }
 
 
-def _restore(value: Any, kind: type, format: str) -> Any:
+def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
     """Give a value back its type: a time in all formats, anything in CSV."""
-    if kind is Timestamp:
+    if kind is Time:
         time = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return Timestamp(micros=(time - EPOCH) // timedelta(microseconds=1))
+        return moment((time - EPOCH) // timedelta(microseconds=1))
     if format == "csv" and kind is not str:
         value = kind(json.loads(value))
     if kind is float and type(value) is int:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601
 from privstream.pipelines.terminal import printable
+from privstream.transforms.row_types import Time, is_time
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -240,7 +240,7 @@ def _title(title: str, rows: Sequence[Any], view: View, types: Collection[str]) 
     if "window_end" in types and "window_end" not in view.names:
         length = in_words(rows[0].window_end.micros - rows[0].window_start.micros)
         parts.append(f"windows of {view.clocks.window or length}")
-    if any(isinstance(getattr(row, name, None), Timestamp) for row in rows[:1] for name in view.names):
+    if any(is_time(getattr(row, name, None)) for row in rows[:1] for name in view.names):
         parts.append(f"times in {view.clocks.zone}")
     return ", ".join(parts)
 
@@ -262,7 +262,7 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
         texts = [_written(view.number_of(row), spread) for row, spread in zip(rows, spreads, strict=True)]
     else:
         values = [getattr(row, name) for row in rows]
-        if values and all(isinstance(value, Timestamp) for value in values):
+        if values and all(map(is_time, values)):
             texts = _moments(values, view)
         else:
             texts = [_cell(row, name, value) for row, value in zip(rows, values, strict=True)]
@@ -337,7 +337,7 @@ def _written(value: Any, spread: float | None) -> str:
     """Write a value of a row."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _rounded(value, spread)
-    return iso_8601(value.micros) if isinstance(value, Timestamp) else "-" if value is None else str(value)
+    return iso_8601(value.micros) if is_time(value) else "-" if value is None else str(value)
 
 
 def _rounded(value: float, spread: float | None) -> str:
@@ -351,7 +351,7 @@ def _rounded(value: float, spread: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-0", "0") if round(value, digits) == 0 else f"{value:,.{digits}f}"
 
 
-def _moments(values: Sequence[Timestamp], view: View) -> list[str]:
+def _moments(values: Sequence[Any], view: View) -> list[str]:
     """Write times as days, where all windows are whole ones, or else to the minute, if they are whole ones.
 
     Where clocks show a time twice, because they are put back, the abbreviation of their zone tells both apart.
@@ -372,7 +372,7 @@ def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tupl
     for name, column in columns.items():
         between = name in (BETWEEN, RISE_BETWEEN, FULL_BETWEEN)
         number = between or (name != TREND and types[name] in (int, float))
-        whole = number or name == TREND or types[name] is Timestamp  # a number that is broken is another number
+        whole = number or name == TREND or types[name] is Time  # a number that is broken is another number
         longest = max((cell.cell_len for cell in column), default=0)
         room += 0 if whole else max(0, longest - LEAST_TEXT)
         heading = name.replace("_", "\n" if number else " ")

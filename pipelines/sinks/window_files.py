@@ -20,8 +20,14 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.destination import Destination, SendFiles
-from privstream.pipelines.sinks.row_files import check_destination, field_types, write_once, write_rows
-from privstream.pipelines.sinks.writers import COMPLETE, sort_rows
+from privstream.pipelines.sinks.row_files import (
+    COMPLETE,
+    check_destination,
+    field_types,
+    sort_rows,
+    write_once,
+    write_rows,
+)
 from privstream.pipelines.sources.folder_polls import END
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND

@@ -5,23 +5,22 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import (
+    COMPLETE,
     check_destination,
     field_types,
     output_format,
     read_row_file,
+    sort_rows,
     write_row_file,
 )
 from privstream.pipelines.sinks.terminal_table import UTC, print_rows
@@ -29,8 +28,6 @@ from rich.console import Console
 from typing_extensions import override
 
 TERMINAL = "-"
-COMPLETE = "outputs_complete"
-"""Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
 
 
 class WriteRows(beam.PTransform[Any, Any]):
@@ -149,23 +146,6 @@ def _write(
         rows = finish(list(rows))
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
-
-
-def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
-    """Sort rows by fields, `-` before a name for falling numbers; rows without a number follow those with one."""
-    found = list(rows)
-    for name in reversed(order):  # each keeps the order of those after it
-        found.sort(key=partial(_place, attrgetter(name.removeprefix("-")), name.startswith("-")))
-    return found
-
-
-def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool, Any]:
-    """Return what sorts rows by a value, times by their microseconds: comparing these is fast."""
-    value = value_of(row)
-    if value is None:
-        return True, 0
-    number = value.micros if isinstance(value, Timestamp) else value
-    return False, -number if falls else number
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
+from privstream.pipelines.stores import opened, scheme_of
 
 MAX_RECORD_CHARACTERS = 1 << 12
 """A dead letter quotes at most so much of its record; its position leads to the rest."""
@@ -118,7 +117,7 @@ def check_regular(path: str) -> None:
     name = path.encode("utf-8", "backslashreplace").decode()
     if name != path:
         raise InputFileError(f"cannot read {name}: its name must be UTF-8")
-    if FileSystems.get_scheme(path) is not None:
+    if scheme_of(path) is not None:
         return
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
@@ -132,7 +131,7 @@ def open_file(path: str) -> BinaryIO:
     """Open a file on any of Beam's filesystems, as it stands there."""
     check_regular(path)
     try:
-        stream: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        stream = opened(path)
     except OSError as error:
         raise InputFileError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or type(error).__name__}"

@@ -5,13 +5,11 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple, cast
 
-from apache_beam.io.filesystem import BeamIOError, FileMetadata
-from apache_beam.io.filesystems import FileSystems
 from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.parquet_events import row_groups
-from privstream.pipelines.stores import check_store
+from privstream.pipelines.stores import GLOB, FileFacts, check_store, facts_of, filesystems, matching, scheme_of
 
 FORMATS = {
     "avro": cast(EventFormat, avro_events),
@@ -21,7 +19,6 @@ FORMATS = {
 }
 ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
-GLOB = "*?["
 
 
 class EventFile(NamedTuple):
@@ -67,27 +64,26 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
-    remote = FileSystems.get_scheme(pattern) is not None and not any(sign in pattern for sign in GLOB)
+    remote = scheme_of(pattern) is not None and not any(sign in pattern for sign in GLOB)
     found = _of_store(pattern) if remote else _matching(pattern)
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
     return _checked([as_found(file, format or format_of(file.path)) for file in found])
 
 
-def _matching(pattern: str) -> list[FileMetadata]:
+def _matching(pattern: str) -> list[FileFacts]:
     """Return what a path or a glob matches.
 
     Raises:
         InputFileError: it cannot be listed.
     """
     try:
-        found: list[FileMetadata] = FileSystems.match([pattern])[0].metadata_list if pattern else []
-    except (BeamIOError, ValueError) as error:
+        return matching(pattern) if pattern else []
+    except (OSError, ValueError) as error:
         raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
-    return found
 
 
-def _of_store(path: str) -> list[FileMetadata]:
+def _of_store(path: str) -> list[FileFacts]:
     """Return a file that is not of this machine or, if it is none, the files of a folder, as `_files_in` does.
 
     Raises:
@@ -97,7 +93,7 @@ def _of_store(path: str) -> list[FileMetadata]:
         if not path.endswith("/") and (found := _matching(path)):
             return found
     found = _matching(f"{path.rstrip('/')}/*")
-    return [file for file in found if not FileSystems.split(file.path)[1].startswith((".", "_"))]
+    return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]
 
 
 def _files_in(folder: str, format: str | None) -> list[EventFile]:
@@ -112,8 +108,7 @@ def _files_in(folder: str, format: str | None) -> list[EventFile]:
         raise InputFileError(f"--input must have at least one file: there is none in the folder {folder}")
     for path in paths:
         check_regular(path)
-    found = [FileSystems.get_filesystem(path).metadata(path) for path in paths]
-    return _checked([as_found(file, format or format_of(file.path)) for file in found])
+    return _checked([as_found(facts_of(path), format or format_of(path)) for path in paths])
 
 
 def _checked(files: list[EventFile]) -> list[EventFile]:
@@ -131,9 +126,9 @@ def _checked(files: list[EventFile]) -> list[EventFile]:
     return sorted(files)
 
 
-def as_found(file: FileMetadata, format: str) -> EventFile:
+def as_found(file: FileFacts, format: str) -> EventFile:
     """Return a file as it is now, so that a later change can be seen."""
-    return EventFile(file.path, file.size_in_bytes, format, modified=file.last_updated_in_seconds)
+    return EventFile(file.path, file.size, format, modified=file.modified)
 
 
 def check_unchanged(file: EventFile | FilePart) -> None:
@@ -143,8 +138,8 @@ def check_unchanged(file: EventFile | FilePart) -> None:
         InputFileError: it has changed, or is gone.
     """
     try:
-        now = as_found(FileSystems.get_filesystem(file.path).metadata(file.path), file.format)
-    except BeamIOError:
+        now = as_found(facts_of(file.path), file.format)
+    except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
     if (now.size, now.modified) != (file.size, file.modified):
         raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from privstream.pipelines.locations import POSTGRESQL
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.transforms.events.event_columns import is_text
@@ -73,28 +74,11 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([column.combine_chunks()], column.type)
 
 
-POSTGRESQL = "postgresql://"
-FORM = "postgresql://user@host:port/database"
-DUCKDB = (".duckdb", ".db")
 ROWS = 1 << 17
 """So many rows are in memory at once, and in a row group of the file."""
 
 THE_QUERY = "the query"
 """What stands for a file's name in messages about fields."""
-
-
-def is_query(input: str, query: str | None) -> bool:
-    """Tell whether the input is a query; what can be one only with the other is refused without it.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    database = input.startswith(POSTGRESQL) or input.endswith(DUCKDB)
-    if query is None and database:
-        raise ValueError("query must be given with an --input that is a database: the SELECT whose rows are the events")
-    if query is not None and not database:
-        raise ValueError(f"query must be given with an --input of {FORM} or a file of DuckDB ({', '.join(DUCKDB)})")
-    return query is not None
 
 
 def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:

@@ -9,24 +9,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import apache_beam as beam
-from apache_beam.pvalue import TaggedOutput
-from privstream.pipelines.sources.event_files import (
-    MAX_RECORD_CHARACTERS,
-    PLAIN,
-    Damage,
-    Part,
-    RawEvents,
-    TextForm,
-    cut,
-    open_file,
-)
-from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.sources.normalise import count_refusal, normaliser_of
+from privstream.pipelines.sources.event_files import PLAIN, Damage, Part, RawEvents, TextForm, open_file
 from privstream.pipelines.sources.text_lines import read_lines
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 BETWEEN = secrets.token_hex(8)
 REASON = "line must be one JSON object"
@@ -82,80 +68,3 @@ def parse_line(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
-
-
-RECORD_BYTES = 1 << 20
-"""Longer records are not looked at."""
-
-PARSED_BYTES = 1 << 20
-"""So many bytes of records are parsed at once."""
-
-
-class Records(NamedTuple):
-    """Neighbouring records of a partition that arrived in one second: where they come from, and what they contain."""
-
-    place: str
-    offsets: list[int]
-    values: list[bytes]
-
-
-class ParseRecords(beam.DoFn):
-    """Makes an Arrow batch of records."""
-
-    def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.normalise = normaliser_of(fields)
-
-    def process(self, element: Records) -> Iterator[Any]:
-        """Parse records, so many bytes at a time; those that are too long are not looked at."""
-        first = 0
-        for last in _ends(element.values):
-            yield from self._parse(Records(element.place, element.offsets[first:last], element.values[first:last]))
-            first = last
-
-    def _parse(self, records: Records) -> Iterator[Any]:
-        """Parse all at once or, if that fails, one by one."""
-        place, offsets, values = records
-        long = len(values) == 1 and len(values[0]) > RECORD_BYTES
-        rows: Sequence[dict[str, Any] | None] | None = [None] if long else parse_block(values)
-        if rows is None:
-            rows = [parse_line(value) for value in values]
-        good = [number for number, row in enumerate(rows) if row is not None]
-
-        def record(row: int) -> str:
-            return _quote(values[good[row]])
-
-        def position(row: int) -> str:
-            return f"offset {offsets[good[row]]}"
-
-        for number in sorted(set(range(len(rows))) - set(good)):
-            reason = f"record must be at most {RECORD_BYTES:,} bytes" if long else REASON.replace("line", "record")
-            letter = DeadLetter(reason, place, f"offset {offsets[number]}", _quote(values[number]))
-            count_refusal("malformed_record")
-            yield TaggedOutput(DEAD_LETTERS, letter)
-        if not good:
-            return
-        columns = {name: [rows[number].get(name) for number in good] for name in self.fields.names()}  # type: ignore[union-attr]
-        batch, refusals = self.normalise(RawEvents(columns, position, record))
-        for refusal in refusals:
-            count_refusal(refusal.code, refusal.by)
-            letter = DeadLetter(refusal.reason, place, position(refusal.row), record(refusal.row))
-            yield TaggedOutput(DEAD_LETTERS, letter)
-        if batch.num_rows:
-            yield batch
-
-
-def _ends(values: Sequence[bytes]) -> Iterator[int]:
-    """Cut values into runs of `PARSED_BYTES` at most, or of one; give the number behind each run."""
-    first = bytes_ = 0
-    for number, value in enumerate(values):
-        if number > first and bytes_ + len(value) > PARSED_BYTES:
-            yield number
-            first, bytes_ = number, 0
-        bytes_ += len(value)
-    yield len(values)
-
-
-def _quote(value: bytes) -> str:
-    """Quote a record for its dead letter."""
-    return cut(value[: 4 * MAX_RECORD_CHARACTERS + 4].decode("utf-8", "backslashreplace"))

@@ -20,6 +20,7 @@ from privstream.transforms.events.event_columns import (
     TEXT_PER_BATCH,
     decoded_lengths,
     is_text,
+    read_text,
     text_column,
     unchecked_text,
     value_column,
@@ -37,7 +38,6 @@ from privstream.transforms.events.filters import (
     wrong_kind,
 )
 from privstream.transforms.events.item_columns import join_columns
-from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
 from typing_extensions import override
 

@@ -30,6 +30,7 @@ from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, Ques
 from privstream.pipelines.sinks.row_files import column_types, column_values, with_item_columns
 from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.row_types import Time
 from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
@@ -143,8 +144,7 @@ class OnRows(beam.PTransform[Any, Any]):
         )
         hints = get_type_hints(self.row_type)
         plain = {
-            name: str if kind is Timestamp else hints.get(name, kind)
-            for name, kind in column_types(self.row_type).items()
+            name: str if kind is Time else hints.get(name, kind) for name, kind in column_types(self.row_type).items()
         }
         found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text, self.row_type).with_output_types(
             RowTypeConstraint.from_fields(list(plain.items()))
@@ -195,7 +195,7 @@ class YamlTransform:
     def __init__(self, spec: QuestionSpec) -> None:
         self.spec = spec
         self.keys = {option.name: option for option in options_of(spec)} | dict(ADDED)
-        self.fields = tuple(get_type_hints(spec.row_type))
+        self.fields = spec.row_type._fields
         self.__signature__ = inspect.Signature([_parameter(key) for key in self.keys.values()])
         self.__doc__ = DESCRIPTION.format(
             summary=spec.signature.summary,

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pytest
+from example_results import write
 from grids import some_quick
 from questions import EXAMPLES
 
@@ -26,7 +27,8 @@ LOADED = """
 import sys
 from privstream.pipelines.cli import main
 status = main(sys.argv[1:])
-print("loaded", *sorted({"apache_beam", "dp_accounting", "matplotlib", "pyarrow", "scipy"} & sys.modules.keys()))
+slow = {"apache_beam", "dp_accounting", "matplotlib", "pandas", "pyarrow", "scipy"}
+print("\\nloaded", *sorted(slow & sys.modules.keys()))
 sys.exit(status)
 """
 
@@ -204,6 +206,53 @@ def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:
     windows = ("--window", "1d", "--start", "2024-01-01", "--end", "2024-02-01")
     plan = ("plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", *windows)
     assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"}
+
+
+MONITOR = """
+data: {input: events.csv, user: user, item: item, time: time}
+window: 1h
+start: 2024-01-01
+end: 2024-01-02
+max_contributions: 10
+privacy: {epsilon: 2, delta: 1e-6}
+questions:
+  people: {question: counts}
+  listed: {question: counts, domain: [i, j]}
+  places: {question: top-k, items_per_step: 3, top: 3, window: 4h}
+views:
+  risen: {of: people, against: 1h}
+  alarm: {of: people, item: i, above: 9}
+  parts: {ratio: [people, listed]}
+output: {folder: answers}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with events, a monitor of them, and a result."""
+    (tmp_path / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:00Z\n")
+    (tmp_path / "monitor.yaml").write_text(MONITOR)
+    write(tmp_path, "counts")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_monitor_needs_no_beam(folder: Path) -> None:
+    assert loaded_by(folder, "plan", "monitor.yaml") == {"pyarrow", "scipy"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("schema", {"pyarrow", "scipy"}),
+        ("init events.csv --output new.yaml", {"pyarrow", "scipy"}),
+        ("report counts.jsonl --output page.html", {"matplotlib", "pyarrow", "scipy"}),
+        ("plot counts --input counts.jsonl --output picture.svg", {"matplotlib", "pyarrow", "scipy"}),
+    ],
+)
+def test_commands_about_local_files_need_no_beam(line: str, needed: set[str], folder: Path) -> None:
+    assert loaded_by(folder, *shlex.split(line)) == needed
 
 
 @pytest.mark.parametrize("package", ["mechanisms", "transforms"])

@@ -8,8 +8,8 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 from apache_beam.pvalue import TaggedOutput
-from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.writers import COMPLETE, WriteRows
+from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file
+from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts
 from privstream.pipelines.sources.readers import ReadEvents, ReadPart

@@ -11,7 +11,8 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli
 from privstream.pipelines.questions.public_lists import read_rules, write_rules
-from privstream.pipelines.simulate.worlds import RuleCount, rules_for
+from privstream.pipelines.simulate.truths import RuleCount
+from privstream.pipelines.simulate.worlds import rules_for
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 

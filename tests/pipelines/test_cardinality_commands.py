@@ -10,7 +10,8 @@ from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
 from privstream.pipelines.pictures.cardinality import band, caption
-from privstream.pipelines.simulate.worlds import SetSize, simulate_building
+from privstream.pipelines.simulate.truths import SetSize
+from privstream.pipelines.simulate.worlds import simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CardinalityEstimate
 

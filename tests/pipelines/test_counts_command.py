@@ -16,7 +16,7 @@ from privstream.pipelines.pictures.counts import MOST_LINES, bands, caption
 from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.readings import settle_counts
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum
 

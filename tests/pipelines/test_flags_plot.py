@@ -8,7 +8,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines.pictures.histogram import MOST, caption_of_flags, draw_flags, flag_picture
-from privstream.pipelines.simulate.worlds import CategoryCount
+from privstream.pipelines.simulate.truths import CategoryCount
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import CategoryFlag
 

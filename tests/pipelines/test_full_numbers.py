@@ -43,7 +43,7 @@ def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(
     printed = capsys.readouterr()
     assert "\nhow much limits leave out is told in the rows, with noise" in printed.err
     warning = next(line for line in printed.err.splitlines() if line.startswith("WARNING: "))
-    assert "limits leave out about 4" in warning and "with noise in the rows: --max_contributions" in warning
+    assert "limits leave out about 4" in warning and "is in this): --max_contributions. Counts" in warning
     assert "2,400" not in printed.err and "left out, who" not in printed.err
     found = read_row_file(str(rows), KeyCount)
     last = max(found, key=lambda row: row.window_start)
@@ -89,9 +89,9 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
     rows = [in_window(1, 90, 10), in_window(1, 90, 10), in_window(2, 110, -10), in_window(3, 90, 20)]
     assert share_left_out(rows) == pytest.approx(20 / 310)
     assert limits_bind(rows) and not limits_bind(rows[:3]) and not limits_bind([in_window(1, 50, 50, None)])
-    assert "about 6% of all contributions, and by the last window about 3 people (between 0 and 9)" in limits_in_words(
-        rows
-    )
+    words = limits_in_words(rows)
+    assert "about 6% of all contributions (of a person with far more than limits allow, only a" in words
+    assert "and by the last window about 3 people (between 0 and 9) have used up theirs" in words
     assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([]) == ""
     noise = [in_window(hour, 100, number) for hour, number in enumerate((90, -80, 70, -60, 80))]
     assert limits_in_words(noise).startswith("With noise: limits leave out about 17% (between 0% and 82%) of all")

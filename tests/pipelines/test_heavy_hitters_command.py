@@ -17,8 +17,9 @@ from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines import cli
 from privstream.pipelines.pictures.truth import judge
 from privstream.pipelines.plot.promise import Promise, columns_in_words
-from privstream.pipelines.simulate.simulation import ItemHolders, write_simulation
+from privstream.pipelines.simulate.simulation import write_simulation
 from privstream.pipelines.simulate.streams import simulate_heavy_hitters
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter
 

@@ -16,7 +16,8 @@ from privstream.pipelines.pictures.histogram import bands
 from privstream.pipelines.questions.catalogue import HISTOGRAM as SPEC
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.simulate.worlds import CategoryCount, category_names, simulate_trips
+from privstream.pipelines.simulate.truths import CategoryCount
+from privstream.pipelines.simulate.worlds import category_names, simulate_trips
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 

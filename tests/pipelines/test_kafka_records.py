@@ -14,8 +14,7 @@ from confluent_kafka import (
 )
 from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.json_events import RECORD_BYTES, ParseRecords, Records
-from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka
+from privstream.pipelines.sources.kafka_events import RECORD_BYTES, AskKafka, ParseRecords, ReadKafka, Records
 from privstream.pipelines.sources.steady_clock import SteadyClock
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'

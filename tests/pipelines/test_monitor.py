@@ -16,7 +16,7 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.calibration import Asked, calibrate, common_unit, rounded_down
 from privstream.pipelines.monitor.monitor_file import read_monitor
 from privstream.pipelines.yaml_file import read_document
-from privstream.transforms import KeyedCounts
+from privstream.transforms.counts.keyed_counts import CountsParameters
 
 HEAD = """\
 data: {input: clicks.csv, user: customer, item: page, time: ts}
@@ -327,8 +327,8 @@ def test_transforms_that_differ_in_fields_alone_are_made_once(tmp_path: Path, mo
     lines = [f"  q{number}: {{question: counts, {fields[number % 4]}}}\n" for number in range(20)]
     few, many = (read_monitor(monitor(tmp_path, HEAD + "".join(some)), str(tmp_path)) for some in (lines[:1], lines))
     made: list[object] = []
-    make = KeyedCounts.__init__
-    monkeypatch.setattr(KeyedCounts, "__init__", lambda self, **given: (made.append(self), make(self, **given))[1])
+    make = CountsParameters.__init__
+    monkeypatch.setattr(CountsParameters, "__init__", lambda self, **given: (made.append(self), make(self, **given))[1])
     for each in (*many.questions, *few.questions):
         each.transform(0.123, 1.23e-7)
     assert len(made) == 1

@@ -13,7 +13,7 @@ from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.runners import launch
-from privstream.pipelines.sinks.writers import COMPLETE
+from privstream.pipelines.sinks.row_files import COMPLETE
 from questions import run_line, write_folder
 
 NOTHING = Coverage()
@@ -168,7 +168,9 @@ def of_totals(kept: int, left_out: int, *, without_full: int = 0, noise: int = 1
 def test_totals_with_noise_warn_with_their_interval_of_what_noise_does_not_explain() -> None:
     (sure,), line = of_totals(8000, 2000)
     assert sure.startswith("WARNING: limits leave out about 20% (between 18% and 22%) of all contributions, by the")
-    assert "Full numbers estimate all. A larger --max_it leaves out less" in sure
+    assert "(of a person with far more than limits allow, only a part is in this): --max_it. Counts" in sure
+    assert "Full numbers estimate all, if what limits leave out is like what counts, and little of it is of" in sure
+    assert "A larger --max_it leaves out less" in sure
     assert line.startswith("how much limits leave out is told in the rows") and "by these totals" not in line
     assert of_totals(9000, 400) == ([], line), "surely something, but less than 5%"
 

@@ -17,7 +17,7 @@ from privstream.pipelines.pictures import heavy_hitters as timeline
 from privstream.pipelines.pictures.truth import Key, detection_threshold, judge, key
 from privstream.pipelines.plot.chart import Label, place
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import HeavyHitter
 

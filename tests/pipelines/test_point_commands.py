@@ -9,7 +9,7 @@ from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines import cli
 from privstream.pipelines.questions.point_options import any_ranges
 from privstream.pipelines.questions.point_queries import read_point_queries
-from privstream.pipelines.simulate.worlds import NearestTrue, PointsInRange
+from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 

@@ -15,7 +15,8 @@ from privstream.pipelines.pictures.quantiles import caption, lines, prepare
 from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.serve.page import newest
-from privstream.pipelines.simulate.worlds import TrueQuantile, simulate_requests
+from privstream.pipelines.simulate.truths import TrueQuantile
+from privstream.pipelines.simulate.worlds import simulate_requests
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.transforms.rows import QuantileEstimate

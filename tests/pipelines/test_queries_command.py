@@ -11,7 +11,8 @@ from grids import some_quick
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
 from privstream.pipelines.questions.queries_file import parse_query
-from privstream.pipelines.simulate.worlds import DOMAIN, QueryTruth
+from privstream.pipelines.simulate.truths import QueryTruth
+from privstream.pipelines.simulate.worlds import DOMAIN
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 

@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.questions import input_output
+from privstream.pipelines.questions.input_end import is_query
 from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.frame_files import is_query, save_rows, write_events
+from privstream.pipelines.sources.frame_files import save_rows, write_events
 
 duckdb = pytest.importorskip("duckdb")
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.io.filesystem import BeamIOError, FileMetadata, MatchResult
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.hadoopfilesystem import HadoopFileSystem
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines import cli, stores
@@ -105,9 +106,9 @@ def test_a_folder_of_a_store_that_has_folders(monkeypatch):
         return [MatchResult(patterns[0], files)]
 
     monkeypatch.setattr(stores, "find_spec", lambda _: True)
-    monkeypatch.setattr(stores.FileSystems, "match", match)
-    monkeypatch.setattr(stores.FileSystems, "get_filesystem", lambda _: HadoopFileSystem)
-    monkeypatch.setattr(stores.FileSystems, "split", lambda path: tuple(path.rsplit("/", 1)))
+    monkeypatch.setattr(FileSystems, "match", match)
+    monkeypatch.setattr(FileSystems, "get_filesystem", lambda _: HadoopFileSystem)
+    monkeypatch.setattr(FileSystems, "split", lambda path: tuple(path.rsplit("/", 1)))
     assert [file.path[-5:] for file in match_files("hdfs://shop/in")] == ["a.csv", "b.csv"]
     assert asked == ["hdfs://shop/in", "hdfs://shop/in/*"]
 
@@ -134,7 +135,7 @@ def test_what_was_published_first_stays(s3):
 
 
 def test_an_object_is_overwritten_at_once_and_never_removed_first(s3, monkeypatch):
-    monkeypatch.setattr(stores.FileSystems, "delete", lambda _: pytest.fail("removed"))
+    monkeypatch.setattr(FileSystems, "delete", lambda _: pytest.fail("removed"))
     stores.upload(io.BytesIO(b"old"), "s3://events/out/rows.csv")
     stores.upload(io.BytesIO(b"new"), "s3://events/out/.rows.csv.partial")
     move_file("s3://events/out/.rows.csv.partial", "s3://events/out/rows.csv")

@@ -28,7 +28,7 @@ from privstream.pipelines.questions.public_lists import write_rules
 from privstream.pipelines.report.page import render
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.report.section import highlights, linked, of_method, words_of
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import AlertRule
 from privstream.transforms import rows as row_types
@@ -260,7 +260,8 @@ def test_what_stands_out_comes_first(folder: Path) -> None:
     assert page.index('class="highlights"') < page.index("<figure")
     rose = "tea rose by +25 (+2 to +48; a rise at all with probability 96%) in the window until 2024-01-01 02:00 UTC"
     assert rose in plain(page)
-    assert "limits leave out about 10% of all contributions, and by the last window about 7 people" in plain(page)
+    assert "limits leave out about 10% of all contributions (of a person with far more than" in plain(page)
+    assert "only a part is in this), and by the last window about 7 people" in plain(page)
 
 
 def test_alerts_and_flags_have_their_days_also_by_the_clocks_of_the_run() -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli, demo
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.simulate.simulation import ItemHolders, write_simulation
+from privstream.pipelines.simulate.simulation import write_simulation
 from privstream.pipelines.simulate.streams import (
     START_MICROS,
     THINGS,
@@ -26,6 +26,7 @@ from privstream.pipelines.simulate.streams import (
     simulate_example_1_4,
     simulate_heavy_hitters,
 )
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount
 

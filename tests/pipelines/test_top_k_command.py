@@ -16,7 +16,7 @@ from privstream.pipelines.pictures.top_k import caption
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.page import newest
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import TopKWithGap
 from privstream.transforms.events.domain import Domain

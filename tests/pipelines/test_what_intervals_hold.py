@@ -24,7 +24,7 @@ from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.page import newest
-from privstream.pipelines.simulate.simulation import ItemHolders
+from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import rows as row_types
 

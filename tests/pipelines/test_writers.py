@@ -27,13 +27,14 @@ from privstream.pipelines.sinks.row_files import (
     check_destination,
     read_row_file,
     read_rows,
+    sort_rows,
     whole_file,
     write_json,
     write_once,
     write_row_file,
 )
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, file_name, moment
-from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
+from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, QueryAnswer
 from rich.console import Console

@@ -125,6 +125,8 @@ class SmoothFinished:
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
+        if not rows:
+            return []
         found = self._smoothed(rows)
         shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
         _count("counts_published", len(shown) - len(found))
@@ -134,8 +136,6 @@ class SmoothFinished:
 
     def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
         """Return all rows."""
-        if not rows:
-            return []
         numbers: dict[tuple[str, str], int] = {}
         item = np.array([numbers.setdefault((row.stream, row.item), len(numbers)) for row in rows])
         starts = np.array([row.window_start.micros for row in rows])

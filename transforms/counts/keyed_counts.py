@@ -14,6 +14,7 @@ from privstream.mechanisms.keyed_counts.discovery import MOST_SCALES
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
+from privstream.mechanisms.keyed_counts.left_out import ASSUMED
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -37,16 +38,14 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
+from privstream.transforms.row_types import KeyCount, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
 from typing_extensions import Unpack
 
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
-FULL = (
-    "By how much is estimated in the columns of full numbers, which are empty where noise hides it, if what limits "
-    "leave out is like what counts"
-)
+FULL = f"By how much is estimated in the columns of full numbers, which are empty where noise hides it, if {ASSUMED}"
 Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
@@ -348,6 +347,11 @@ class CountsParameters(Parameters):
         if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
             raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
         return self._finished(windows, rising, None, live=live)
+
+    @property
+    def row_type(self) -> type:
+        """What is published."""
+        return KeyCount if self.mechanism.max_value is None else KeySum
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums.

@@ -22,16 +22,10 @@ from privstream.transforms.events.domain import PublicKeys
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import SplitEvents
-from privstream.transforms.rows import KeyCount, KeySum
 from typing_extensions import override
 
 
 class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    @property
-    def row_type(self) -> type:
-        """What is published."""
-        return KeyCount if self.mechanism.max_value is None else KeySum
-
     @override
     def _check(self, events: PCollection[Any]) -> None:
         if self.mechanism.keeps_noise_from_data:

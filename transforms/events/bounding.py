@@ -29,15 +29,13 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.parameters import PARTS
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import people_key
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-PARTS = ("", "_at_first", "_at_last")
-"""How names of counters end: in all, in the first quarter of the windows, and in the last."""
 
 QUARTER = 4
 

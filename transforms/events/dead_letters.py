@@ -16,15 +16,13 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, StepKey
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_columns import LONGEST_RECORD
 from privstream.transforms.events.event_fields import BrokenRuleError
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 DEAD_LETTERS = "dead_letters"
 """Tag of the output for records that cannot be used."""
-
-LONGEST_RECORD = 10_000
-"""Characters of a dead letter."""
 
 
 class DeadLetter(NamedTuple):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Union
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
+
+COMPRESSED = (".bz2", ".deflate", ".gz", ".lzma", ".xz", ".zst", ".zstd")
+"""How names of files end whose contents Beam decompresses."""
 
 Items = Union["Domain", Sequence[str]]
 """A public list of items, as transforms take it."""
@@ -71,13 +75,10 @@ class Domain:
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
-        from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans have lists without a file
-
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
-            with FileSystems.open(path) as file:
-                content = file.read()
+            content = _content(path)
             lines = [] if not content else content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
         except UnicodeDecodeError:
             raise ValueError(f"{name} must be a file of UTF-8 text") from None
@@ -122,6 +123,17 @@ class Domain:
 
 READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
 """The lists of this process, by file and digest: each of some twenty stages, and each bundle, would read its own."""
+
+
+def _content(path: str) -> bytes:
+    """Return what is in a file, which Beam reads where it is none of this machine, or is compressed."""
+    if os.path.isfile(path) and not path.endswith(COMPRESSED):
+        return Path(path).read_bytes()
+    from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans need no Beam
+
+    with FileSystems.open(path) as file:
+        content: bytes = file.read()
+    return content
 
 
 def _read_once(path: str, digest: str) -> Domain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.dead_letters import LONGEST_RECORD
 from privstream.transforms.events.event_fields import (
     ENCODING,
     FINITE,
@@ -29,6 +29,9 @@ from privstream.transforms.events.event_fields import (
 from privstream.transforms.events.times import Marks, micros_column, null_rows
 
 TEXT_PER_BATCH = 1 << 24  # bytes
+LONGEST_RECORD = 10_000
+"""Characters of a record that its dead letter quotes at most."""
+
 LONGEST_TEXT = 1 << 20
 """Bytes of UTF-8 that a user, an item or a stream has at most."""
 
@@ -486,3 +489,31 @@ def _value(scalar: pa.Scalar) -> object:
     with suppress(pa.ArrowException):
         return scalar.cast(pa.int64()).as_py()
     return f"{scalar.type} that cannot be shown"
+
+
+def read_text(name: str, value: Any, *, least: int = 1, longest: int = LONGEST_TEXT) -> str:
+    """Return a user, item or stream as text, of `least` characters to `longest` bytes."""
+    if value is None:
+        raise missing(name)
+    if is_integer(value):
+        with suppress(ValueError):  # Python refuses to write very long numbers
+            if len(text := str(int(value))) <= longest:
+                return text
+        raise too_long(name, longest)
+    if not isinstance(value, str):
+        raise wrong_type(name, type(value).__name__)
+    text = str.__str__(value)  # itself, whatever a subclass says of it
+    if len(text) < least:
+        raise empty(name)
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise no_unicode(name) from None
+    if size > longest:
+        raise too_long(name, longest)
+    return text
+
+
+def is_integer(value: Any) -> bool:
+    """Tell whether a value is an integer, of Python or numpy, and neither a truth value nor a duration."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)

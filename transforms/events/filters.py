@@ -14,16 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.event_columns import is_text, text_column, value_column, value_of
+from privstream.transforms.events.event_columns import is_text, read_text, text_column, value_column, value_of
 from privstream.transforms.events.event_fields import MISSING, TYPE, BrokenRuleError
-from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import Marks, null_rows
 
 NUMBER, TEXT, TRUTH = "a number", "text", "true or false"
 KINDS: Mapping[str, pa.DataType] = {NUMBER: pa.float64(), TEXT: pa.string(), TRUTH: pa.bool_()}
 """What a field may be read as, and how Arrow holds it."""
-
-TRUTHS = pa.array(["true", "false"])
 
 LONGEST_FILTER = 2_000
 """Characters of a filter."""
@@ -193,7 +190,8 @@ def column_of_kind(name: str, kind: str | None, column: pa.Array) -> tuple[pa.Ar
     if kind != TRUTH:
         return found, marks
     lower = pc.utf8_lower(found)
-    neither = ~np.asarray(pc.fill_null(pc.is_in(lower, TRUTHS), True).to_numpy(zero_copy_only=False), np.bool_)
+    known = pc.is_in(lower, pa.array(["true", "false"]))
+    neither = ~np.asarray(pc.fill_null(known, True).to_numpy(zero_copy_only=False), np.bool_)
     neither &= found.is_valid().to_numpy(zero_copy_only=False)
     return pc.equal(lower, "true"), [*marks, (neither, wrong_kind(name, TRUTH))]
 

@@ -16,6 +16,7 @@ from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.event_columns import (
     check_kind,
     cut_by_text,
+    read_text,
     row_records,
     text_column,
     unchecked_text,
@@ -23,7 +24,7 @@ from privstream.transforms.events.event_columns import (
 from privstream.transforms.events.event_fields import MISSING, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.filters import Filter, column_of_kind
 from privstream.transforms.events.item_columns import join_columns, join_item
-from privstream.transforms.events.single_events import NO_STAMPS, is_frame, read_text, stamped
+from privstream.transforms.events.single_events import NO_STAMPS, is_frame, stamped
 from privstream.transforms.events.times import Marks, TimeForm, read_micros, read_times
 
 TIMES = pa.timestamp("us", "UTC")

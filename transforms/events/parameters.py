@@ -26,6 +26,9 @@ MOST_SHARDS = 32_768
 
 DOMAIN = "domain"
 
+PARTS = ("", "_at_first", "_at_last")
+"""How names of counters end: in all, in the first quarter of the windows, and in the last."""
+
 SELECTIONS = ("last", "first", "random")
 
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-import numpy as np
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
-    empty,
     no_number,
-    no_unicode,
+    read_text,
     too_long,
     value_of,
-    wrong_type,
 )
 from privstream.transforms.events.event_fields import (
     MISSING,
@@ -29,7 +24,6 @@ from privstream.transforms.events.event_fields import (
     WHOLE,
     BrokenRuleError,
     EventFields,
-    missing,
 )
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.timing.on_time import NO_TIME
@@ -130,31 +124,3 @@ def _item(value: Any, *, lists: bool) -> str | list[str]:
     if sum(map(len, texts)) > LONGEST_TEXT:
         raise too_long("item")
     return texts
-
-
-def read_text(name: str, value: Any, *, least: int = 1, longest: int = LONGEST_TEXT) -> str:
-    """Return a user, item or stream as text, of `least` characters to `longest` bytes."""
-    if value is None:
-        raise missing(name)
-    if is_integer(value):
-        with suppress(ValueError):  # Python refuses to write very long numbers
-            if len(text := str(int(value))) <= longest:
-                return text
-        raise too_long(name, longest)
-    if not isinstance(value, str):
-        raise wrong_type(name, type(value).__name__)
-    text = str.__str__(value)  # itself, whatever a subclass says of it
-    if len(text) < least:
-        raise empty(name)
-    try:
-        size = len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:
-        raise no_unicode(name) from None
-    if size > longest:
-        raise too_long(name, longest)
-    return text
-
-
-def is_integer(value: Any) -> bool:
-    """Tell whether a value is an integer, of Python or numpy, and neither a truth value nor a duration."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)
