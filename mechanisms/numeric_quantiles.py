@@ -20,7 +20,7 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel
+from privstream.mechanisms.smoothing import LEAST_STDDEV, NORMAL, LocalLevel, beside
 from typing_extensions import override
 
 SCALES = ("linear", "log")
@@ -260,10 +260,9 @@ START_SHARE = 0.1
 """Part of beta that pays for the edges from which on edges are tested one by one."""
 
 
-_DIFFER = 0.1
-"""A window differs from those beside it where noise has any edge so far off with this probability at most."""
+_MAY_DIFFER, _DIFFERS = 0.1, 1e-3
+"""A window may differ from those beside it, or does, where noise has any edge so far off with these probabilities."""
 
-_NORMAL = 1.959963984540054
 _SURELY = 5.0
 """Deviations by which no edge of thousands is off, from which on edges of smoothed counts are tested one by one."""
 _LEAST_ACTIVE = 0.1
@@ -526,8 +525,10 @@ class NumericQuantiles(Mechanism[KeyedState]):
         (`LocalLevel`): with a test of how much it moves, so that a jump is not smoothed away. An edge that is surely
         below or above 0 is passed from its side, up to the first one that is not, as with `lower` and `upper`.
 
-        Each edge has a model of its own, and where a change is small beside noise none sees it. A window in which any
-        edge is surely off the mean of the windows beside it is estimated by itself, all of its quantiles.
+        Each edge has a model of its own, and where a change is small beside noise none sees it. In a window in which
+        any edge is off the mean of the windows beside it, as noise is in a tenth of windows, all intervals reach as far
+        as those of the window by itself; the more it is off, up to what noise is in a thousandth, the more estimates
+        are those of the window by itself, too.
 
         Privacy: post-processing of counts that have their noise.
 
@@ -552,20 +553,26 @@ class NumericQuantiles(Mechanism[KeyedState]):
             self._smoothed_places(below - quantile * totals, many, quantile, np.maximum(stddev * norms, LEAST_STDDEV))
             for quantile, (norms, _) in zip(self.quantiles, self._norms, strict=True)
         ]
-        estimates, lower, upper, differ = (np.stack(part, axis=1) for part in zip(*places, strict=True))
+        estimates, lower, upper, off = (np.stack(part, axis=1) for part in zip(*places, strict=True))
         lower = np.minimum.accumulate(lower[:, ::-1], axis=1)[:, ::-1]
         upper = np.maximum.accumulate(upper, axis=1)
         estimates = np.clip(np.maximum.accumulate(estimates, axis=1), lower, upper)
-        found = SmoothedQuantiles(*(self.bins.at(part) for part in (estimates, lower, upper)))
-        for window in np.flatnonzero(differ.any(axis=1)):
-            for part, alone in zip(found, self._alone(1, self.tree.sums_of(given[window])), strict=True):
-                part[window] = alone
-        return found
+        least, most = (NormalDist().inv_cdf(1 - tail / (2 * below.shape[1])) for tail in (_MAY_DIFFER, _DIFFERS))
+        apart = np.clip((off.max(axis=1) - least) / (most - least), 0.0, 1.0)
+        for window in np.flatnonzero(apart):
+            alone = np.interp(
+                self._alone(1, self.tree.sums_of(given[window])), self.bins.edges, np.arange(self.resolution + 1.0)
+            )
+            estimates[window] += apart[window] * (alone[0] - estimates[window])
+            lower[window], upper[window] = np.minimum(lower[window], alone[1]), np.maximum(upper[window], alone[2])
+        return SmoothedQuantiles(*(self.bins.at(part) for part in (estimates, lower, upper)))
 
     def _smoothed_places(
         self, ranks: Floats, many: Floats, quantile: float, stddevs: Floats
-    ) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
-        """Return where a quantile and the ends of its interval are in each window, counted in bins, and which differ.
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return where a quantile and the ends of its interval are in each window, counted in bins, and how it differs.
+
+        That is how far its edges are off the windows beside it at most, in deviations of the noise; 0 of a single one.
 
         What is smoothed is divided by quantile (1 - quantile), and the mean number of values is added to it before.
         Then Poisson's law of a count around its level is the binomial one of values below the quantile.
@@ -583,23 +590,20 @@ class NumericQuantiles(Mechanism[KeyedState]):
         model = LocalLevel(max(LEAST_STDDEV, times * usual), close=True)
         smoothed = model.smooth(times * (ranks / active + mean) * factors, factors)
         levels, tops = ((part / factors / times - mean) * active for part in (smoothed.estimates, smoothed.upper))
-        scores = levels / np.maximum((tops - levels) / _NORMAL, LEAST_STDDEV)
+        scores = levels / np.maximum((tops - levels) / NORMAL, LEAST_STDDEV)
         ends = -quantile * many, (1 - quantile) * many
         rising = np.maximum.accumulate(levels, axis=1), np.minimum.accumulate(levels[:, ::-1], axis=1)[:, ::-1]
         rising_ranks = np.maximum.accumulate(np.hstack([ends[0], (rising[0] + rising[1]) / 2, ends[1]]), axis=1)
         rising_ranks = rising_ranks + _TIED * np.arange(self.resolution + 1)
         edges = np.arange(self.resolution + 1.0)
         estimates = np.array([np.interp(0.0, row, edges) for row in rising_ranks])
-        lower = np.array([_passed(row < -_NORMAL, row < -_SURELY) for row in scores], np.float64)
-        passed = [_passed((row > _NORMAL)[::-1], (row > _SURELY)[::-1]) for row in scores]
+        lower = np.array([_passed(row < -NORMAL, row < -_SURELY) for row in scores], np.float64)
+        passed = [_passed((row > NORMAL)[::-1], (row > _SURELY)[::-1]) for row in scores]
         upper = self.resolution - np.array(passed, np.float64)
-        differ = np.zeros(len(ranks), np.bool_)
+        off = np.zeros(len(ranks))
         if len(ranks) > 1:
-            beside = np.vstack([levels[1], *levels, levels[-2]]) / np.vstack([active[1], *active, active[-2]])
-            expected = (beside[:-2] + beside[2:]) / 2 * active
-            reach = NormalDist().inv_cdf(1 - _DIFFER / (2 * len(stddevs)))
-            differ = np.any(np.abs(ranks - expected) > reach * stddevs, axis=1)
-        return estimates, np.minimum(lower, upper), np.maximum(lower, upper), differ
+            off = np.max(np.abs(ranks - beside(levels / active) * active) / stddevs, axis=1)
+        return estimates, np.minimum(lower, upper), np.maximum(lower, upper), off
 
     def _intervals(self, step: int, counts: Floats) -> tuple[Floats, Floats]:
         """Return ends of intervals: from both sides, edges are passed up to the first that may be the quantile's."""

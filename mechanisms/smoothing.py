@@ -34,8 +34,7 @@ _BURST, _WIDE = 0.003, 5.0  # probability that a count is a burst, and how far t
 _LEAST_OFF = 0.1
 _SWITCH = 0.005  # probability that another model holds from a window on: what was quiet may burst
 _SQUARINGS, _MOST_DECAYED = 8, 13.0
-_TOGETHER = 1 << 21  # numbers of one array when a file is smoothed
-_SUMMED = 1 << 19  # the same where windows are summed, which needs more arrays
+_TOGETHER = 1 << 19  # numbers that are in all models of some keys and windows: some 20 arrays have so many
 _LONGEST, _MARGIN = 8192, 1024  # windows that are smoothed at once, and of those before and after that are used
 _LARGEST = 2.0**63
 LEAST_STDDEV = 1e-6
@@ -48,7 +47,9 @@ MOST_RISING = 64
 MOST_SUMMED = 1024
 """Windows of a sum at most."""
 
-_NORMAL = 1.959963984540054
+NORMAL = 1.959963984540054
+"""Deviations within which 95% of normal noise is."""
+
 _STUDENT = 2.178812829667229  # as far reach 95% of Student's law with twelve degrees of freedom
 _FARTHEST = 100.0  # deviations: beyond, squares could be infinite
 _SURE = 0.999
@@ -78,7 +79,7 @@ class Rises(NamedTuple):
     @property
     def interval(self) -> tuple[Floats, Floats]:
         """The ends of intervals of 95%, rounded to one decimal."""
-        reach = _NORMAL * self.stddevs
+        reach = NORMAL * self.stddevs
         return np.round(self.differences - reach, 1), np.round(self.differences + reach, 1)
 
     @property
@@ -318,7 +319,7 @@ class LocalLevel:
         """Return what `finish` makes of the window of a state and those since then, for the last one of them."""
         rows = _counts("recent", recent, dimensions=2)
         windows = len(rows) + 1
-        some = _parted(len(state), _SUMMED // (len(_GRID) * windows))
+        some = _parted(len(state), _TOGETHER // (len(_GRID) * windows))
         last = ([part[-1] for part in finish(self._since(state.select(part), rows[:, part]), windows)] for part in some)
         return [np.concatenate(part) for part in zip(*last, strict=True)]
 
@@ -394,7 +395,7 @@ class LocalLevel:
         """Smooth some windows, with those around them: in a very long series what is far away has no weight."""
         start, end = max(0, first - before - _MARGIN), min(len(rows), first + _LONGEST + _MARGIN)
         rows, factors = rows[start:end], factors[start:end]
-        some = _parted(rows.shape[1], (_SUMMED if before else _TOGETHER) // (len(_GRID) * len(rows)))
+        some = _parted(rows.shape[1], _TOGETHER // (len(_GRID) * len(rows)))
         both = [finish(self._both_ways(rows[:, part], factors[:, part])) for part in some]
         inside = slice(first - start, first - start + _LONGEST)
         return [np.concatenate(part, axis=1)[inside] for part in zip(*both, strict=True)]
@@ -465,6 +466,13 @@ class LocalLevel:
             ends = _mixed(parts, weights)
             first, low, high = (end * factors[place] for end in ends)
             yield _Ends(factors[place], *parts, variances, weights, (first, low, high), gain)
+
+
+def beside(levels: Floats) -> Floats:
+    """Return the mean of the windows before and after each one, two or more (first axis); at both ends the next one."""
+    around = np.concatenate([levels[1:2], levels, levels[-2:-1]])
+    mean: Floats = (around[:-2] + around[2:]) / 2
+    return mean
 
 
 def _with_rises(found: Iterable[_Ends], rising: int) -> list[Floats]:
@@ -574,7 +582,7 @@ def _mixed(parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Float
     means, within, _ = parts
     total = _sum(weights)
     mean = _sum(weights * means) / total
-    reach = _NORMAL * np.sqrt(_sum(weights * (within + np.square(means - mean))) / total)
+    reach = NORMAL * np.sqrt(_sum(weights * (within + np.square(means - mean))) / total)
     mean = np.maximum(mean, 0.0)  # before its interval: it would leave out what is a little above 0
     return mean + 0.0, np.maximum(mean - reach, 0.0), mean + reach
 

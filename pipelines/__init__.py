@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from privstream.pipelines.frames import ask, read
+from privstream.pipelines.questions.spec import loaded
 
 if TYPE_CHECKING:
     from privstream.pipelines.monitor.monitor import Monitor
@@ -14,6 +15,4 @@ def __getattr__(name: str) -> Any:
     """Import what takes Beam, which takes seconds to load, when it is asked for."""
     if name != "Monitor":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from privstream.pipelines.monitor.monitor import Monitor  # noqa: PLC0415
-
-    return Monitor
+    return loaded("monitor.monitor.Monitor")

@@ -291,11 +291,16 @@ def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _loggers_kept() -> Iterator[None]:
-    """Give loggers of runners their levels back: a command leaves them silent, but other pipelines may follow here."""
+    """Give loggers of runners their levels back: a command leaves them silent, but other pipelines may follow here.
+
+    A handler that Beam makes meanwhile would write into what is said here, for ever.
+    """
     levels = {name: logging.getLogger(name).level for name in loaded("runners.launch.RUNNER_LOGGERS")}
+    handlers = list(logging.root.handlers)
     try:
         yield
     finally:
+        logging.root.handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
 

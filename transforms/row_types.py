@@ -236,8 +236,9 @@ class RankedItem(NamedTuple):
             what limits leave out.
         lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Where estimates are
             smoothed it rests on a model: counts stay near a level that moves. In a stream with a list and the method
-            "counts" it is that of the noise of any one count: of items that lead by their noise fewer than 95% hold. It
-            says nothing of what limits leave out.
+            "counts" it is that of the noise of any one count: of items that lead by their noise fewer than 95% hold. In
+            a finished file 75% to 86% were held beside windows in which the numbers of all items jump. It says nothing
+            of what limits leave out.
         upper: upper end.
         kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
             number of them, plus noise. None where nothing is told of limits: see `full_share`.
@@ -411,8 +412,8 @@ class QuantileEstimate(NamedTuple):
         smoothed: an estimate of the same quantile from the values of all windows of a finished file. None in streams,
             and where quantiles are about more than one window.
         smoothed_lower: lower end of its interval of 95%, which rests on a model: the part of all values that is below a
-            value stays near a level that moves. In a window that differs from those beside it, `smoothed` and both ends
-            are those of the window by itself.
+            value stays near a level that moves. Where a window differs from those beside it, it reaches as far as
+            `lower` and `upper`, and `smoothed` is nearer to `estimate`.
         smoothed_upper: upper end.
     """
 
@@ -487,6 +488,11 @@ class CardinalityEstimate(NamedTuple):
             probability 1 - beta for all windows together, while people come and go no more often than `max_updates`, if
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
             set.
+        smoothed: an estimate of the same number from all windows of a finished file, with the method "direct_counter",
+            which gives each window noise of its own. None with other methods, and in streams.
+        smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: sizes stay near
+            a level that moves. Where a window differs from those beside it, it reaches as far as that of the estimate.
+        smoothed_upper: upper end.
     """
 
     stream: str
@@ -494,6 +500,9 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
+    smoothed: Optional[float] = None
+    smoothed_lower: Optional[float] = None
+    smoothed_upper: Optional[float] = None
 
 
 class RangeQuery(NamedTuple):

@@ -19,6 +19,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, Sym
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
+from privstream.mechanisms.smoothing import LEAST_STDDEV, NORMAL, LocalLevel, Smoothed, beside
 from typing_extensions import override
 
 
@@ -132,6 +133,7 @@ def whole_bounds(bounds: NDArray[np.float64]) -> Integers:
 
 
 _TYPICAL_STEPS = 1 << 20
+_DIFFER, _TAIL = 1.644853626951473, 0.025  # deviations that a tenth of normal noise exceeds; one side of 95%
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,16 +198,45 @@ class FreshNoise(CardinalityAlgorithm):
             noise = noise.derive("streams together", self.streams)
         return sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
 
+    def smooth(self, estimates: NDArray[np.float64]) -> Smoothed:
+        """Return sizes and intervals of 95% of steps that follow each other, each from those before and after it.
+
+        The noise in common is no part of what is smoothed, and widens all intervals. Where an estimate is off the mean
+        of the smoothed ones beside it, as noise is in a tenth of steps, its interval reaches as far as that of the
+        estimate by itself.
+
+        Args:
+            estimates: with their noise, also below 0, shape (steps, streams), at least one step.
+        """
+        own, common = self.stddevs
+        sizes, _, upper = LocalLevel(max(LEAST_STDDEV, own)).smooth(estimates)
+        reach: NDArray[np.float64] = np.hypot(upper - sizes, NORMAL * common)
+        lower, upper = sizes - reach, sizes + reach
+        if len(estimates) > 1:
+            differ = np.abs(estimates - beside(sizes)) > _DIFFER * own
+            alone = self._reach(self.law, _TAIL)
+            lower = np.where(differ, np.minimum(lower, estimates - alone), lower)
+            upper = np.where(differ, np.maximum(upper, estimates + alone), upper)
+        ends = np.asarray(np.round(np.maximum([lower, upper], 0.0), 1), np.float64)
+        return Smoothed(sizes, ends[0], ends[1])
+
+    @property
+    def stddevs(self) -> tuple[float, float]:
+        """Standard deviations of the noise of a size by itself, and of that which all sizes have in common."""
+        return self.law.stddevs if isinstance(self.law, SharedCounts) else (math.sqrt(self.law.variance), 0.0)
+
     @override
     def error(self, step: int, updates: int | None) -> int:
         return self._error(self.law)
 
     def _error(self, law: SymmetricNoise | SharedCounts) -> int:
         """Return what sizes are off by at most with this noise, all of them, but with beta."""
-        tail = self.beta / (2 * self.horizon)
-        if isinstance(law, SharedCounts):
-            return law.sum_tail_bound(1, tail)
-        return max(0, law.tail_quantile(tail))
+        return self._reach(law, self.beta / (2 * self.horizon))
+
+    @staticmethod
+    def _reach(law: SymmetricNoise | SharedCounts, tail: float) -> int:
+        """Return what a size is off by at most, to one side, but with probability `tail`."""
+        return law.sum_tail_bound(1, tail) if isinstance(law, SharedCounts) else max(0, law.tail_quantile(tail))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,8 +175,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     @override
     def _described(self) -> Any:
         kind, values = without_rows_per_step(super()._described())
-        usual = {"alternating": 0, "streams": 1}
-        return [kind, {name: value for name, value in values.items() if name not in usual or value != usual[name]}]
+        return [kind, {name: value for name, value in values.items() if name != "alternating" or value}]
 
     @property
     @override
@@ -264,9 +263,13 @@ def _check_rows_per_step(rows_per_step: int | None, rows_per_unit: int | None) -
 
 
 def without_rows_per_step(described: Any) -> Any:
-    """Return parameters without a limit of rows at a step that is not there: such labels are as they were."""
+    """Return parameters without a limit of rows at a step that is not there, and without streams where there is one.
+
+    Such labels are as they were before there were these parameters.
+    """
     kind, values = described
-    return [kind, {name: value for name, value in values.items() if name != "rows_per_step" or value is not None}]
+    absent = ("rows_per_step", None), ("streams", 1)
+    return [kind, {name: value for name, value in values.items() if (name, value) not in absent}]
 
 
 def checked_rows(matrix: NDArray[Any], columns: int, largest: int, *, negative: bool) -> NDArray[Any]:

@@ -106,9 +106,9 @@ class KeyedRows:
         """Counts, and sums if there are any: int64 (answers, n)."""
         return np.stack([self.counts] if self.sums is None else [self.counts, self.sums])
 
-    def of_each(self, *names: str) -> list[list[Any]]:
-        """Return columns as lists, with a number for each key also where one is for all."""
-        return [np.broadcast_to(getattr(self, name), len(self.keys)).tolist() for name in names]
+    def of_each(self, *names: str) -> list[NDArray[Any]]:
+        """Return columns, with a number for each key also where one is for all."""
+        return [np.broadcast_to(getattr(self, name), len(self.keys)) for name in names]
 
     def at_least(self, number: int) -> KeyedRows:
         """Return the rows whose published number is so large, now and earlier: the smoothed one, if there is one."""

@@ -177,10 +177,16 @@ class SharedCounts:
         drawn = alone.draw(own, labels) + common.draw(source.derive("common"), 1)
         return counts + whole_counts(drawn.astype(np.float64), FRACTION)
 
+    @property
+    def stddevs(self) -> tuple[float, float]:
+        """Standard deviations of the noise of a count by itself, with rounding, and of that in common."""
+        own, common = (math.ldexp(law.variance, -2 * FRACTION) for law in self._laws)
+        return math.sqrt(own + ROUNDING_VARIANCE), math.sqrt(common)
+
     def stddev(self, number: int = 1) -> float:
         """Return the standard deviation of the noise on the mean of so many counts."""
-        own, common = (math.ldexp(law.variance, -2 * FRACTION) for law in self._laws)
-        return math.sqrt((own + ROUNDING_VARIANCE) / number + common)
+        own, common = self.stddevs
+        return math.sqrt(own**2 / number + common**2)
 
     def sum_tail_bound(self, number: int, tail: float) -> int:
         """Return z with Pr[noise on the sum of so many counts > z] <= tail, and the same below."""

@@ -146,6 +146,12 @@ class Account:
             lines.append(
                 f"{NOTE}these data are in this ledger as data set {others}, too, whose total is without this run"
             )
+        limited = ledger.contents().limits if self.dataset == DEFAULT_DATASET and ledger.exists() else {}
+        if limited and DEFAULT_DATASET not in limited and self.limit is None:
+            others = ", ".join(map(repr, limited))
+            lines.append(
+                f"{NOTE}--dataset names no data set, and 'default' has no limit in this ledger; {others} has one"
+            )
         if receipt.unchained:
             lines.append(CHAINED.format(receipt.unchained))
         mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}

@@ -54,7 +54,25 @@ SETTINGS: Any = {
     "text.parse_math": False,
     "svg.hashsalt": "privstream",
 }
-FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Arial Unicode MS")
+FONTS = (
+    "DejaVu Sans",
+    "Noto Sans",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Noto Sans JP",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "Hiragino Sans",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Noto Sans Arabic",
+    "Noto Sans Devanagari",
+    "Arial Unicode MS",
+)
+"""Those that are installed; a letter is drawn by the first that has it."""
 UTC = Clocks()
 INCHES = (11.0, 6.0)
 DOTS_PER_INCH = 150

@@ -114,6 +114,10 @@ EACH_BY_ITSELF = (
     "counts stay near a level that moves."
 )
 
+OF_COUNTS = (
+    "an estimate from several windows; its interval of 95% rests on a model in which counts stay near a level that "
+    "moves."
+)
 
 OF_QUANTILES = (
     "an estimate from several windows; its interval of 95% rests on a model in which the part of all values that is "
@@ -132,7 +136,7 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = ONE_DEVIATIO
 def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
     """Say the same of columns by their names."""
     texts: list[str] = []
-    of_counts = "smoothed" in names and "quantile" not in names
+    of_counts = {"smoothed", "item"} <= {*names}
     by_itself = of_counts or {"error_bound", "lower"} <= {*names}
     if any(name.endswith("_stddev") and name.removesuffix("_stddev") in names for name in names):
         texts.append(spread)
@@ -152,7 +156,7 @@ def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
         if by_itself:
             texts.append(EACH_BY_ITSELF if of_counts else OF_ROWS)
         elif "smoothed" in names:
-            texts.append(f"Smoothed, if given: {OF_QUANTILES}")
+            texts.append(f"Smoothed, if given: {OF_QUANTILES if 'quantile' in names else OF_COUNTS}")
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")

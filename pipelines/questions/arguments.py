@@ -93,7 +93,7 @@ def given_to(spec: QuestionSpec, arguments: argparse.Namespace, fields: FieldMap
 
 def transform_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:
     """Return the transform that answers a question; imports Beam."""
-    return _made(spec.transform_class, given, noise, unbounded=unbounded)
+    return _made(spec.transform_class, given, noise, unbounded=unbounded).in_columns()
 
 
 def plan_of(spec: QuestionSpec, given: Mapping[str, Any], noise: NoiseSource, *, unbounded: bool) -> Any:

@@ -141,6 +141,7 @@ class Asked:
             option=files_option(self.arguments),
             finish=self.transform.finish,
             unfinished=self.transform.unfinished,
+            finish_table=self.transform.finish_table,
         )
 
     def told(self, counted: launch.Counters, *, unbounded: bool) -> Told:
@@ -340,16 +341,17 @@ class Run:
         self._write_letters(dead)
 
     def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
-        """Receive what processes have made of the input, run the last segments, and write."""
+        """Receive what processes have made of the input, run the segments that they do not share, and write."""
         dead = [pipeline | "Receive letters" >> Receive(LETTERS, DeadLetter)]
         for asked, write in zip(self.questions, writes, strict=True):
             transform = asked.transform
-            *_, before, _ = transform.segments
-            given = pipeline | asked.label("Receive") >> Receive(asked.name, before.gives)
-            named = asked.label(type(transform).__name__) >> transform.segment(len(transform.segments) - 1)
-            published = given | named
-            published.rows | asked.label("Write") >> write
-            dead.append(published.dead_letters)
+            shared = transform.shared_segments
+            rows = pipeline | asked.label("Receive") >> Receive(asked.name, transform.segments[shared - 1].gives)
+            if shared < len(transform.segments):
+                published = rows | asked.label(type(transform).__name__) >> transform.segment(shared)
+                dead.append(published.dead_letters)
+                rows = published.rows
+            rows | asked.label("Write") >> write
         self._write_letters(dead)
 
     def _write_letters(self, dead: Sequence[Any]) -> None:

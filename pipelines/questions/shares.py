@@ -1,4 +1,4 @@
-"""What processes share of a run: all segments of transforms but the last, each for its part of files or people."""
+"""What processes share of a run: segments of transforms, each for its part of files, people or items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privstream.pipelines.sources.normalise import OF_READING, TakeReading
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.transforms import DeadLetter
 from privstream.transforms.batches import StepKey
-from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.events.private_transform import PrivateTransform, Shared
 from privstream.transforms.spill import fetch, keep
 from typing_extensions import override
 
@@ -142,7 +142,8 @@ class Share:
         fields: what is read.
         processes: that share the work.
         letters: whether dead letters are wanted.
-        segment: the number of the segment; questions whose last segment it is are left out.
+        number: of this process, from 0 on.
+        segment: the number of the segment; questions that share no such segment are left out.
         parts: what is read in the first segment.
         received: what comes from the segment before, by question.
         options: those of Beam that were given.
@@ -152,6 +153,7 @@ class Share:
     fields: FieldMapping | SharedFields
     processes: int
     letters: bool
+    number: int = 0
     segment: int = 0
     parts: Sequence[FilePart] = ()
     received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
@@ -164,16 +166,17 @@ class Share:
             read = pipeline | READ >> ReadSome(self.parts, self.fields)
             dead.append(read.dead_letters)
         for name, transform in self.transforms.items():
-            following = len(transform.segments) - self.segment - 1
-            if following <= 0:
+            following = transform.shared_segments - self.segment - 1
+            if following < 0:
                 continue
             if read is not None:
                 given = events_for(name, read.events, self.fields)
             else:
                 before = transform.segments[self.segment - 1]
                 given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
-            found = given | stage_label(name, type(transform).__name__) >> transform.segment(self.segment)
-            send = SendAway(name, self.processes if following > 1 else None)
+            segment = transform.segment(self.segment, Shared(self.number, self.processes))
+            found = given | stage_label(name, type(transform).__name__) >> segment
+            send = SendAway(name, self.processes if following else None)
             found.rows | stage_label(name, "SendAway") >> beam.ParDo(send)
             dead.append(found.dead_letters)
         if self.letters:
@@ -200,8 +203,23 @@ def perform(task: bytes) -> Done:
     return Done(counted, Post.end())
 
 
+def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
+    """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
+    shares: list[list[FilePart]] = [[] for _ in range(processes)]
+    sizes = [0] * processes
+    for part in sorted(parts, key=_size, reverse=True):
+        least = sizes.index(min(sizes))
+        shares[least].append(part)
+        sizes[least] += _size(part)
+    return shares
+
+
+def _size(part: FilePart) -> int:
+    return part.rows or part.end - part.start
+
+
 def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> launch.Counters:
-    """Let the processes of a crew do all segments but the last of each question; return what they have counted.
+    """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given.
 
@@ -215,16 +233,17 @@ def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptio
         InputFileError: a file has changed since it was found, or cannot be read.
         RunError: one of them failed, or was killed.
     """
-    given, parts = options.get_all_options(drop_default=True), read.parts()
+    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), crew.number)
     counted: list[launch.Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
-    for segment in range(max(len(each.segments) for each in share.transforms.values()) - 1):
+    for segment in range(max(each.shared_segments for each in share.transforms.values())):
         tasks = [
             replace(
                 share,
+                number=number,
                 segment=segment,
-                parts=parts[number :: crew.number] if segment == 0 else (),
+                parts=parts[number] if segment == 0 else (),
                 received=dict(there[number]),
                 options=given,
             )
@@ -234,7 +253,7 @@ def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptio
         for done in crew.tell([pickler.dumps(task) for task in tasks]):
             counted.append(done.counted)
             for (name, to), references in done.sent.items():
-                whole = name == LETTERS or len(share.transforms[name].segments) == segment + 2
+                whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1
                 (here if whole else there[to])[name] += references
     Post.begin(dict(here))
     return launch.added(counted)

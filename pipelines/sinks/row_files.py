@@ -224,13 +224,13 @@ def output_format(path: str, option: str = "--output") -> str:
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: bool = False) -> None:
+def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *, private: bool = False) -> None:
     """Write rows as one file, whole or not at all.
 
     Args:
         path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl or .csv.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp, numbers perhaps Optional.
-        rows: its rows; they are never in memory together.
+        rows: its rows, which are never in memory together; or a table of its fields, times in microseconds.
         private: whether the file is for its owner alone.
     """
     format = output_format(path)
@@ -238,11 +238,20 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
         write_rows(stream, row_type, rows, format)
 
 
-def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
-    """Write rows into an open file; equal rows give equal bytes."""
-    write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}[format]
+def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table, format: str) -> None:
+    """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
+    fields = column_types(row_type)
+    if format == "parquet":
+        schema = _arrow_schema(fields)
+        tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
+        return _write_parquet(stream, schema, tables)
+    write = {"avro": _write_avro, "jsonl": _write_jsonl, "csv": _write_csv}[format]
     plain = _plain_rows(row_type, rows)
-    write(stream, row_type, column_types(row_type), plain)
+    if isinstance(rows, pa.Table):
+        columns = ([column.to_pylist() for column in table.columns] for table in _cut(row_type, rows))
+        plain = (row for values in columns for row in zip(*values, strict=True))
+    write(stream, row_type, fields, plain)
+    return None
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
@@ -464,12 +473,31 @@ def _write_avro(stream: BinaryIO, row_type: type, fields: dict[str, type], rows:
     fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
-def _write_parquet(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_parquet(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
     """Write a Parquet file."""
-    schema = _arrow_schema(fields)
     with pq.ParquetWriter(stream, schema) as writer:
-        while chunk := list(islice(rows, CHUNK_ROWS)):
-            writer.write_table(_table(schema, chunk))
+        for table in tables:
+            writer.write_table(table.cast(schema))
+
+
+def _tables(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> Iterator[pa.Table]:
+    """Yield plain values, row by row, as tables."""
+    while chunk := list(islice(rows, CHUNK_ROWS)):
+        yield _table(schema, chunk)
+
+
+def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield pieces of a table, with the columns of an item in place of the item."""
+    names: tuple[str, ...] = getattr(row_type, "item_columns", ())
+    for start in range(0, rows.num_rows, CHUNK_ROWS):
+        piece = rows.slice(start, CHUNK_ROWS).combine_chunks()
+        if names:
+            place = piece.schema.get_field_index(item_field(row_type))
+            columns = zip(*(split_item(item, len(names)) for item in piece.column(place).to_pylist()), strict=True)
+            piece = piece.remove_column(place)
+            for offset, (name, values) in enumerate(zip(names, columns, strict=True)):
+                piece = piece.add_column(place + offset, name, pa.array(values, pa.string()))
+        yield piece
 
 
 def _arrow_schema(fields: dict[str, type]) -> pa.Schema:

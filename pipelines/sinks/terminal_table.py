@@ -135,7 +135,7 @@ class View:
     @property
     def known(self) -> str:
         """The field with the number of a row that is not smoothed."""
-        return "estimate" if "quantile" in self.names else "count"
+        return "count" if "item" in self.names else "estimate"
 
     def number_of(self, row: Any) -> float | None:
         """Return the number that is shown of a row: where it is not smoothed, its count."""

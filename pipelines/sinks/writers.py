@@ -9,6 +9,8 @@ from itertools import chain
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
@@ -44,6 +46,8 @@ class WriteRows(beam.PTransform[Any, Any]):
         private: whether the file is for its owner alone.
         finish: what is done to all rows before they are sorted and written; None for nothing.
         unfinished: a NamedTuple, what rows are before that; None if they are `row_type`.
+        finish_table: what is done to all rows where tables come in place of rows: pairs of an encoded `StepKey` and an
+            Arrow stream of tables, times in microseconds; None where rows come.
 
     Raises:
         ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
@@ -59,8 +63,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         private: bool = False,
         finish: Callable[[Sequence[Any]], list[Any]] | None = None,
         unfinished: type | None = None,
+        finish_table: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
         super().__init__()
+        self.finish_table = finish_table
         self.finish, self.unfinished = finish, unfinished or row_type
         self.path, self.row_type, self.order, self.private = path, row_type, tuple(order), private
         self.format = output_format(path, option)
@@ -76,21 +82,21 @@ class WriteRows(beam.PTransform[Any, Any]):
             raise ValueError("WriteRows must get a bounded collection")
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
-        together = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
-        return (
-            rows.pipeline
-            | "Once" >> beam.Impulse()
-            | "Write file"
-            >> beam.Map(
-                _write,
-                self.path,
-                self.row_type,
-                self.order,
-                AsIter(together),
-                private=self.private,
-                finish=self.finish,
-                unfinished=self.unfinished,
+        once, told = rows.pipeline | "Once" >> beam.Impulse(), {"private": self.private}
+        if self.finish_table is not None:
+            return once | "Write file" >> beam.Map(
+                _write_table, self.path, self.row_type, self.order, AsIter(rows), finish=self.finish_table, **told
             )
+        together = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
+        return once | "Write file" >> beam.Map(
+            _write,
+            self.path,
+            self.row_type,
+            self.order,
+            AsIter(together),
+            finish=self.finish,
+            unfinished=self.unfinished,
+            **told,
         )
 
     @override
@@ -145,6 +151,29 @@ def _write(
     if finish is not None:
         rows = finish(list(rows))
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)
+    Metrics.counter("privstream", COMPLETE).inc()
+
+
+def _write_table(
+    impulse: bytes,
+    path: str,
+    row_type: type,
+    order: tuple[str, ...],
+    parts: Iterable[tuple[bytes, bytes]],
+    *,
+    private: bool,
+    finish: Callable[[pa.Table], pa.Table],
+) -> None:
+    """Write the file, of tables."""
+    tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
+    rows: Any = ()
+    if tables:
+        rows = pa.concat_tables(tables, promote_options="default")
+        tables.clear()  # each form of the rows goes when the next one is there
+        rows = finish(rows)
+        by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
+        rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
+    write_row_file(path, row_type, rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
 
 

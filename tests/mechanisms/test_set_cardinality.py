@@ -742,3 +742,64 @@ class TestCurve:
         made = SetCardinality(epsilon=1.0, delta=1e-6, horizon=3000, unit="event")
         assert made.algorithm.counter.curve == GaussianCurve(shift=largest_shift(1.0, 1e-6))
         assert made.curve.shift == pytest.approx(made.algorithm.counter.curve.shift, rel=1e-9)
+
+
+def quiet_and_not(steps, shape):
+    """Return sizes that lie still, move slowly, jump, or go up and down in turn."""
+    at = np.arange(steps)
+    return {
+        "quiet": np.full(steps, 1500),
+        "slow": 1500 + at,
+        "jump": np.where(at < steps // 2, 500, 1500),
+        "empty": np.zeros(steps, np.int64),
+        "in turn": np.where(at % 2 == 0, 1450, 1550),
+    }[shape]
+
+
+GAINS = {"quiet": 2.0, "slow": 1.7, "jump": 1.7, "empty": 2.0, "in turn": 0.9}
+CASES = [(delta, shape, better) for delta in (1e-6, 0.0) for shape, better in GAINS.items()]
+RUNS = 300
+"""Of each shape: noise in common is one draw for a run, so that so few say that 95% are held."""
+
+
+class TestSmoothed:
+    @some_quick("case", CASES, CASES[0], CASES[-1])
+    def test_sizes_of_all_steps_together_are_nearer_and_in_their_intervals(self, case):
+        """Noise has deviations of 30 and 240, which some sets move by in turn: these gain nothing, and are held."""
+        delta, shape, better = case
+        mechanism = SetCardinality(epsilon=1.0, delta=delta, horizon=168, mode="direct")
+        sizes = (quiet_and_not(168, shape) * (1 if delta else 8))[:, None]
+        draw = np.random.default_rng(5)
+        own, common = mechanism.algorithm.stddevs
+        noise = draw.normal(0, own, (168, RUNS)) if common else draw.laplace(0, own / math.sqrt(2), (168, RUNS))
+        noise += common * draw.normal(size=RUNS)
+        found = mechanism.smooth(sizes + noise)
+        assert np.all((found.lower >= 0) & (found.lower <= found.estimates) & (found.estimates <= found.upper))
+        assert np.mean((found.lower <= sizes) & (sizes <= found.upper)) > 0.9
+        assert better * np.std(found.estimates - sizes) < np.std(noise)
+
+    def test_an_estimate_that_differs_is_in_its_interval(self):
+        mechanism = make("direct, delta", epsilon=1.0, horizon=40)
+        own, common = mechanism.algorithm.stddevs
+        assert 0 < common < own and math.hypot(own, common) == pytest.approx(mechanism.algorithm.law.stddev())
+        sizes = np.full((40, 2), 5000.0)
+        sizes[20, 0] += 2 * own
+        found = mechanism.smooth(sizes)
+        assert found.upper[20, 0] > sizes[20, 0] + own > found.upper[20, 1] + own
+        assert np.all(found.upper - found.estimates >= 1.95 * common), "what all have in common does not become smaller"
+        assert mechanism.smooth([[-30.0]]).lower.tolist() == [[0.0]]
+
+    def test_signed_estimates_are_the_published_ones(self):
+        mechanism, changes = make("direct", epsilon=0.05), comings_and_goings(200, 5, size=1)
+        _, signed = mechanism.run(mechanism.initial_state(), changes, SeededNoise(1), signed=True)
+        assert signed.estimates.min() < 0
+        assert np.array_equal(np.maximum(signed.estimates, 0), run(mechanism, changes)[1].estimates)
+
+    def test_refusals(self):
+        assert [name for name in VARIANTS if make(name).smooths] == ["direct", "direct, delta"]
+        with pytest.raises(ValueError, match="mode must be direct where sizes are smoothed, got counter"):
+            make("event").smooth([[1.0]])
+        with pytest.raises(ValueError, match="values must be two-dimensional, got 1 dimensions"):
+            make("direct").smooth([1.0])
+        with pytest.raises(ValueError, match="values must have at least one window"):
+            make("direct").smooth(np.zeros((0, 2)))

@@ -4,6 +4,8 @@ import argparse
 import json
 import logging
 import stat
+import subprocess
+import sys
 import tempfile
 import warnings
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.pipelines import ask, read
+from privstream.pipelines import ask, frames, read
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
@@ -368,3 +370,17 @@ def test_a_dry_run_says_what_could_be_used_and_spends_nothing(key: Path, tempora
     tried = ask("counts", searches(), **FIELDS, **RUN, noise_key_file=key, dry_run=True)
     assert "events usable" in tried.log and "dry run: nothing was published" in tried.log
     assert repr(tried) == "DryRun()" and not list(key.parent.glob("*.ledger.jsonl"))
+
+
+def test_no_handler_of_logs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Beam's logs make of a process without one would write into a text that nobody reads."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert frames.asked(lambda folder: logging.warning("said") or {}) == {}
+    assert logging.root.handlers == []
+
+
+@pytest.mark.slow
+def test_importing_what_takes_beam_prints_nothing() -> None:
+    line = "from privstream.pipelines import Monitor, ask"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -115,6 +115,21 @@ def test_a_mistyped_data_set_opens_no_account_once_there_is_a_limit(ledger: Ledg
     assert len(ledger.read()) == 3
 
 
+def test_a_run_that_names_no_data_set_is_told_that_it_has_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "note: --dataset names no data set, and 'default' has no limit in this ledger; 'shop' has one"
+    assert run("1.jsonl", "--epsilon", "1", "--dry_run") == 0
+    assert "has no limit" not in capsys.readouterr().err, "nor has any other"
+    assert run("1.jsonl", "--epsilon", "1") == 0
+    assert budget("set", "--noise_key_file", "key", "--dataset", "shop", "--limit", "5") == 0
+    for options, said in {(): 1, ("--dataset", "shop"): 0, ("--budget_limit", "9"): 0}.items():
+        capsys.readouterr()
+        assert run("2.jsonl", "--epsilon", "2", "--dry_run", *options) == 0
+        assert capsys.readouterr().err.lower().count(told) == said
+    assert budget("set", "--noise_key_file", "key", "--dataset", "default", "--limit", "9") == 0
+    assert run("2.jsonl", "--epsilon", "2", "--dry_run") == 0
+    assert "has no limit" not in capsys.readouterr().err
+
+
 def test_the_smaller_one_of_two_limits_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert budget("set", "--noise_key_file", "key", "--dataset", "default", "--limit", "5") == 0
     assert run("1.jsonl", "--epsilon", "2", "--budget_limit", "1") == 2

@@ -19,9 +19,10 @@ from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.run import shared_evenly
+from privstream.pipelines.questions.shares import evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_bytes, workers_for
-from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.transforms.spill import SMALLEST, fetch
 
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
@@ -170,6 +171,19 @@ def test_large_files_are_divided_among_more_shards_of_people() -> None:
     assert shared_evenly({"shards": 4}, 1, files) == {"shards": 7}
     assert shared_evenly({"shards": 4}, 2, files) == {"shards": 8}
     assert shared_evenly({"shards": 9}, 1, files) == {"shards": 9}
+
+
+def test_parts_of_files_are_shared_out_by_their_rows() -> None:
+    """Row groups of an hour may be a large and a small one: every second of them is not half of the rows."""
+    groups = [FilePart("a", "parquet", n, n + 1, 10**6, rows=rows) for n, rows in enumerate([262_144, 154_522] * 48)]
+    for number in (1, 2, 3):
+        shares = evenly(groups, number)
+        assert sorted(part for share in shares for part in share) == groups
+        rows = [sum(part.rows for part in share) for share in shares]
+        assert max(rows) - min(rows) <= 262_144
+    pieces = [FilePart("b", "jsonl", start, end, 100) for start, end in ((0, 50), (50, 80), (80, 100))]
+    assert evenly(pieces, 2) == [pieces[:1], pieces[1:]]
+    assert evenly(pieces[:1], 2) == [pieces[:1], []]
 
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from typing import NamedTuple, get_type_hints
 
 import apache_beam as beam
 import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -21,6 +23,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.sinks import row_files
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (
     MissingColumnsError,
@@ -29,6 +32,7 @@ from privstream.pipelines.sinks.row_files import (
     read_rows,
     sort_rows,
     whole_file,
+    with_item_columns,
     write_json,
     write_once,
     write_row_file,
@@ -158,6 +162,59 @@ def test_columns_that_an_earlier_version_did_not_write_are_named_or_have_their_d
     )
     with pytest.raises(ValueError, match=r"--input must have KeyCount rows that .* got .* without lower"):
         read_rows("--input", without("lower", "upper", "rise"), KeyCount)
+
+
+def counts_and_table() -> tuple[list[KeyCount], pa.Table]:
+    """Return rows, and the same as a table with times in microseconds."""
+    end = Timestamp(60)
+    rows = [
+        KeyCount(stream, Timestamp(0), end, item, count, 2.5, 9, 3, 11, level, None, None, end, count > 7)
+        for stream, item, count, level in (
+            ("b", "tea, hot", 7, None),
+            ("a", 'milk, "a, ""b"""', 9, 0.1),
+            ("a", "日本, é", 9, 2.0),
+            ("a", "x, y", 10, 3.0),
+            ("b", "a, tea", -7, 7.5),
+        )
+    ]
+    plain = [[value.micros if isinstance(value, Timestamp) else value for value in row] for row in rows]
+    columns = [pa.array(column) for column in zip(*plain, strict=True)]
+    return rows, pa.table(columns, list(KeyCount._fields))
+
+
+@pytest.mark.parametrize("names", [(), ("what", "kind")])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_table_is_written_as_its_rows_are(format, names, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_files, "CHUNK_ROWS", 2)
+    rows, table = counts_and_table()
+    row_type = with_item_columns(KeyCount, names)
+    for name, given in {"rows": rows, "table": table, "none": [], "empty": table[:0]}.items():
+        write_row_file(str(tmp_path / f"{name}.{format}"), row_type, given)
+    assert (tmp_path / f"table.{format}").read_bytes() == (tmp_path / f"rows.{format}").read_bytes()
+    assert (tmp_path / f"empty.{format}").read_bytes() == (tmp_path / f"none.{format}").read_bytes()
+    assert read_row_file(str(tmp_path / f"table.{format}"), KeyCount) == rows
+
+
+def test_tables_are_put_together_finished_and_sorted(tmp_path):
+    rows, table = counts_and_table()
+    order = ("stream", "-count", "item")
+
+    def packed(part):
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, part.schema) as writer:
+            writer.write_table(part)
+        return stream.getvalue()
+
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    parts = pipeline | beam.Create([(b"2", packed(table[2:])), (b"1", packed(table[:2]))])
+    finish = {"finish_table": lambda found: found.filter(pc.greater(found["count"], 0))}
+    parts | "Some" >> WriteRows(str(tmp_path / "some.csv"), KeyCount, order=order, **finish)
+    none = parts | beam.Filter(lambda part: not part)
+    none | "None" >> WriteRows(str(tmp_path / "none.csv"), KeyCount, order=order, **finish)
+    pipeline.run().wait_until_finish()
+    kept = [row for row in rows if row.count > 0]
+    assert read_row_file(str(tmp_path / "some.csv"), KeyCount) == sort_rows(kept, order) != kept
+    assert read_row_file(str(tmp_path / "none.csv"), KeyCount) == []
 
 
 def test_fractions_of_seconds_survive(tmp_path):

@@ -45,6 +45,39 @@ def test_rows_are_those_of_the_reference(name):
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
+@one_job("sets in files", ["streams, noise in common", "sessions"], "streams, noise in common", runners=["fn_api"])
+def test_rows_of_a_file_have_smoothed_sizes_beside_the_same_others(name):
+    """Also where everything starts afresh: noise that windows have in common is another one then."""
+    events = random_events(name, random.Random(6))
+    made = transform(name, epsilon=1.0, renew_every=150 if name == "sessions" else None)
+    finished = made.to_finish()
+    results = yield of_elements(as_rows(events), finished)
+    unfinished = results.elements("rows")
+    assert min(row.estimate for row in unfinished) < 0
+    rows = finished.finish(unfinished)
+    assert rows == sorted(rows, key=lambda row: (row.window_start, row.stream))
+    if name != "sessions":
+        assert sorted(row[:5] for row in rows) == [row[:5] for row in expected(made, events)]
+    streams = len(made.rules.streams)
+    signed = np.array([row.estimate for row in sorted(unfinished, key=lambda row: (row.window_start, row.stream))])
+    periods = [slice(0, 15), slice(15, 30), slice(30, 40)] if name == "sessions" else [slice(0, 40)]
+    for period in periods:
+        part = slice(period.start * streams, period.stop * streams)
+        found = made.mechanism.smooth(signed[part].reshape(-1, streams))
+        for ends, field in zip(found, ("smoothed", "smoothed_lower", "smoothed_upper"), strict=True):
+            assert [getattr(row, field) for row in rows[part]] == ends.ravel().tolist()
+
+
+def test_what_is_not_smoothed_is_as_in_a_stream(monkeypatch):
+    for name in ("doors", "visits", "entrance only"):
+        made = transform(name)
+        assert made.to_finish() is made and made.finish is None
+    made = transform("sessions")
+    assert made.finish is None and made.to_finish().finish([]) == []
+    monkeypatch.setattr("privstream.transforms.cardinality.set_cardinality.MOST_WINDOWS", WINDOWS - 1)
+    assert made.to_finish() is made
+
+
 def test_workloads_are_interesting():
     """Sizes move, limits bind, changes are used up: else the tests above would say little."""
     for name in CONFIGURATIONS:

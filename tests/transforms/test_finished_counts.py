@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys
@@ -229,6 +230,50 @@ def test_full_numbers_of_sums_rest_on_the_share_of_all_their_windows():
     assert [row.count for row in found] == [900, 1800, 2700, 2700, 2300, 1900, 1500, 1500]
     assert [row.full for row in found] == pytest.approx([1000, 2000] + [3000] * 6, rel=0.02)
     assert all(row.full_lower <= row.full <= row.full_upper for row in found)
+
+
+def table_of(rows: list[KeyCount]) -> pa.Table:
+    """Return rows as a table, times in microseconds."""
+    plain = [[value.micros if isinstance(value, Timestamp) else value for value in r] for r in rows]
+    return pa.table([pa.array(column) for column in zip(*plain, strict=True)], list(KeyCount._fields))
+
+
+@pytest.mark.parametrize("kind", ["windows", "rises", "at least", "sums", "told", "everything"])
+def test_a_table_is_finished_as_its_rows_are(kind):
+    chance = np.random.default_rng(6)
+    rows = [
+        row(f"item {n}", DAY * t, int(chance.integers(0, 40 * n)), DAY, stream)
+        for stream in ("s", "")
+        for n in (1, 2, 10)
+        for t in range(30)
+        if (n, t) != (2, 7)
+    ]
+    rows = [rows[place] for place in chance.permutation(len(rows))]
+    smooth = SmoothFinished(DAY * SECOND, NOISE)
+    sums = FoundKeys(epsilon=1.0, delta=1e-3, contributions=9, horizon=30, over=3)
+    if kind in ("told", "everything"):
+        told = FoundKeys(epsilon=1.0, delta=1e-6, contributions=15, horizon=30, full_share=0.05).left_out
+        steps = Steps.of(window=DAY, start=0, windows=30)
+        smooth = replace(smooth, steps=steps, left_out=told) if kind == "told" else smooth
+        kept = {t: int(chance.integers(3000, 4000)) for t in range(30)}
+        rows = [
+            r._replace(kept=kept[r.window_start.micros // (DAY * SECOND)], left_out=1000, used_up=7, used_up_lower=0)
+            if kind == "told"
+            else r._replace(full=float(r.count), full_lower=1.0, full_upper=500.0)
+            for r in rows
+        ]
+    smooth = {
+        "rises": replace(smooth, rising=2),
+        "at least": replace(smooth, at_least=20),
+        "sums": replace(smooth, windows=3, sums=sums),
+        "everything": replace(smooth, windows=3, sums=sums),
+    }.get(kind, smooth)
+    found, expected = smooth.in_columns(table_of(rows)), smooth(rows)
+    assert found.equals(table_of(expected).cast(found.schema)) and len(expected) > 0
+    assert (found.num_rows < len(rows)) == (kind == "at least")
+    assert kind != "rises" or found["rise"].null_count == 2 * (2 * 2 + 4), "two of each item, and again after a gap"
+    assert kind != "told" or found["full"].null_count < len(rows)
+    assert smooth.in_columns(table_of(rows)[:0]).num_rows == 0
 
 
 WEEKS, ITEMS = 13, 12

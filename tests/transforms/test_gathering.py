@@ -9,6 +9,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
+from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -491,3 +492,12 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     assert reasons == ["item must be at most 1,048,576 bytes of UTF-8"] * 3000 + ["item must not be null"] * 2
     (record,) = event_columns.row_records(batch, [0])
     assert len(record) < 50_000
+
+
+def test_the_size_of_a_batch_is_told_without_encoding_it(monkeypatch):
+    """Beam asks for it of each of the first batches, and of every batch of a short run."""
+    coder = registry.get_coder(pa.RecordBatch)
+    batch = pa.record_batch({"user": ["u1", "u2"], "time": pa.array([1, 2], pa.int64())})
+    assert coder.decode(coder.encode(batch)).equals(batch) and coder.to_type_hint() is pa.RecordBatch
+    monkeypatch.setattr(gathering.pickle, "dumps", lambda *given: pytest.fail("encoded"))
+    assert coder.get_impl().estimate_size(batch) == batch.nbytes

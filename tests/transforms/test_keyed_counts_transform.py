@@ -5,7 +5,9 @@ from collections import Counter
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 import pytest
+from apache_beam.utils.timestamp import Timestamp
 from counts_chain import Chain, drive, drive_at_once, exact
 from counts_workloads import (
     BESIDE,
@@ -29,6 +31,7 @@ from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.contributions import TOTALS
 from privstream.transforms.counts.publishing import on_clock
+from privstream.transforms.events.private_transform import Shared
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.timing import keyed_state
 from tiny_runner import END
@@ -63,6 +66,32 @@ def test_rows_are_those_of_the_reference(name):
         beside = [row for row in rows if row.item in BESIDE.texts.to_pylist()]
         assert len(beside) == WINDOWS * len(BESIDE) * len(made.streams or ("",))
         assert len(rows) > len(beside) and not any(row.backfilled for row in beside)
+
+
+@pytest.mark.parametrize("name", ["found, streams", "window, public", "found, several windows"])
+def test_tables_over_files_have_the_rows_that_are_finished(name):
+    events, made = random_events(name, random.Random(5)), transform(name).to_finish()
+    rows = made.finish(results_of(events, made))
+    of_files = made.in_columns()
+    parts = [pa.ipc.open_stream(data).read_all() for _, data in results_of(events, of_files)]
+    table = of_files.finish_table(pa.concat_tables(parts, promote_options="default"))
+    assert table.column_names == list(type(rows[0])._fields) and len(parts) > 1
+    plain = [tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows]
+    found = [*zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    assert sorted(found, key=repr) == sorted(plain, key=repr)
+    assert transform(name).in_columns().finish_table is None, "streams have rows"
+
+
+def results_of(events, made):
+    """Return what a transform over files gives."""
+    return run_bounded("fn_api", as_rows(events), made).elements("rows")
+
+
+def test_each_process_has_clocks_of_its_own_shards():
+    streams = tuple(f"s{n}" for n in range(9))
+    parts = [publishing.clock_names(streams, 6, Shared(number, 4)) for number in range(4)]
+    assert sorted(name for part in parts for name in part) == sorted(publishing.clock_names(streams, 6))
+    assert [Shared(number, 4).of(6) for number in (1, 3)] == [range(1, 6, 4), range(3, 6, 4)]
 
 
 @some_quick("name", CONFIGURATIONS, "start, streams", "trailing, people", "found", "found, streams")

@@ -14,7 +14,7 @@ OTHER_NOISE = {("0.1.0a1", "PublishHistogram"), ("0.1.0a1", "RaiseFlags")}
 """Stages whose short runs have noise from another tree since: rows of both must not be mixed in one run."""
 
 NEW_COLUMNS = {("0.1.0a1", stage): 5 for stage in ("DecideStatuses", "PublishAtEnds", "PublishCounts", "RankItems")} | {
-    (version, "PublishQuantiles"): 3 for version in ("0.1.0a1", "0.1.0")
+    (version, stage): 3 for version in ("0.1.0a1", "0.1.0") for stage in ("PublishQuantiles", "PublishCardinality")
 }
 """Columns that rows have since then, at their end."""
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.cardinality.algorithms import CardinalityState
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality as Mechanism
 from privstream.mechanisms.monitor.holdings import Charges
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -57,15 +61,21 @@ from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 from typing_extensions import override
 
 NO_BOUND = -1
+MOST_WINDOWS = 1 << 16
+"""Of a run, or until everything starts afresh, that are smoothed at its end at most."""
 
 
 class PublishCardinality(MechanismSteps, state="publish_cardinality"):
-    """Per stream: run the mechanism through every window, and publish its estimates."""
+    """Per stream: run the mechanism through every window, and publish its estimates.
+
+    `signed`: as `SmoothSizes` takes them, below 0 where noise is.
+    """
 
     counter = "estimates_published"
 
-    def __init__(self, **common: Any) -> None:
+    def __init__(self, *, signed: bool = False, **common: Any) -> None:
         super().__init__(**common)
+        self.signed = signed
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
     @override
@@ -82,7 +92,7 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         for step, found in batches.items():
             if first <= step <= last:
                 changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        state, published = self.mechanism.run(state, changes, self.noise_of(key, first))
+        state, published = self.mechanism.run(state, changes, self.noise_of(key, first), signed=self.signed)
         outputs: list[tuple[int, CardinalityEstimate]] = []
         columns = (column.tolist() for column in published)
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
@@ -94,7 +104,56 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         return state, outputs
 
 
+@dataclass(frozen=True)
+class SmoothSizes:
+    """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended.
+
+    Privacy: post-processing of what is published with noise.
+
+    Attributes:
+        mechanism: what knows the noise of the sizes.
+        steps: the windows, all of which have a row in each stream. What begins anew is smoothed by itself.
+    """
+
+    mechanism: Mechanism
+    steps: Steps
+
+    def __call__(self, rows: Sequence[CardinalityEstimate]) -> list[CardinalityEstimate]:
+        """Return the rows, by window and stream; their estimates may be below 0 before, and not after it."""
+        ordered = sorted(rows, key=attrgetter("window_start", "stream"))
+        found: list[CardinalityEstimate] = []
+        for _, of_period in groupby(
+            ordered, key=lambda row: int(self.steps.renewals(self.steps.ending(row.window_end)))
+        ):
+            published = list(of_period)
+            streams = len({row.stream for row in published})
+            sizes = np.array([row.estimate for row in published], np.float64).reshape(-1, streams)
+            columns = (ends.ravel().tolist() for ends in self.mechanism.smooth(sizes))
+            found += (
+                CardinalityEstimate._make((*row[:3], max(row.estimate, 0), row.error_bound, *smoothed))
+                for row, *smoothed in zip(published, *columns, strict=True)
+            )
+        return found
+
+
 class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
+    _to_finish = False
+
+    @override
+    def to_finish(self) -> Self:
+        """Return this transform with sizes as they are before negative ones become 0, which `finish` smooths."""
+        windows = self.steps.count
+        if not self.mechanism.smooths or self.steps.end is None or windows is None or windows > MOST_WINDOWS:
+            return self
+        made = copy.copy(self)
+        made._to_finish = True
+        return made
+
+    @property
+    @override
+    def finish(self) -> SmoothSizes | None:
+        return SmoothSizes(self.mechanism, self.steps) if self._to_finish else None
+
     @property
     def _common(self) -> dict[str, Any]:
         """What stages that know people are given."""
@@ -135,6 +194,7 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
             streams=self.rules.streams,
             mechanism=self.mechanism,
             noise=self._noise(),
+            signed=self._to_finish,
         )
         return apply_dofn(clocked, publish, CardinalityEstimate)
 

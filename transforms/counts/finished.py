@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
 
+TELLING = ("kept", "left_out")
+"""Fields with totals of all items of a window."""
 TOLD = ("kept_with_noise", "left_out_with_noise")
 """Counters of what rows tell of limits."""
 OF_TOLD = ("kept_variance", "left_out_variance")
@@ -83,6 +88,59 @@ class LargestCounts:
         return *(-getattr(row, name) for name in self.by), row.item
 
 
+class _Read(NamedTuple):
+    """What smoothing reads of rows.
+
+    Attributes:
+        items: equal numbers for the same item of the same stream, in their order, int64 (rows,).
+        starts: of windows, in microseconds, int64 (rows,).
+        published: counts, and sums if there are any, int64 (answers, rows).
+        told: totals of what counts in the window of the row and of what limits leave out, int64 (2, rows); None where
+            nothing is told.
+        full: nan for none, float64 (rows,).
+    """
+
+    items: np.ndarray
+    starts: np.ndarray
+    published: np.ndarray
+    told: np.ndarray | None
+    full: np.ndarray
+
+    @classmethod
+    def of_rows(cls, columns: Mapping[str, Sequence[Any]]) -> _Read:
+        """Read columns of values, as rows have them."""
+        pairs = [*zip(columns["stream"], columns["item"], strict=True)]
+        numbers = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
+        return cls(
+            np.array([numbers[pair] for pair in pairs]),
+            np.array([start.micros for start in columns["window_start"]]),
+            np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
+            None if columns["kept"][0] is None else np.array([columns[name] for name in TELLING], np.int64),
+            np.array(columns["full"], np.float64),
+        )
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> _Read:
+        """Read a table, whose times are in microseconds."""
+        streams, items = (_ranks(table[name]) for name in ("stream", "item"))
+        told = None if table["kept"].null_count else np.stack([table[name].to_numpy() for name in TELLING])
+        return cls(
+            streams * (int(items.max()) + 1) + items,
+            table["window_start"].to_numpy(),
+            np.stack([table[name].to_numpy() for name in ANSWERS if name in table.column_names]),
+            told,
+            table["full"].cast(pa.float64()).to_numpy(),
+        )
+
+
+def _ranks(texts: pa.ChunkedArray) -> np.ndarray:
+    """Return a number for each text, int64: equal ones for equal texts, in their order."""
+    found = texts.combine_chunks().dictionary_encode()
+    places = np.empty(len(found.dictionary), np.int64)
+    places[pc.sort_indices(found.dictionary).to_numpy()] = np.arange(len(places))
+    return np.asarray(places[found.indices.to_numpy()])
+
+
 @dataclass(frozen=True)
 class SmoothFinished:
     """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended, and of its rises.
@@ -127,34 +185,56 @@ class SmoothFinished:
         """Return the rows with these fields, in the same order, but for those that are left out."""
         if not rows:
             return []
-        found = self._smoothed(rows)
-        shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
-        _count("counts_published", len(shown) - len(found))
-        if self.left_out is not None:
-            _count(WITHOUT_FULL, sum(row.full is None for row in shown))
-        return shown
+        row_type = type(rows[0])
+        columns = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True))
+        changed, shown = self._changed(_Read.of_rows(columns))
+        columns |= {name: listed(column) for name, column in changed.items()}
+        found = map(row_type._make, zip(*columns.values(), strict=True))
+        return list(found) if shown is None else list(compress(found, shown.tolist()))
 
-    def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
-        """Return all rows."""
-        numbers: dict[tuple[str, str], int] = {}
-        item = np.array([numbers.setdefault((row.stream, row.item), len(numbers)) for row in rows])
-        starts = np.array([row.window_start.micros for row in rows])
+    def in_columns(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with these fields as `__call__` does, as a table.
+
+        Args:
+            rows: a column for each field of `KeyCount` or `KeySum`; times in microseconds, int64.
+        """
+        if not rows.num_rows:
+            return rows
+        changed, shown = self._changed(_Read.of_table(rows))
+        for name, column in changed.items():
+            rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
+        return rows if shown is None else rows.filter(pa.array(shown))
+
+    def _changed(self, rows: _Read) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """Return columns in place of those of rows, nan for none, and which rows are shown, bool; None for all."""
+        found = self._smoothed(rows)
+        shown = None if self.at_least is None else found["smoothed"] >= self.at_least
+        if shown is not None:
+            _count("counts_published", int(shown.sum()) - len(shown))
+        if self.left_out is not None:
+            unknown = np.isnan(found.get("full", rows.full))
+            _count(WITHOUT_FULL, int((unknown if shown is None else unknown & shown).sum()))
+        return found, shown
+
+    def _smoothed(self, rows: _Read) -> dict[str, np.ndarray]:
+        """Return the columns that change, of all rows."""
+        item, starts = rows.items, rows.starts
         window = np.round((starts - starts.min()) / self.length).astype(np.int64)  # those of a calendar differ a little
         order = np.lexsort((window, item))
         follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
         series = np.concatenate([[0], np.cumsum(~follows)])
-        counts = np.array([row.count for row in rows], np.float64)[order]
+        counts = rows.published[0].astype(np.float64)[order]
         factors, unsure = self._season(window[order], counts)
         shares, cut = self._cut_short(window[order], series, counts / factors)
         factors = factors * shares
         told = None
-        if self.left_out is not None and self.steps is not None and rows[0].kept is not None:  # else not told then
-            weight = self._weight(rows)
-            share, moves, told = self._kept(rows, starts, order, weight)
+        if self.left_out is not None and self.steps is not None and rows.told is not None:  # else not told then
+            weight = self._weight(starts, rows.told[1])
+            share, moves, told = self._kept(rows.told, starts, order, weight)
             factors, cut = factors * share, np.hypot(cut, moves)
             activity, error = self._activity(window[order], series, counts, factors)
             factors, cut = factors * (1 + weight * (activity - 1)), np.hypot(cut, weight * error)
-        ends = np.empty((5 if self.sums is None else 6, len(rows)))
+        ends = np.empty((5 if self.sums is None else 6, len(item)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
             number = np.unique(series[some], return_inverse=True)[1]
@@ -167,37 +247,34 @@ class SmoothFinished:
         if self.rising and self.steps is not None:
             period = self.steps.renewals(self.steps.starting(starts[order]))
             ends[3:5, period != np.roll(period, self.rising)] = np.nan
-        columns: dict[str, Any] = {}
+        columns: dict[str, np.ndarray] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
         if self.sums is not None:
-            known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.windows)
+            known = np.minimum(1 + np.arange(len(item)) - np.searchsorted(series, series), self.windows)
             shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
             columns |= _added_up(self.sums, rows, order, known)
-        found = np.empty((3, len(rows)))
+        found = np.empty((3, len(item)))
         found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
-        columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
+        columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found, strict=True))
         if told is not None:
             assert self.left_out is not None
             full = full_counts(found[0], (found[2] - found[0]) / NORMAL, told[0], told[1], self.left_out.least_share)
-            columns |= dict(zip(("full", "full_lower", "full_upper"), map(numbers_or_none, full), strict=True))
+            columns |= dict(zip(("full", "full_lower", "full_upper"), full, strict=True))
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
-        row_type = type(rows[0])
-        changed = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True)) | columns
-        return list(map(row_type._make, zip(*changed.values(), strict=True)))
+        return columns
 
-    def _weight(self, rows: Sequence[Any]) -> float:
+    def _weight(self, starts: np.ndarray, left_out: np.ndarray) -> float:
         """Return how much of what seems left out is taken to be so, by the totals of all windows that have rows.
 
         It is all where limits need not leave out about the same part of every window: some may be much of one.
         """
         assert self.left_out is not None
-        told: dict[int, int] = {row.window_start.micros: row.left_out for row in rows}
-        return self.left_out.weight(np.array(list(told.values()), np.int64)) if self.steady else 1.0
+        return self.left_out.weight(left_out[np.unique(starts, return_index=True)[1]]) if self.steady else 1.0
 
     def _kept(
-        self, rows: Sequence[Any], starts: np.ndarray, order: np.ndarray, weight: float
+        self, totals: np.ndarray, starts: np.ndarray, order: np.ndarray, weight: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the share that counts of each count, how unsure its moves are, and what `_shares` says of sums.
 
@@ -205,7 +282,7 @@ class SmoothFinished:
         """
         assert self.left_out is not None and self.steps is not None
         periods = self.steps.renewals(self.steps.starting(starts))
-        alone, told = _shares(self.left_out, rows, periods, self.windows, weight, steady=self.steady)
+        alone, told = _shares(self.left_out, totals, starts, periods, self.windows, weight, steady=self.steady)
         share = np.clip(np.where(np.isnan(alone), 1.0, alone), LEAST_SHARE, 1.0)[order]
         return share, np.fmin(np.abs(share / share.mean() - 1), told[1][order] / share), told
 
@@ -370,10 +447,14 @@ def _added_squares(errors: np.ndarray, windows: np.ndarray) -> np.ndarray:
     return added
 
 
-def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[list[float | None]]:
-    """Return the columns of rises: differences, the ends of their intervals, and probabilities; None for nan."""
-    columns = (rises.differences, *rises.interval, rises.probabilities)
-    return [numbers_or_none(column[order]) for column in columns]
+def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[np.ndarray]:
+    """Return the columns of rises: differences, the ends of their intervals, and probabilities."""
+    return [column[order] for column in (rises.differences, *rises.interval, rises.probabilities)]
+
+
+def listed(column: np.ndarray) -> list[Any]:
+    """Return a column as rows have it: None for nan."""
+    return numbers_or_none(column) if column.dtype == np.float64 else column.tolist()
 
 
 def numbers_or_none(column: np.ndarray) -> list[float | None]:
@@ -384,7 +465,7 @@ def numbers_or_none(column: np.ndarray) -> list[float | None]:
     return numbers
 
 
-def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
+def _added_up(sums: KeyedCounts, rows: _Read, order: np.ndarray, known: np.ndarray) -> dict[str, np.ndarray]:
     """Return the columns of sums over several windows.
 
     Args:
@@ -393,13 +474,12 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
         order: places of the rows.
         known: how many windows the sum has of which each row is the last one, in this order.
     """
-    names = ("count", "sum")[: len(sums.law.noises)]
-    published = np.array([[getattr(row, name) for row in rows] for name in names], np.int64)[:, order]
-    totals = np.concatenate([np.zeros((len(names), 1), np.int64), np.cumsum(published, axis=1)], axis=1)
-    end, place = 1 + np.arange(len(rows)), np.argsort(order)
+    published = rows.published[: len(sums.law.noises), order]
+    totals = np.concatenate([np.zeros((len(published), 1), np.int64), np.cumsum(published, axis=1)], axis=1)
+    end, place = 1 + np.arange(len(order)), np.argsort(order)
     added = (totals[:, end] - totals[:, end - known])[:, place]
     found = sums.summed(0, place.astype(np.uint64), added, known[place])
-    ends = (np.maximum(found.counts + side * found.count_spread, 0).tolist() for side in (-1, 1))
+    ends = (np.maximum(found.counts + side * found.count_spread, 0) for side in (-1, 1))
     columns = dict(zip(("lower", "upper"), ends, strict=True))
     columns |= dict(
         zip(
@@ -408,9 +488,9 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
             strict=True,
         )
     )
-    if any(row.full is not None and row.kept is None for row in rows):  # limits leave out nothing
+    if rows.told is None and not np.isnan(rows.full).all():  # limits leave out nothing
         ends = (np.maximum(found.counts + side * found.count_spread, 0.0) for side in (0, -1, 1))
-        columns |= dict(zip(("full", "full_lower", "full_upper"), (end.tolist() for end in ends), strict=True))
+        columns |= dict(zip(("full", "full_lower", "full_upper"), ends, strict=True))
     if found.sums is not None:
         of_values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         columns |= dict(zip(("sum", "sum_stddev", "mean", "mean_error_bound"), of_values, strict=True))
@@ -418,13 +498,21 @@ def _added_up(sums: KeyedCounts, rows: Sequence[Any], order: np.ndarray, known: 
 
 
 def _shares(
-    left_out: LeftOutLaw, rows: Sequence[Any], periods: np.ndarray, several: int, weight: float, *, steady: bool
+    left_out: LeftOutLaw,
+    told: np.ndarray,
+    starts: np.ndarray,
+    periods: np.ndarray,
+    several: int,
+    weight: float,
+    *,
+    steady: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which share of what came counts, each from all windows of its period that have rows.
 
     Args:
         left_out: what knows the errors of totals.
-        rows: as they were published, about one window each.
+        told: totals of what counts and of what limits leave out in the window of each row, int64 (2, rows).
+        starts: of these windows.
         periods: that of each row.
         several: windows of a sum, with that of the row itself.
         weight: how much of what seems left out is taken to be so, in [0, 1].
@@ -434,10 +522,8 @@ def _shares(
         float64 (rows,): in the window of each row. And float64 (2, rows): in the windows of its sum together, with
         standard deviations. nan where a share is not known.
     """
-    starts = np.array([row.window_start.micros for row in rows])
-    told = np.array([[row.kept, row.left_out] for row in rows], np.int64).T
-    alone, together = np.empty(len(rows)), np.empty((2, len(rows)))
-    for period in np.unique(periods * np.ones(len(rows), np.int64)):
+    alone, together = np.empty(len(starts)), np.empty((2, len(starts)))
+    for period in np.unique(periods * np.ones(len(starts), np.int64)):
         here = np.flatnonzero(periods == period)
         _, first, window = np.unique(starts[here], return_index=True, return_inverse=True)
         _count_told(left_out, told[:, here[first]])

@@ -40,7 +40,7 @@ from privstream.transforms.events.parameters import Parameters, check_shards, ch
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.row_types import KeyCount, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, renamed, windows_in
-from typing_extensions import Unpack
+from typing_extensions import Unpack, override
 
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
@@ -257,7 +257,7 @@ class CountsParameters(Parameters):
         _check_views(self.mechanism, rising, at_least, lasting=lasting, windows=self.steps.count)
         if rises and domain is not None and top is not None:
             raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
-        self.rising, self.at_least, self._to_finish = rising, at_least, False
+        self.rising, self.at_least, self._to_finish, self._in_columns = rising, at_least, False, False
 
     def _telling(self, share: float | None, *, possible: bool) -> Mechanism:
         """Return the mechanism, with this share of the budget for what limits leave out; None for none.
@@ -291,7 +291,7 @@ class CountsParameters(Parameters):
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
     @property
-    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+    def finish(self) -> SmoothFinished | None:
         """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
         if not self._of_windows or self._choose is not None:
             return None
@@ -364,6 +364,17 @@ class CountsParameters(Parameters):
             made._share_chosen, made.mechanism = True, with_list(told)
         if self.finish is not None:
             made._to_finish, made.mechanism = True, for_end(made.mechanism, self.steps)
+        return made
+
+    @property
+    @override
+    def finish_table(self) -> Callable[[Any], Any] | None:
+        return self.finish.in_columns if self._in_columns and self.finish is not None else None
+
+    @override
+    def in_columns(self) -> Self:
+        made = copy.copy(self)
+        made._in_columns = self._to_finish
         return made
 
     @property

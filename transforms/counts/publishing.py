@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from abc import abstractmethod
 from collections import defaultdict
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
@@ -36,10 +38,10 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts, without_totals
-from privstream.transforms.counts.finished import NORMAL, LargestCounts, numbers_or_none, rise_columns
+from privstream.transforms.counts.finished import NORMAL, LargestCounts, listed, rise_columns
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain, PublicKeys
-from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
 from privstream.transforms.timing.on_time import digest
@@ -64,6 +66,7 @@ class KeyPublisher:
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
         at_least: rows with a smaller published number are left out; None for none.
         everything: whether limits can leave out nothing, by public parameters: counts are the full numbers.
+        in_columns: whether rows are published as tables, which `SmoothFinished.in_columns` finishes.
         always: the keys that are published in every window, beside those that are found; None for none.
     """
 
@@ -74,6 +77,7 @@ class KeyPublisher:
     choose: LargestCounts | None = None
     at_least: int | None = None
     everything: bool = False
+    in_columns: bool = False
     always: PublicKeys | None = None
 
     counter: ClassVar[str] = "counts_published"
@@ -129,38 +133,51 @@ class KeyPublisher:
         Metrics.counter("privstream", self.counter).inc(len(rows))
         return rows
 
+    def publish_table(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> bytes:
+        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+
+        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
+        """
+        fields = list((KeyCount if found.sums is None else KeySum)._fields)
+        batches = []
+        for one in (found, *found.earlier):
+            columns = self._columns(step, held, one, names, found.step - one.step)
+            arrays = [_array(column, len(one.keys)) for column in columns]
+            batches.append(pa.RecordBatch.from_arrays(arrays, fields))
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        Metrics.counter("privstream", self.counter).inc(sum(map(len, batches)))
+        return stream.getvalue()
+
     def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
         """Make rows, with sums and means if there are any, of what is known about keys, all of which are named.
 
         They are published at a step, and are about the one so many steps before.
         """
-        number, (start, end) = len(found.keys), self.steps.bounds(step - back)
-        nothing = [None] * number
-        smoothed = [nothing] * 3 if found.smoothed is None else [ends.tolist() for ends in found.smoothed]
-        risen = [nothing] * 4 if found.rises is None else rise_columns(found.rises)
-        streams, items = self.texts(held, found.keys, names)
-        counts, stddevs, bounds = found.of_each("counts", "count_stddev", "count_bound")
+        columns = (_values(column, len(found.keys)) for column in self._columns(step, held, found, names, back))
+        row_type = KeyCount if found.sums is None else KeySum
+        return map(row_type._make, zip(*columns, strict=True))
+
+    def _columns(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, back: int) -> list[Any]:
+        """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
+        start, end = self.steps.bounds(step - back)
         told, full = self._full(held.told, found, back)
         columns = [
-            streams,
-            [start] * number,
-            [end] * number,
-            items,
-            counts,
-            stddevs,
-            bounds,
-            *(np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1)),
-            *smoothed,
-            [self.steps.bounds(step)[1]] * number,
-            [back > 0] * number,
-            *risen,
-            *([one] * number for one in told),
+            *(start, end),
+            *found.of_each("counts", "count_stddev", "count_bound"),
+            *(np.maximum(0, found.counts + side * found.count_spread) for side in (-1, 1)),
+            *((None,) * 3 if found.smoothed is None else found.smoothed),
+            self.steps.bounds(step)[1],
+            back > 0,
+            *((None,) * 4 if found.rises is None else rise_columns(found.rises)),
+            *told,
             *full,
         ]
-        if found.sums is None or found.means is None or found.mean_bounds is None:
-            return map(KeyCount._make, zip(*columns, strict=True))
-        values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
-        return map(KeySum._make, zip(*columns, *values, strict=True))
+        streams, items = self.texts(held, found.keys, names)
+        values = () if found.sums is None else found.of_each("sums", "sum_stddev", "means", "mean_bounds")
+        return [streams, *columns[:2], items, *columns[2:], *values]
 
     def tell(self, step: int, sums: np.ndarray, told: Told) -> Told:
         """Return what has been told of limits, with one window more; nothing where nothing is told."""
@@ -168,17 +185,21 @@ class KeyPublisher:
             return told
         return self.mechanism.tell(self.steps.number(step), sums, told, self.steps.renewed(self.noise, step))
 
-    def _full(self, told: Told, found: KeyedRows, back: int) -> tuple[tuple[Any, ...], list[list[Any]]]:
+    def _full(self, told: Told, found: KeyedRows, back: int) -> tuple[tuple[Any, ...], list[np.ndarray]]:
         """Return what is told in every row, from `kept` on, and the columns of full numbers, about the window so many
-        before the last one of which something is told."""
-        nothing, untold = [None] * len(found.keys), (None,) * 5
+        before the last one of which something is told; nan where there are none, and where they are still to come."""
+        nothing, untold = [np.full(len(found.keys), np.nan)] * 3, (None,) * 5
         if self.everything:
             counts, spread = found.counts, np.broadcast_to(found.count_spread, len(found.keys))
             ends = (np.maximum(counts + side * spread, 0) for side in (0, -1, 1))
-            return untold, [end.astype(np.float64).tolist() for end in ends]
+            return untold, [end.astype(np.float64) for end in ends]
         law, windows = self.mechanism.left_out, told.numbers.shape[1]
         if law is None or back >= windows:
-            return untold, [nothing] * 3
+            return untold, nothing
+        numbers = told.numbers[:, windows - 1 - back].tolist()
+        of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
+        if self.in_columns:
+            return of_window, nothing
         several = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
         recent = told.numbers if back else told.numbers[:, -max(TOGETHER, several) :]
         shares = law.shares(recent).of_sums(several)
@@ -187,10 +208,7 @@ class KeyPublisher:
             stddevs = (smoothed.upper - smoothed.estimates) / NORMAL
         levels = found.counts if smoothed is None else smoothed.estimates
         at = recent.shape[1] - 1 - back
-        full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at], law.least_share)
-        numbers = told.numbers[:, windows - 1 - back].tolist()
-        of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
-        return of_window, [numbers_or_none(column) for column in full]
+        return of_window, [*full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at], law.least_share)]
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""
@@ -199,12 +217,11 @@ class KeyPublisher:
                 name = batch.names[key] if self.domain is None else self.domain[key]
                 yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)", stream)
 
-    def texts(self, held: KeysOfStreams, numbers: np.ndarray, names: Names) -> tuple[list[str], list[str]]:
+    def texts(self, held: KeysOfStreams, numbers: np.ndarray, names: Names) -> tuple[pa.Array, pa.Array]:
         """Return the streams and the texts of keys."""
-        streams = [held.streams[code] for code in held.pairs.codes[numbers].tolist()]
+        streams = pa.array(held.streams, pa.string()).take(pa.array(held.pairs.codes[numbers]))
         keys = held.pairs.keys[numbers]
-        texts = names.texts(keys) if self.domain is None else self.domain.texts.take(keys)
-        return streams, texts.to_pylist()
+        return streams, names.texts(keys) if self.domain is None else self.domain.texts.take(keys)
 
 
 class KeysOfStreams(NamedTuple):
@@ -353,6 +370,9 @@ class CountsOnClock(SingleSteps):
         if not len(found.keys):
             return state, []
         held = KeysOfStreams(self._streams(key), state.pairs, state.told)
+        if self.publisher.in_columns:
+            place = StepKey(key[SHARD_DIGITS:].decode(), step, int(key[:SHARD_DIGITS], 16))
+            return state, [(place.to_bytes(), self.publisher.publish_table(step, held, found, state.named(found)))]
         rows = self.publisher.publish(step, held, found, state.named(found))
         # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
         return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("stream", "item"))
@@ -531,6 +551,22 @@ class PublishFound(CountsOnClock, state="publish_found"):
         return super()._counted(key, step, counted, state)
 
 
+def _array(column: Any, number: int) -> pa.Array:
+    """Return a column of so many rows, or one value for all, as Arrow has it; times in microseconds."""
+    if isinstance(column, np.ndarray):
+        return pa.array(np.ascontiguousarray(column), from_pandas=True)
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return column.cast(pa.large_string())
+    return pa.repeat(column.micros if isinstance(column, Timestamp) else column, number)
+
+
+def _values(column: Any, number: int) -> list[Any]:
+    """Return a column of so many rows, or one value for all, as rows have it."""
+    if isinstance(column, np.ndarray):
+        return listed(column)
+    return column.to_pylist() if isinstance(column, pa.Array | pa.ChunkedArray) else [column] * number
+
+
 NO_COUNTS: StreamCounts = InStreams.empty(CountBatch, ())
 
 
@@ -568,9 +604,10 @@ def on_clock(element: Keyed) -> Keyed:
     return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
 
 
-def clock_names(streams: tuple[str, ...], key_shards: int) -> tuple[str, ...]:
-    """Return the names of all clocks."""
-    return tuple(clock_name(group, shard) for group in sorted(in_groups(streams)) for shard in range(key_shards))
+def clock_names(streams: tuple[str, ...], key_shards: int, shared: Shared = ALL) -> tuple[str, ...]:
+    """Return the names of all clocks, or of those that a process has."""
+    groups = sorted(in_groups(streams))
+    return tuple(clock_name(group, shard) for group in groups for shard in shared.of(key_shards))
 
 
 def publish_counts(
@@ -582,6 +619,7 @@ def publish_counts(
     streams: tuple[str, ...] | None,
     key_shards: int,
     timer_offset: int,
+    shared: Shared = ALL,
 ) -> PCollection[Any]:
     """Add the last stages: from counts of people, by group of streams and shard of keys, to rows.
 
@@ -593,16 +631,18 @@ def publish_counts(
         streams: public names of the streams; without them there is one, or, unless `clocked`, any.
         key_shards: shards of keys.
         timer_offset: that of the first stage here.
+        shared: which of these shards are handled here: clocks of others are not started.
     """
     if clocked:
         public = streams or ("",)
+        names = clock_names(public, key_shards, shared)
         records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
-        counted = records | "WithClock" >> WithClock(publisher.steps, clock_names(public, key_shards), apart=False)
+        counted = records | "WithClock" >> WithClock(publisher.steps, names, apart=False)
         stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
         last: beam.DoFn = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, streams=public)
     else:
         last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
-    rows = apply_dofn(counted, last, publisher.row_type)
+    rows = apply_dofn(counted, last, Keyed if publisher.in_columns else publisher.row_type)
     if clocked and publisher.choose is None and publisher.follow is None:
         return rows
     at_ends = AtWindowEnds(

@@ -20,12 +20,18 @@ from privstream.transforms.counts.random_contributions import CountRandomContrib
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.domain import PublicKeys
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
-from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment
 from privstream.transforms.events.split import SplitEvents
 from typing_extensions import override
 
 
 class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
+    @property
+    @override
+    def segments(self) -> tuple[Segment, ...]:
+        *shared, last = super().segments
+        return *shared, last._replace(gives=Keyed) if self._in_columns else last
+
     @override
     def _check(self, events: PCollection[Any]) -> None:
         if self.mechanism.keeps_noise_from_data:
@@ -102,6 +108,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             choose=self._choose,
             at_least=None if self._to_finish else self.at_least,
             everything=not self._by_person or not self._may_leave_out,
+            in_columns=self._in_columns,
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
         )
         return publish_counts(
@@ -112,6 +119,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             streams=self.streams,
             key_shards=self.shards,
             timer_offset=3,
+            shared=self._shared,
         )
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.coders import Coder
+from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
@@ -21,6 +24,29 @@ from privstream.transforms.timing.steps import MILLISECOND
 from typing_extensions import override
 
 ROWS_PER_BATCH = 65_536
+
+
+class BatchCoder(Coder):
+    """Pickles Arrow batches, as Beam does by itself; but asked for the size of one, which is often, it does not."""
+
+    @override
+    def encode(self, value: pa.RecordBatch) -> bytes:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    @override
+    def decode(self, encoded: bytes) -> pa.RecordBatch:
+        return pickle.loads(encoded)
+
+    @override
+    def estimate_size(self, value: pa.RecordBatch) -> int:
+        return int(value.nbytes)
+
+    @override
+    def to_type_hint(self) -> type:
+        return pa.RecordBatch  # type: ignore[no-any-return]
+
+
+registry.register_coder(pa.RecordBatch, BatchCoder)
 
 Together = tuple[int | None, bool]  # millisecond of arrival, if that is after the time; whether the item is a list
 

@@ -97,6 +97,16 @@ class Parameters:
         """What the rows are that `finish` gets, if they are others than those that it returns."""
         return None
 
+    @property
+    def finish_table(self) -> Callable[[Any], Any] | None:
+        """The same as `finish` where rows are tables (see `in_columns`), with times in microseconds: of one it makes
+        another; None where rows are rows."""
+        return None
+
+    def in_columns(self) -> Self:
+        """Return this transform with tables as its output, each under an encoded `StepKey`, if `finish` takes them."""
+        return self
+
     def to_finish(self) -> Self:
         """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
         return self

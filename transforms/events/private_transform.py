@@ -39,11 +39,31 @@ class Segment(NamedTuple):
 
     Attributes:
         stages: adds them, as `PrivateTransform.build` does.
-        gives: the type of what they give: pairs of which the first is an encoded `StepKey`; None for rows.
+        gives: the type of what they give: pairs of which the first is an encoded `StepKey`; None for rows, of which
+            one process must have all.
     """
 
     stages: Callable[[PCollection[Any], ApplyDoFn], PCollection[Any]]
     gives: Any = None
+
+
+class Shared(NamedTuple):
+    """Which of the processes that share out shards this is.
+
+    Attributes:
+        number: of the process, from 0 on.
+        processes: how many there are.
+    """
+
+    number: int
+    processes: int
+
+    def of(self, shards: int) -> range:
+        """Return those of so many shards that are this one's."""
+        return range(self.number, shards, self.processes)
+
+
+ALL = Shared(0, 1)
 
 
 class Published(NamedTuple):
@@ -58,6 +78,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
 
     _dead_letters = False
     _segment: int | None = None
+    _shared = ALL
     _read_rows: ReadRows | None = None
 
     @abstractmethod
@@ -66,7 +87,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The stages in order, cut where processes may share them out: all segments but the last, which is for one.
+        """The stages in order, cut where processes may share them out: all segments but one that gives rows.
 
         Each process has a part of the input in the first segment, and the keys of some shards in those that follow.
         What a segment gives under a key must not depend on other keys, or on how its input was shared out. A segment
@@ -74,10 +95,15 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         """
         return (Segment(self.build),)
 
-    def segment(self, number: int) -> Self:
-        """Return the same transform with one of its segments only, and `Published` as its output."""
+    @property
+    def shared_segments(self) -> int:
+        """How many segments, the first ones, processes may share out."""
+        return sum(segment.gives is not None for segment in self.segments)
+
+    def segment(self, number: int, shared: Shared = ALL) -> Self:
+        """Return the same transform with one of its segments only, of some shards, and `Published` as its output."""
         other = self.with_dead_letters()
-        other._segment = number
+        other._segment, other._shared = number, shared
         return other
 
     def with_dead_letters(self) -> Self:

@@ -19,7 +19,7 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, Names, StepKey
-from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
+from privstream.transforms.counts.finished import LargestCounts, SmoothFinished, listed
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
@@ -113,8 +113,9 @@ class RankItems(SingleSteps, state="rank_items"):
 
     def _counts(self, stream: str, start: Timestamp, end: Timestamp, found: KeyedRows) -> list[KeyCount]:
         """Return the noisy counts of one step."""
-        ends = (np.maximum(0, found.counts + side * found.count_spread).tolist() for side in (-1, 1))
-        numbers = zip(*found.of_each("counts", "count_stddev", "count_bound"), *ends, strict=True)
+        ends = (np.maximum(0, found.counts + side * found.count_spread) for side in (-1, 1))
+        columns = (*found.of_each("counts", "count_stddev", "count_bound"), *ends)
+        numbers = zip(*(column.tolist() for column in columns), strict=True)
         later: tuple[Any, ...] = (None, None, None, end, False)
         items = zip(self.domain.texts.to_pylist(), numbers, strict=True)
         return [KeyCount._make((stream, start, end, item, *of_item, *later, *UNTOLD)) for item, of_item in items]
@@ -154,8 +155,9 @@ class EstimatePublisher(KeyPublisher):
         start, end = self.steps.bounds(step)
         bounds = error_bounds(self.reach, found.smoothed.estimates, found.counts)
         columns = (found.smoothed.estimates, bounds, found.smoothed.lower, found.smoothed.upper)
-        texts, ((kept, left_out, *_), full) = self.texts(held, found.keys, names), self._full(held.told, found, back)
-        numbers = zip(*(column.tolist() for column in columns), *full, strict=True)
+        (kept, left_out, *_), full = self._full(held.told, found, back)
+        texts = (column.to_pylist() for column in self.texts(held, found.keys, names))
+        numbers = zip(*(column.tolist() for column in columns), *map(listed, full), strict=True)
         for stream, item, (*ends, number, fewest, most) in zip(*texts, numbers, strict=True):
             about = stream, start, end, UNRANKED, item, None
             yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))

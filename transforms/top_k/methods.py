@@ -25,7 +25,8 @@ SAME_NOISE = (
 
 BOTH_WAYS = (
     "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
-    "stay near levels that move. The order is that of estimates: an item that leads is more often too high than too low"
+    "stay near levels that move: where the numbers of all items jump from window to window, fewer than 95% hold. The "
+    "order is that of estimates: an item that leads is more often too high than too low"
 )
 
 OF_FINISHED_LIST = f"{BOTH_WAYS}."
