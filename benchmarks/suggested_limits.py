@@ -8,11 +8,12 @@ city of as many events) by day, week and month, aircraft being people and destin
 and by a lognormal one of sigma 2). For each, `privstream suggest` chooses `--max_contributions` of a run of `counts`
 with epsilon 1 and delta 1e-6, from noisy distributions with its default epsilon of 0.05.
 
-Error: of the ten largest true rows of each window, the share of all their contributions that the limit leaves out, and
-the mean absolute noise of a row as a part of what the limit keeps of it on average; their squares add. Random
-contributions of a person count, as over files. The best limit in hindsight is the one of all whole numbers whose error
-is least. Suggestions are made with many noise keys; intervals are those of the share kept and of the people within a
-limit, over all limits and keys.
+Error: of the ten largest true rows of each window, the sum of the absolute errors of a column over the sum of the true
+numbers: of `smoothed` and of `full` (of smoothed where there is none), which people read. It is measured, by the
+mechanism and the smoother without the pipeline, on a public list of the 250 largest items, for limits that grow by a
+half at most; between them its logarithm is linear in that of the limit. Random contributions of a person count, as over
+files. The best limit in hindsight is the one whose error is least. Suggestions are made with many noise keys; intervals
+are those of the share kept and of the people within a limit, over all limits and keys.
 
 With epsilon 0.5 few items are found. For purchases, weeks and months: the share of the ten largest true numbers of each
 window that are among the ten largest smoothed ones of a run, with the limit that is suggested for that epsilon, with
@@ -22,7 +23,7 @@ Writes suggested_limits.csv, suggested_limits_found.csv, a picture of the errors
 what limits of purchases keep in each week, to benchmarks/results.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,19 +34,23 @@ from _keyed_peers import installed
 from _purchases import START as FIRST_WEEK
 from _purchases import WEEK, Purchases
 from _report import parser, print_table, results_folder, write_csv
+from apache_beam.utils.timestamp import Timestamp
 from found_keys import DAY, HOUR, HOURS, START, YEAR, flights, like_flights, simulated
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from privstream.mechanisms import FoundKeys
+from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS
 from privstream.mechanisms.limits.sample import Sample
-from privstream.mechanisms.limits.suggested_limits import count_noise
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.privacy.units import SECOND
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.limits.measuring import CONTRIBUTIONS, MeasurePeople, by_people
 from privstream.transforms.limits.suggest_limits import SuggestLimits
 from privstream.transforms.queries.answering import decode_counts
+from privstream.transforms.rows import KeyCount
+from privstream.transforms.timing.steps import Steps
 
 EPSILON, DELTA, TOP = 1.0, 1e-6, 10
 LITTLE = 0.5
@@ -53,6 +58,12 @@ LITTLE = 0.5
 BOUGHT_BEFORE = 15
 """A limit of purchases that binds."""
 NEAR = 1.1
+COLUMNS = ("smoothed", "full")
+"""What people read."""
+LISTED = 250
+"""Items, the largest ones."""
+DRAWS, MOST_ROWS = 4, 60_000
+"""Draws of noise for each limit, at most, and rows of all of them."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#444444")
 
 Integers = NDArray[np.int64]
@@ -120,21 +131,76 @@ class Contributions:
         return float(np.mean([self.sample.shown(made, counted, SeededNoise(key)).ranked for key in range(keys)]))
 
     @cached_property
-    def errors(self) -> Floats:
-        """The error of every limit from 1 to the largest number of a person."""
-        return self.errors_with(EPSILON)
+    def columns(self) -> Mapping[str, Floats]:
+        """The error of each column under every limit from 1 to one and a half times the largest number of a person."""
+        return self.columns_with(EPSILON)
 
-    def errors_with(self, epsilon: float) -> Floats:
+    @property
+    def errors(self) -> Floats:
+        """Those of smoothed counts."""
+        return self.columns["smoothed"]
+
+    def columns_with(self, epsilon: float) -> Mapping[str, Floats]:
         """Return the same of another epsilon."""
-        row = self.windows * (int(self.items.max()) + 1) + self.items
-        people = np.bincount(row, minlength=self.count * (int(self.items.max()) + 1)).reshape(self.count, -1)
-        rank = np.argsort(np.argsort(-people, axis=1, kind="stable"), axis=1)
-        shown = self.places[rank[self.windows, self.items] < TOP]
-        kept = np.cumsum(np.bincount(shown, minlength=int(self.numbers.max())))
-        rows = int((people > 0)[rank < TOP].sum())
-        noise = np.array([count_noise(epsilon, DELTA, self.count, limit) for limit in range(1, len(kept) + 1)])
-        found: Floats = np.hypot(1 - kept / len(shown), noise * rows / kept)
-        return found
+        most = int(1.5 * self.numbers.max())
+        limits = [limit for limit in WHOLE_NUMBERS if 4 <= limit < most] + [most]
+        draws = max(1, min(DRAWS, MOST_ROWS // (self.count * self._people.shape[1])))
+        measured = [np.mean([self._measured(limit, epsilon, key) for key in range(draws)], axis=0) for limit in limits]
+        places = np.log(np.arange(1, most + 1))
+        return {
+            name: np.exp(np.interp(places, np.log(limits), np.log(column)))
+            for name, column in zip(COLUMNS, np.transpose(measured), strict=True)
+        }
+
+    @cached_property
+    def _people(self) -> Integers:
+        """How many people have each of the largest items in each window, int64 (windows, items)."""
+        return self._table(np.ones(len(self.users), bool))
+
+    def _table(self, some: NDArray[np.bool_]) -> Integers:
+        """Count some contributions, by window and item, of the largest items."""
+        largest = np.argsort(-np.bincount(self.items), kind="stable")[:LISTED]
+        place = np.full(int(self.items.max()) + 1, -1)
+        place[largest] = np.arange(len(largest))
+        some = some & (place[self.items] >= 0)
+        rows = self.windows[some] * len(largest) + place[self.items[some]]
+        return np.bincount(rows, minlength=self.count * len(largest)).reshape(self.count, -1)
+
+    def _told(self, some: NDArray[np.bool_], in_window: int, in_all: int) -> Integers:
+        """Return what is told of some contributions of people in each window, within two limits."""
+        each = np.bincount(self.users[some] * self.count + self.windows[some], minlength=len(self.numbers) * self.count)
+        each = np.minimum(each.reshape(-1, self.count), in_window)
+        before = np.cumsum(each, axis=1) - each
+        return np.clip(np.minimum(each, in_all - before), 0, None).sum(axis=0)
+
+    def _measured(self, limit: int, epsilon: float, key: int) -> list[float]:
+        """Return the errors of the columns of one run."""
+        made = KeyedCounts(
+            epsilon=epsilon, delta=DELTA, horizon=self.count, contributions=limit, public_keys=True, full_share=0.05
+        )
+        law, stddev, chance = made.left_out, made.stddev(1), np.random.default_rng(key)
+        assert law is not None
+        kept = self.places < limit
+        exact = self._told(kept, law.clips.kept, limit), self._told(~kept, law.clips.left_out, law.clips.in_all)
+        told = [np.rint(one + chance.normal(0, off, self.count)) for one, off in zip(exact, law.stddevs, strict=True)]
+        counts = np.rint(self._table(kept) + chance.normal(0, stddev, self._people.shape))
+        rows = [
+            row_of(window * self.length, self.length, str(item), int(counts[window, item]), stddev)._replace(
+                kept=int(told[0][window]), left_out=int(told[1][window])
+            )
+            for window in range(self.count)
+            for item in range(counts.shape[1])
+        ]
+        steps = Steps.of(window=self.length, start=0, windows=self.count)
+        found = SmoothFinished(self.length * SECOND, stddev, steps=steps, left_out=law, steady=True)(rows)
+        largest = np.argsort(-self._people, axis=1, kind="stable")[:, :TOP]
+        true = np.take_along_axis(self._people, largest, axis=1)
+        errors = []
+        for name in COLUMNS:
+            column = [row.smoothed if getattr(row, name) is None else getattr(row, name) for row in found]
+            shown = np.take_along_axis(np.array(column).reshape(counts.shape), largest, axis=1)
+            errors.append(float(np.abs(shown - true).sum() / true.sum()))
+        return errors
 
     def people_by_cell(self, made: SuggestLimits) -> Integers:
         """Return how many people are in each cell, as the transform measures them."""
@@ -147,6 +213,12 @@ class Contributions:
         measure = MeasurePeople(made.mechanism.grids, SeededNoise(1), added_up=False)
         ((_, data),) = measure.process((b"", records))
         return decode_counts(data)
+
+
+def row_of(start: int, length: int, item: str, count: int, stddev: float) -> KeyCount:
+    """Return a row as it comes from the pipeline, but for what smoothing does not read."""
+    begins, ends = Timestamp(start), Timestamp(start + length)
+    return KeyCount("", begins, ends, item, count, stddev, 0, 0, 0, 0.0, 0.0, 0.0, ends, False)
 
 
 def cases(quick: bool) -> Iterator[Contributions]:
@@ -168,7 +240,7 @@ def measured(case: Contributions, keys: int) -> dict[str, Any]:
     """Return the figures of one case."""
     common: dict[str, Any] = {"window": case.length, "start": case.first, "windows": case.count}
     counts = case.people_by_cell(SuggestLimits(**common, noise=SeededNoise(0)))
-    limits, held, best = [], [], float(case.errors.min())
+    limits, held = [], []
     for key in range(keys):
         made = SuggestLimits(**common, noise=SeededNoise(key))
         rows = [row for row in made.rows(counts, made.noise) if row.measure == CONTRIBUTIONS]
@@ -179,19 +251,28 @@ def measured(case: Contributions, keys: int) -> dict[str, Any]:
         for row in inside:
             kept, within = np.minimum(near, row.limit).sum() / near.sum(), float((near <= row.limit).mean())
             held.append(row.kept_lower <= kept <= row.kept_upper and row.within_lower <= within <= row.within_upper)
-    errors = np.array([case.errors[min(limit, len(case.errors)) - 1] if limit else np.inf for limit in limits])
+    ratios = {
+        name: np.array([column[min(limit, len(column)) - 1] if limit else np.inf for limit in limits]) / column.min()
+        for name, column in case.columns.items()
+    }
     return {
         "data": case.name,
         "people": len(case.numbers),
         "windows": case.count,
-        "best_limit": int(np.argmin(case.errors)) + 1,
-        "best_error": round(best, 4),
         "suggested": int(np.median(limits)),
         "suggested_least": min(limits),
         "suggested_most": max(limits),
-        "error_ratio_mean": round(float(errors.mean()) / best, 3),
-        "error_ratio_95": round(float(np.quantile(errors, 0.95)) / best, 3),
-        "within_a_tenth": round(float((errors <= NEAR * best).mean()), 3),
+        **{
+            f"{name}_{what}": number
+            for name, ratio in ratios.items()
+            for what, number in {
+                "best_limit": int(np.argmin(case.columns[name])) + 1,
+                "best_error": round(float(case.columns[name].min()), 4),
+                "error_ratio_mean": round(float(ratio.mean()), 3),
+                "error_ratio_95": round(float(np.quantile(ratio, 0.95)), 3),
+                "within_a_tenth": round(float((ratio <= NEAR).mean()), 3),
+            }.items()
+        },
         "both_intervals_hold": round(float(np.mean(held)), 3) if held else None,
     }
 
@@ -204,7 +285,7 @@ def found(case: Contributions, keys: int) -> dict[str, Any]:
     for key in range(keys):
         made = SuggestLimits(**common, noise=SeededNoise(key), for_epsilon=LITTLE)
         limits += [int(row.suggested.split()[-1]) for row in made.rows(counts, made.noise) if row.suggested]
-    suggested, least = int(np.median(limits)), int(np.argmin(case.errors_with(LITTLE))) + 1
+    suggested, least = int(np.median(limits)), int(np.argmin(case.columns_with(LITTLE)["smoothed"])) + 1
     shown = {limit: case.ranked(limit, keys) for limit in WHOLE_NUMBERS if 4 <= limit <= case.numbers.max()}
     best = max(shown, key=lambda limit: shown[limit])
     return {

@@ -2,10 +2,8 @@
 
 Usage: python benchmarks/usual_limit.py [--quick]
 
-The data sets of suggested_limits.py, with the same error: of the ten largest true rows of each window, the share of all
-their contributions that the limit leaves out, and the mean absolute noise of a row as a part of what the limit keeps of
-it. For limits of 10, 30, 100 and 300 that error as a multiple of the least one of all limits; and the share of all
-contributions that the limit keeps.
+The data sets of suggested_limits.py, with the same error of smoothed counts. For limits of 10, 30, 100 and 300 that
+error as a multiple of the least one of all limits; and the share of all contributions that the limit keeps.
 
 Writes usual_limit.csv, and a picture of the errors of all limits, to benchmarks/results.
 """

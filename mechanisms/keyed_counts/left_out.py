@@ -33,10 +33,10 @@ _STEADY_DRIFTS = ((0.001, 2.0), (0.01, 1.0), (0.03, 1.0), (0.1, 1.0), (0.3, 1.0)
 """The same where random contributions of the whole run count and windows have no limit: the same part of every window
 is left out, but for windows in which people come who have more or fewer than others. For these there are large ones."""
 
-_SHOWN = 1.0, 4.0  # standard deviations of noise from which on something seems left out, and all of it is
+_SHOWN = 1.0, 4.0  # standard deviations of noise from which on something seems to be there, and all of it is
 _PRIOR = 0.25  # variance of the share before anything is known
 _NORMAL = 1.96
-_DIGITS = 6  # of shares: what machines round off is not seen
+DIGITS = 6  # of shares and factors: what machines round off is not seen
 ASSUMED = "what limits leave out is like what counts, and little of it is of people with far more than they allow"
 """What full numbers and their intervals rest on, in words: of a person so much is told, and no more."""
 
@@ -96,7 +96,7 @@ class Shares(NamedTuple):
         Args:
             weight: in [0, 1], as of `LeftOutLaw.weight`.
         """
-        estimates = np.round(1 - weight * (1 - self.estimates), _DIGITS)
+        estimates = np.round(1 - weight * (1 - self.estimates), DIGITS)
         return Shares(estimates, self.stddevs + (estimates - self.estimates) / _NORMAL, self.came)
 
     def of_sums(self, windows: int) -> Shares:
@@ -109,7 +109,7 @@ class Shares(NamedTuple):
         weights = np.cumsum([self.came, self.came * self.estimates, self.came * self.stddevs], axis=1)
         weights[:, windows:] -= weights[:, :-windows].copy()
         came = weights[0]
-        estimates, stddevs = np.round(weights[1:] / np.maximum(came, 1e-9), _DIGITS)
+        estimates, stddevs = np.round(weights[1:] / np.maximum(came, 1e-9), DIGITS)
         return Shares(estimates, stddevs, came)
 
 
@@ -176,16 +176,14 @@ class LeftOutLaw:
     def weight(self, left_out: Integers) -> float:
         """Return how much of what seems left out is taken to be so, in [0, 1]: 0 where noise explains all of it.
 
-        It rises evenly while the sum over windows is between `_SHOWN` standard deviations of its noise: firm shrinkage
-        (Gao and Bruce 1997), without a jump.
+        It follows from the sum over windows, in standard deviations of its noise: `firmly`.
 
         Privacy: post-processing.
 
         Args:
             left_out: noisy totals of what limits leave out, int64 (windows,).
         """
-        sure = float(left_out.sum()) / (self.stddevs[1] * math.sqrt(max(1, len(left_out))))
-        return min(1.0, max(0.0, (sure - _SHOWN[0]) / (_SHOWN[1] - _SHOWN[0])))
+        return firmly(float(left_out.sum()) / (self.stddevs[1] * math.sqrt(max(1, len(left_out)))))
 
     def publish(self, step: int, sums: Integers, told: Told, source: NoiseSource) -> Told:
         """Return what has been told after a step, with noise.
@@ -238,6 +236,14 @@ class LeftOutLaw:
         """
         drifts = _STEADY_DRIFTS if steady else _DRIFTS
         return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs, drifts)
+
+
+def firmly(deviations: float) -> float:
+    """Return how much of an estimate is taken to be so, in [0, 1], that is so many standard deviations from nothing.
+
+    It rises evenly from 0 at one to 1 at four of them: firm shrinkage (Gao and Bruce 1997), without a jump.
+    """
+    return min(1.0, max(0.0, (deviations - _SHOWN[0]) / (_SHOWN[1] - _SHOWN[0])))
 
 
 def part_left_out(kept: float, left_out: float, variances: tuple[float, float]) -> tuple[float, float, float] | None:
@@ -316,8 +322,8 @@ def _smoothed(
         parts = [(weight / total, e[window], v[window]) for weight, (_, e, v) in zip(weights, found, strict=True)]
         level = sum(weight * e for weight, e, _ in parts)
         variance = sum(weight * (v + (e - level) ** 2) for weight, e, v in parts)
-        estimates.append(round(min(1.0, max(0.0, 1 - mean - level)), _DIGITS))
-        stddevs.append(round(math.sqrt(variance), _DIGITS))
+        estimates.append(round(min(1.0, max(0.0, 1 - mean - level)), DIGITS))
+        stddevs.append(round(math.sqrt(variance), DIGITS))
     return Shares(np.array(estimates), np.array(stddevs), np.array(activity))
 
 

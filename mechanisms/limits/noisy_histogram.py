@@ -18,7 +18,7 @@ FALSE_ALARM = 0.001
 TOGETHER = (1, 2, 4)
 """People are looked for in so many cells side by side."""
 
-CONTINUES = 1.5
+CONTINUES = 1.0
 """A cell beside one with people has some, too, if it has so many scales of the noise."""
 
 

@@ -22,6 +22,10 @@ MEAN_OF_NORMAL = math.sqrt(2 / math.pi)
 HALF = 0.5
 """The largest items are taken to hold such a part of all contributions; under Zipf's law the first ten of 200 do."""
 
+MOVES = 0.05
+"""Numbers are taken to move by such a part of themselves from a window to the next; in what is simulated and in flights
+it was 0.02 to 0.08 (docs/decisions/0069-limits-for-the-columns-that-are-read.md)."""
+
 ENOUGH_FOUND, ENOUGH_ERROR = 0.8, 0.5
 """A run shows enough if it finds such a part of the largest items, and errors of their rows are at most so large."""
 
@@ -88,8 +92,8 @@ class Prediction(NamedTuple):
     """What a run with some limits is predicted to show.
 
     Attributes:
-        error: mean absolute error of a row, as a part of it: by the share that limits leave out of it, and by noise as
-            a part of what they keep, which is independent.
+        error: mean absolute error of a row, as a part of it: by the share that limits leave out of it, and by what
+            smoothing leaves of the noise, as a part of what limits keep, which is independent.
         found: share of the largest items that are found, in [0, 1].
     """
 
@@ -155,7 +159,8 @@ class LaterRun:
                 that is as large as the list, so `left_out` must be a function of `contributions`.
         """
         kept = 1.0 - left_out
-        errors = predicted_errors(left_out, _on_grid(self.noise, contributions), row=row)
+        windows = 1 if self.question == "ranks" else self.windows
+        errors = predicted_errors(left_out, _on_grid(self.noise, contributions), row=row, windows=windows)
         found = self._found(contributions, kept, row, by_list) if self.question != "ranks" else np.ones(len(kept))
         return [Prediction(*each) for each in zip(errors.tolist(), found.tolist(), strict=True)]
 
@@ -183,22 +188,45 @@ def _on_grid(function: Callable[[int], float], limits: Floats) -> Floats:
     return np.where(beyond, found * np.sqrt(limits / edges[-1]), found)
 
 
-def predicted_errors(left_out: Floats, noise: Floats, *, row: float) -> Floats:
+def predicted_errors(left_out: Floats, noise: Floats, *, row: float, windows: int = 1) -> Floats:
     """Return a predicted error of a row for each of some limits, as a part of its number.
 
-    It is the root of two squares: the share that the limit leaves out, and the noise in relation to what it keeps.
+    It is the root of two squares: the share that the limit leaves out, and what smoothing over windows leaves of the
+    noise, in relation to what the limit keeps.
 
     Args:
         left_out: share of all contributions that each limit leaves out, in [0, 1].
         noise: mean absolute noise of a row under each limit.
         row: the number in a row without limits, > 0.
+        windows: in which rows are smoothed, all of them together; 1 where they are not.
 
     Returns:
         float64, of the same shape; infinite where nothing is kept.
     """
     kept = 1.0 - left_out
     with np.errstate(divide="ignore"):
-        return np.where(kept > 0, np.hypot(left_out, noise / (row * np.maximum(kept, 0.0))), math.inf)
+        relative = noise / (row * np.maximum(kept, 0.0))
+    return np.where(kept > 0, np.hypot(left_out, relative * smoothed_part(relative, windows)), math.inf)
+
+
+def smoothed_part(noise: Floats, windows: int) -> Floats:
+    """Return which part of the noise of a number remains when it is smoothed over windows before and after it.
+
+    A level that moves by steps of standard deviation d, seen with noise of n much larger than d, is known with the
+    variance n d / 2 from all windows, and with n^2 / windows where it does not move; the sum of both is taken, and
+    `MOVES` for d.
+
+    Args:
+        noise: mean absolute noise as a part of the number.
+        windows: of the run.
+
+    Source: the steady state of the smoother of a local level, Harvey (1989), section 4.6.
+    """
+    if windows == 1:
+        return np.ones_like(noise)
+    with np.errstate(divide="ignore"):
+        part: Floats = np.sqrt(np.minimum(1.0, 1 / windows + MOVES * MEAN_OF_NORMAL / (2 * noise)))
+    return part
 
 
 def left_out_shares(histogram: NoisyHistogram) -> tuple[list[tuple[int, int]], Floats]:

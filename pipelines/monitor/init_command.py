@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +159,8 @@ def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[s
     yield f"window: 1d  # {GUESS}: answers are about windows of this length"
     yield f"start: {FILL_IN}  # of the first window, such as 2026-01-01"
     yield f"end: {FILL_IN}  # of the last window, such as 2026-02-01"
-    yield f"max_contributions: {FILL_IN}  # of a person in all windows, such as 30; privstream suggest chooses it"
+    yield f"max_contributions: {FILL_IN}  # of a person in all windows, such as 30. This chooses it, privately:"
+    yield f"#   {_suggest_line(arguments, guessed)}"
     yield f"privacy: {{epsilon: 1, delta: 1.0e-6}}  # {GUESS}: delta must be far below 1 / (number of people)"
     yield "questions:  # `share` divides the budget"
     yield "  items: {question: counts, share: 2}"
@@ -173,6 +175,16 @@ def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[s
     yield "  largest: {of: items, largest: 10}"
     yield "# noise_key_file: key  # openssl rand -out key 32 && chmod 600 key"
     yield "output: {folder: out}"
+
+
+def _suggest_line(arguments: argparse.Namespace, guessed: Mapping[str, str]) -> str:
+    """Return the command that suggests the limit, with words where the file has something to fill in."""
+    form = {name: getattr(arguments, name) for name in ("input_format", "encoding", "delimiter")}
+    fields = {f"{kind}_field": guessed.get(kind, FILL_IN) for kind in MEANS}
+    options = {"input": arguments.input} | form | fields
+    given = " ".join(f"--{name} {shlex.quote(value)}" for name, value in options.items() if value is not None)
+    run = f"--window 1d --start {FILL_IN} --end {FILL_IN} --for_epsilon 1 --delta 1e-6 --noise_key_file key"
+    return f"privstream suggest {given} {run}"
 
 
 def _guess(kind: str, fields: Sequence[Field]) -> str | None:

@@ -87,6 +87,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
 
+OF_WINDOW = "items_per_step"
+"""The limit of questions that have one of each window; that of the run they have only where it is their own."""
+
 LIMIT, FROM = "max_contributions", "from"
 """The limit of counts, and what may stand below it: the folder of an earlier period that has published what suits."""
 
@@ -304,7 +307,8 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     own = [option.name for option in options_of(spec)]
     arguments = spec.signature.arguments
     unit = given.get(UNIT, document.content.get(UNIT, arguments[UNIT].default if UNIT in arguments else None))
-    shared = [key for key in SHARED if key in own and not (unit == "event" and key in OF_A_PERSON)]
+    without = OF_A_PERSON if unit == "event" else (LIMIT,) if OF_WINDOW in own else ()
+    shared = [key for key in SHARED if key in own and key not in without]
     options = {key: document.content[key] for key in shared if key in document.content}
     options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data}
     options |= _conditions(document, keys)

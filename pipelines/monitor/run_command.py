@@ -98,6 +98,7 @@ GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", 
 """Options that hold for a run as a whole."""
 
 OPTION = re.compile(r"--([a-z][a-z_]*)")
+SUGGEST = "privstream suggest --"
 OF_COMMAND = (*GIVEN, "overwrite", "dead_letter", "dry_run", "workers")
 """Options of this command; what is said of a question names others, which are keys of the file."""
 
@@ -323,8 +324,9 @@ class MonitorRun:
 
 def _in_words_of_file(text: str, question: str, path: str) -> str:
     """Return what is said of a question of a monitor with keys of its file in place of options of its command."""
-    keys = OPTION.sub(lambda found: found[0] if found[1] in OF_COMMAND else found[1].removesuffix("_field"), text)
-    return keys.replace(f"privstream plan {question}", f"privstream plan {path}")
+    said, suggest, line = text.partition(SUGGEST)  # a command of its own has options
+    keys = OPTION.sub(lambda found: found[0] if found[1] in OF_COMMAND else found[1].removesuffix("_field"), said)
+    return f"{keys}{suggest}{line}".replace(f"privstream plan {question}", f"privstream plan {path}")
 
 
 def view_path(output: Output, name: str, *, unbounded: bool) -> str:

@@ -33,6 +33,7 @@ from privstream.pipelines.questions.shares import (
     stage_label,
 )
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
+from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Crew, workers_for
@@ -165,12 +166,20 @@ class Asked:
             lines.append(NO_COUNTERS)
         if self.destination is not None and unbounded and report.known:
             lines.append(sent(self.destination, counters, arguments.output))
-        advice = [f"{NOTE}{self.transform.advice}"] if self.transform.advice else []
+        advice = [self.transform.advice, self._of_usual_limit(report)]
+        advice = [f"{NOTE}{text}" for text in advice if text]
         if nothing is not None:
             return Told(lines, (), (), nothing)
         return Told(
             lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
         )
+
+    def _of_usual_limit(self, report: RunReport) -> str:
+        """Say what it costs that nobody has given a limit of people; empty where that is as it should be."""
+        stddev = self.promised["accuracy"].get("stddev")
+        if stddev is None:
+            return ""
+        return usual_limit_in_words(self.promised["parameters"], stddev, report.used_up, vars(self.arguments))
 
 
 @dataclass(frozen=True)

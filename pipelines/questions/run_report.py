@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from privstream.mechanisms.accuracy import Coverage
 from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART, part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
-from privstream.pipelines.sinks.left_out import MUCH
+from privstream.pipelines.sinks.left_out import MUCH, UsedUp
 from privstream.pipelines.sinks.row_files import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
-from privstream.transforms.counts.finished import OF_TOLD, PLAIN, WITHOUT_FULL
+from privstream.transforms.counts.finished import OF_TOLD, PLAIN, USED_UP, WITHOUT_FULL
 from privstream.transforms.counts.finished import TOLD as WITH_NOISE
 from privstream.transforms.events.parameters import PARTS
 
@@ -249,6 +249,18 @@ class RunReport:
             f"{self._full_numbers} A larger {options} leaves out less, for more noise (privstream plan "
             f"{self._spec.word})."
         )
+
+    @property
+    def used_up(self) -> UsedUp | None:
+        """What rows tell of the people who have used up their limit; None if they do not, or if much is left out.
+
+        Of that a warning speaks, and what it asks for is a larger limit.
+        """
+        sure, part, _, _ = self._left_out_as_told or (True, 1.0, 0.0, 1.0)
+        if (sure and part >= MUCH) or not all(name in self.counters for name in USED_UP):
+            return None
+        people, lower, upper = (self.counters[name] for name in USED_UP)
+        return UsedUp(people, lower, upper, float(self.counters.get(WITH_NOISE[0], 0)))
 
     @property
     def _left_out_as_told(self) -> tuple[bool, float, float, float] | None:

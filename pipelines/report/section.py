@@ -22,9 +22,10 @@ from privstream.pipelines.questions.risers import before, cells, newest, risers,
 from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
+from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.sinks.left_out import limits_in_words
+from privstream.pipelines.sinks.left_out import limits_in_words, used_up
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, is_time
@@ -324,7 +325,7 @@ def highlights(result: Result) -> list[str]:
 
     Privacy: post-processing of rows.
     """
-    clocks, found = result.promise.clocks, list(filter(None, [limits_in_words(result.rows)]))
+    clocks, found = result.promise.clocks, list(filter(None, [limits_in_words(result.rows), _of_usual_limit(result)]))
     for stream in sorted({getattr(row, "stream", "") for row in result.rows}):
         rows = of_stream(sorted(result.rows, key=_end), stream)
         of = f"{stream}: " if stream else ""
@@ -337,6 +338,14 @@ def highlights(result: Result) -> list[str]:
         elif result.picture_spec.rising or "against" in result.parameters:
             found += [of + text for text in _rises(rows, result, clocks)]
     return found
+
+
+def _of_usual_limit(result: Result) -> str:
+    """Say what it costs that nobody has given a limit of people, as the run says it; empty where it did not."""
+    stddev, of_left_out = (result.promise.maybe("accuracy", name) for name in ("stddev", "left_out_stddev"))
+    if stddev is None or of_left_out is None:
+        return ""
+    return usual_limit_in_words(result.parameters, stddev, used_up(result.rows, of_left_out), {})
 
 
 def _end(row: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART
@@ -17,6 +17,47 @@ SURELY = 3
 
 LEAST_WINDOWS = 4
 """Of so many windows it is seen how much of what is left out is noise."""
+
+
+class UsedUp(NamedTuple):
+    """What rows tell, with noise, of the people who have used up their limit.
+
+    Attributes:
+        people: by the end of the last window.
+        lower, upper: the ends of the interval of 95%.
+        kept: all contributions that count.
+    """
+
+    people: int
+    lower: int
+    upper: int
+    kept: float
+
+    def surely(self, limit: int) -> bool:
+        """Return whether much of what counts is surely that of people who have used up a limit of the whole run."""
+        return self.lower * limit >= MUCH * max(self.kept, 1.0)
+
+
+def used_up(rows: Sequence[Any], stddev: float) -> UsedUp | None:
+    """Return what rows tell of the people who have used up their limit.
+
+    None if no row tells it, or if limits surely leave out much: then a smaller one is not what to think of.
+
+    Privacy: post-processing of what is published.
+
+    Args:
+        rows: of one run.
+        stddev: of the noise of what limits leave out of a window.
+    """
+    counted = [row for row in rows if getattr(row, "used_up", None) is not None]
+    totals = _totals(rows)
+    if not counted or not len(totals):
+        return None
+    kept, left_out = totals.sum(axis=0).tolist()
+    if left_out > SURELY * stddev * math.sqrt(len(totals)) and left_out >= MUCH * (kept + left_out):
+        return None
+    last = max(counted, key=lambda row: row.window_start)
+    return UsedUp(last.used_up, last.used_up_lower, last.used_up_upper, kept)
 
 
 def share_left_out(rows: Sequence[Any]) -> float | None:

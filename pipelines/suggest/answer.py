@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from privstream.mechanisms.limits.suggested_limits import ENOUGH_ERROR, ENOUGH_FOUND, LARGEST_EPSILON
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.local_time import moment
 from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.command_lines import OF_VALUES, forms, promised, windows
 from privstream.pipelines.questions.plan_command import rounded_up
-from privstream.pipelines.questions.readings import by_clocks
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.questions.spec import loaded
-from privstream.pipelines.sinks.row_files import iso_8601, read_rows
+from privstream.pipelines.sinks.row_files import read_rows
 from privstream.pipelines.suggest.command import QUANTILES, SPEC, TERMINAL
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import LimitShare
-from privstream.transforms.timing.steps import Steps
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -40,14 +36,6 @@ WORDS = {
 
 LARGEST_OF = ("items_per_window", "windows_per_item", "streams")
 """What is the largest number of a person, or no sum: a share of it says little of what a limit keeps."""
-
-FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
-FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
-FORMS |= dict.fromkeys(("null", "trim", "where", "query"))
-"""Options of the input that the command after it needs as well, with their defaults."""
-
-PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET, "streams": None}
-"""Options of what is promised to whom, and whose budget is spent, which that command needs as well, likewise."""
 
 NOBODY = (
     "Nothing can be suggested: too few people to be seen with this epsilon. It takes some {least:,.0f} people with "
@@ -145,7 +133,7 @@ def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Ite
         sums = "".join(f", their sums by {row.error:.0%}" for row in found if row.measure == "values" and row.error)
         yield (
             f"Predicted: some {told.found * items:.0f} of the {items} largest items are found, if they last all "
-            f"windows; their counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
+            f"windows; their smoothed counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
         )
     most = max(round(row.error, 2) for row in found if row.error is not None)
     if most <= ENOUGH_ERROR and (told.found is None or round(told.found * items) >= ENOUGH_FOUND * items):
@@ -160,42 +148,11 @@ def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Ite
 def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> str:
     """Return the command that uses what is suggested."""
     limits = " ".join(row.suggested for row in rows if row.suggested)
-    files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *_forms(parameters, limits)])
+    ranks = parameters["question"] == QUANTILES
+    unused = ("item_field",) if ranks else () if "--max_value" in limits else OF_VALUES
+    files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *forms(parameters, unused)])
     budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
-    names = parameters.get("streams") or ()
-    one = "@STREAMS" if any("," in name for name in names) else ",".join(names) or None
-    promised = "".join(f" {option}" for option in _options({**parameters, "streams": one}, PROMISED))
-    return f"privstream {parameters['question']} {files} {_windows(parameters)} {budget}{promised} {limits}"
-
-
-def _windows(parameters: Mapping[str, Any]) -> str:
-    """Return the options that name the windows; the end is one of a window, also where their number was given."""
-    zone, window = parameters.get("time_zone"), parameters["window"]
-    start, end = (
-        None if (at := parameters.get(name)) is None else moment(name, at, zone or "UTC") for name in ("start", "end")
-    )
-    steps = Steps.of(window=by_clocks(window, zone), start=start, end=end, windows=parameters.get("windows"))
-    assert steps.first is not None and steps.end is not None  # both must be given
-    first, last = (iso_8601(at.micros) for at in (steps.bounds(steps.first)[0], steps.bounds(steps.end - 1)[1]))
-    return f"--window {window if isinstance(window, str) else f'{window:g}'} --start {first} --end {last}"
-
-
-def _forms(parameters: Mapping[str, Any], limits: str) -> Iterator[str]:
-    """Yield the options that say how the input is written; those of values if the command reads them."""
-    unused = {"item_field"} if parameters["question"] == QUANTILES else set()
-    if parameters["question"] != QUANTILES and "--max_value" not in limits:
-        unused |= {"value_field", "value_unit", "decimal"}
-    yield from _options(parameters, {name: default for name, default in FORMS.items() if name not in unused})
-
-
-def _options(parameters: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield options as they were given, but for those with their defaults."""
-    for name, default in defaults.items():
-        given = parameters.get(name)
-        if given is None or given is False or given == default:
-            continue
-        for value in [given] if isinstance(given, str | float | int) else given:
-            yield f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
+    return f"privstream {parameters['question']} {files} {windows(parameters)} {budget}{promised(parameters)} {limits}"
 
 
 def _before(rows: Sequence[LimitShare], row: LimitShare) -> LimitShare | None:

@@ -10,7 +10,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
-from privstream.transforms.counts.finished import SmoothFinished
+from privstream.transforms.counts.finished import SmoothFinished, _random_effects
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
@@ -358,6 +358,42 @@ def test_full_numbers_keep_what_all_items_have_in_common_and_have_less_noise_tha
     busy = season[:, 0] > 1
     assert np.abs(full.sum(axis=1) / true.sum(axis=1) - 1)[busy].mean() < 0.05
     assert np.abs(smoothed[:, 3:] / 0.8 / true[:, 3:] - 1)[busy].mean() > np.abs(full / true - 1)[busy, 3:].mean()
+
+
+def test_a_season_of_everything_is_kept_where_noise_explains_what_limits_leave_out():
+    """Peaks are no lower and troughs no higher by smoothing, also of small items; without what is told troughs are."""
+    season = 1 + 0.6 * np.sin(np.arange(WEEKS) / WEEKS * 2 * np.pi)[:, None]
+    true = season * (300 / np.arange(1, ITEMS + 1))
+    levels, flat = np.empty((4, 2)), np.empty((4, 2))
+    peak, trough = season[:, 0] > 1.4, season[:, 0] < 0.6
+    for seed in range(4):
+        counts = np.rint(true + np.random.default_rng(seed).normal(0, NOISE, true.shape))
+        smooth, rows = told_by(counts, 1.0)
+        for found, of in ((levels, replace(smooth, steady=True)), (flat, SmoothFinished(smooth.length, NOISE))):
+            smoothed = np.array([row.smoothed for row in of(rows)]).reshape(true.shape)[:, 4:]
+            found[seed] = [smoothed[some].sum() / true[some][:, 4:].sum() for some in (peak, trough)]
+    assert np.all(np.abs(levels.mean(axis=0) - 1) < 0.08), levels
+    assert flat[:, 1].mean() > 1.15, flat
+
+
+def test_items_that_move_by_themselves_say_little_of_all():
+    """An item with nearly half of everything that comes and goes does not move the others."""
+    chance = np.random.default_rng(8)
+    true = np.tile(np.array([3000.0, *(300.0,) * (ITEMS - 1)]), (WEEKS, 1))
+    true[1::2, 0] = 1000.0
+    smooth, rows = told_by(np.rint(true + chance.normal(0, NOISE, true.shape)), 0.9)
+    smoothed = np.array([row.smoothed for row in smooth(rows)]).reshape(true.shape)
+    assert np.abs(smoothed[:, 1:] / true[:, 1:] - 1).max() < 0.08
+    assert np.abs(smoothed[:, 0] / true[:, 0] - 1).max() < 0.05
+
+
+def test_random_effects_are_those_of_a_meta_analysis():
+    """Without differences between items the mean is weighted by precision alone, and with large ones by nothing."""
+    groups, variances = np.repeat([0, 1], 3), np.array([1.0, 4.0, 4.0, 1.0, 1.0, 2.0])
+    means, errors = _random_effects(groups, np.array([2.0, 2.5, 1.5, 5.0, 5.0, 5.0]), variances)
+    assert means == pytest.approx([2.0, 5.0]) and errors == pytest.approx([1 / 1.5, 1 / 2.5])
+    means, errors = _random_effects(groups, np.array([0.0, 300.0, 600.0, 0.0, 300.0, 600.0]), variances)
+    assert means == pytest.approx([300.0, 300.0], rel=1e-3) and np.all(errors > 20_000)
 
 
 def test_an_item_with_half_of_everything_does_not_say_how_much_comes():

@@ -99,6 +99,36 @@ def test_over_files_a_person_counts_about_a_hundred_times_where_nobody_says_how_
     assert named.to_finish().guarantee == of_file.guarantee
 
 
+@pytest.mark.parametrize(
+    ("in_all", "size", "changes", "items"),
+    [(100, 30, {}, 8), (24, 30, {}, 2), (12, None, {}, 1), (100, 5, {}, 5), (30, 30, {"participation_cap": 3}, 10)],
+)
+def test_a_limit_of_the_run_gives_each_window_the_same_part(in_all, size, changes, items):
+    """It is what so many items of each window promise, over files and in streams alike."""
+    domain = None if size is None else Domain(map(str, range(size)))
+    given = {"end": START + 120, "domain": domain, "delta": 1e-6, "method": "counts", "top": 1, **changes}
+    made = transform(**given, items_per_step=None, max_contributions=in_all)
+    named = transform(**given, items_per_step=items)
+    for one, other in ((made, named), (made.to_finish(), named.to_finish())):
+        assert one.settled == {"items_per_step": items} and one.guarantee == other.guarantee
+        assert one.answer.mechanism == other.answer.mechanism
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"items_per_step": 2}, "one of items_per_step and max_contributions must be given, not both"),
+        ({"max_contributions": 11}, "max_contributions must be >= 12, the number of windows that a person may take "),
+        ({"max_contributions": 0}, "max_contributions must be >= 1, got 0"),
+        ({"unit": "person_in_window"}, "max_contributions must not be given with unit person_in_window"),
+    ],
+)
+def test_a_limit_of_the_run_that_says_nothing_is_refused(changes, error):
+    given = {"end": START + 120, "items_per_step": None, "max_contributions": 24}
+    with pytest.raises(ValueError, match=re.escape(error)):
+        transform(**(given | changes))
+
+
 def random_events(made, chance: random.Random) -> list[tuple[str, str, int, str]]:
     """Events around the run, many of them twice, some items outside of the domain; the third window is empty."""
     events = []

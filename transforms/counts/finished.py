@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import LEAST_SHARE, LeftOutLaw, full_counts
+from privstream.mechanisms.keyed_counts.left_out import DIGITS, LEAST_SHARE, LeftOutLaw, firmly, full_counts
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
@@ -25,6 +25,8 @@ TOLD = ("kept_with_noise", "left_out_with_noise")
 """Counters of what rows tell of limits."""
 OF_TOLD = ("kept_variance", "left_out_variance")
 """Counters of the variances of that noise."""
+USED_UP = ("used_up", "used_up_lower", "used_up_upper")
+"""Fields of rows, and counters, of how many people have used up their limit by the end of the last window."""
 WITHOUT_FULL = "rows_without_full"
 """Counter of published rows in which no full number is, for too little may count."""
 
@@ -98,6 +100,8 @@ class _Read(NamedTuple):
         told: totals of what counts in the window of the row and of what limits leave out, int64 (2, rows); None where
             nothing is told.
         full: nan for none, float64 (rows,).
+        used_up: how many people have used up their limit by the end of the last window, and the ends of the interval;
+            empty where that is not told.
     """
 
     items: np.ndarray
@@ -105,18 +109,22 @@ class _Read(NamedTuple):
     published: np.ndarray
     told: np.ndarray | None
     full: np.ndarray
+    used_up: tuple[int, ...] = ()
 
     @classmethod
     def of_rows(cls, columns: Mapping[str, Sequence[Any]]) -> _Read:
         """Read columns of values, as rows have them."""
         pairs = [*zip(columns["stream"], columns["item"], strict=True)]
         numbers = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
+        starts = np.array([start.micros for start in columns["window_start"]])
+        last = int(starts.argmax())
         return cls(
             np.array([numbers[pair] for pair in pairs]),
-            np.array([start.micros for start in columns["window_start"]]),
+            starts,
             np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
             None if columns["kept"][0] is None else np.array([columns[name] for name in TELLING], np.int64),
             np.array(columns["full"], np.float64),
+            () if columns[USED_UP[0]][last] is None else tuple(columns[name][last] for name in USED_UP),
         )
 
     @classmethod
@@ -124,12 +132,15 @@ class _Read(NamedTuple):
         """Read a table, whose times are in microseconds."""
         streams, items = (_ranks(table[name]) for name in ("stream", "item"))
         told = None if table["kept"].null_count else np.stack([table[name].to_numpy() for name in TELLING])
+        starts = table["window_start"].to_numpy()
+        last = [table[name][int(starts.argmax())].as_py() for name in USED_UP]
         return cls(
             streams * (int(items.max()) + 1) + items,
-            table["window_start"].to_numpy(),
+            starts,
             np.stack([table[name].to_numpy() for name in ANSWERS if name in table.column_names]),
             told,
             table["full"].cast(pa.float64()).to_numpy(),
+            () if last[0] is None else tuple(last),
         )
 
 
@@ -212,6 +223,8 @@ class SmoothFinished:
         if shown is not None:
             _count("counts_published", int(shown.sum()) - len(shown))
         if self.left_out is not None:
+            for name, number in zip(USED_UP, rows.used_up, strict=False):
+                _count(name, number)
             unknown = np.isnan(found.get("full", rows.full))
             _count(WITHOUT_FULL, int((unknown if shown is None else unknown & shown).sum()))
         return found, shown
@@ -233,7 +246,7 @@ class SmoothFinished:
             share, moves, told = self._kept(rows.told, starts, order, weight)
             factors, cut = factors * share, np.hypot(cut, moves)
             activity, error = self._activity(window[order], series, counts, factors)
-            factors, cut = factors * (1 + weight * (activity - 1)), np.hypot(cut, weight * error)
+            factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.sums is None else 6, len(item)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -350,9 +363,11 @@ class SmoothFinished:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return by how much more than usual comes in the window of each count, a factor, and how unsure that is.
 
-        It is one for all items: a median over those that noise does not hide, each weighted by what it usually has. The
-        less these factors differ by more than noise, the nearer they are to 1. All are 1 where there are few windows,
-        and that of a window is where one item has half of everything: that item would decide by itself.
+        It is one for all items: the mean of what those that noise does not hide have in the window, as parts of what
+        each usually has, weighted by how sure these are and how much items differ by themselves. The less these factors
+        differ by more than noise, the nearer they are to 1; all are 1 where noise explains how they differ, by one
+        standard deviation of their squares, or where there are few windows, and that of a window is where one item has
+        half of everything: that item would decide by itself.
 
         Args:
             windows: of each count.
@@ -360,44 +375,31 @@ class SmoothFinished:
             counts: with noise.
             factors: by which levels are known to be multiplied.
         """
-        found, unsure = np.ones(len(counts)), np.zeros(len(counts))
-        if windows.max() - windows.min() < LEAST_WINDOWS:
-            return found, unsure
+        last = int(windows.max())
+        found, unsure = np.ones(last + 1), np.zeros(last + 1)
+        if last - windows.min() < LEAST_WINDOWS:
+            return found[windows], unsure[windows]
         levels, noise = counts / factors, self.stddev / factors
         known = np.bincount(series)
         usual = np.bincount(series, levels) / known
         plain = usual * known > PLAIN * np.sqrt(np.bincount(series, np.square(noise)))
         some = np.flatnonzero(plain[series])
+        largest = np.zeros(last + 1)
+        np.maximum.at(largest, windows[some], usual[series[some]])
+        shared = 2 * largest < np.bincount(windows[some], usual[series[some]], last + 1)
+        some = some[shared[windows[some]]]
+        if not len(some):
+            return found[windows], unsure[windows]
         weights = usual[series[some]]
-        ratios = levels[some] / weights
-        ranked = np.lexsort((ratios, windows[some]))
-        here = windows[some][ranked]
-        firsts = np.flatnonzero(np.diff(here, prepend=-1))
-        if not len(firsts):
-            return found, unsure
-        sums, largest, squares, spread = (
-            of_each.reduceat(column[ranked], firsts)
-            for of_each, column in (
-                (np.add, weights),
-                (np.maximum, weights),
-                (np.add, np.square(weights)),
-                (np.add, np.square(weights * noise[some])),
-            )
-        )
-        below = np.cumsum(weights[ranked])
-        middle = np.searchsorted(below, below[firsts] - weights[ranked][firsts] + sums / 2)
-        shared = 2 * largest < sums
-        if not shared.any():
-            return found, unsure
-        off = np.where(shared, ratios[ranked][middle] - 1, 0.0)
-        variance = OF_MEDIAN**2 * spread / np.square(squares)
-        moves = max(0.0, float(np.mean(np.square(off[shared]) - variance[shared])))
-        own = np.where(shared, moves / (moves + variance), 0.0)
-        factor = np.maximum(1 + own * off, LEAST_FACTOR)
-        place = np.minimum(np.searchsorted(here[firsts], windows), len(firsts) - 1)
-        seen = here[firsts][place] == windows
-        found = np.where(seen, factor[place], 1.0)
-        return found, np.where(seen, (np.sqrt(own * variance) / factor)[place], 0.0)
+        here, place = np.unique(windows[some], return_inverse=True)
+        means, variances = _random_effects(place, levels[some] / weights, np.square(noise[some] / weights))
+        squares = np.square(means - 1)
+        sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
+        moves = max(0.0, float(np.mean(squares - variances)))
+        own = sure * moves / (moves + variances)
+        found[here] = np.maximum(np.round(1 + own * (means - 1), DIGITS), LEAST_FACTOR)
+        unsure[here] = np.round(np.sqrt(own * variances) / found[here], DIGITS)
+        return found[windows], unsure[windows]
 
     def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
@@ -428,6 +430,28 @@ class SmoothFinished:
         factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
         place = (windows - first) % length
         return factors[place], (spread / factors)[place]
+
+
+def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of the values of each group, and its variance.
+
+    Values differ by their own errors and by another variance, which is the same in all groups: DerSimonian and Laird
+    (1986).
+
+    Args:
+        groups: of each value, whole numbers from 0 on; each has a value.
+        values: float64, of the same shape.
+        variances: of their errors.
+    """
+
+    weights = 1 / variances
+    total = np.bincount(groups, weights)
+    off = values - (np.bincount(groups, weights * values) / total)[groups]
+    free = float(np.sum(weights * (1 - weights / total[groups])))
+    more = float(np.sum(weights * np.square(off))) - (len(values) - len(total))
+    weights = 1 / (variances + (max(0.0, more / free) if free > 0 else 0.0))
+    total = np.bincount(groups, weights)
+    return np.bincount(groups, weights * values) / total, 1 / total
 
 
 def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:

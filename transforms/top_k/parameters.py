@@ -115,6 +115,8 @@ class TopKParameters(Parameters):
             such as "1month". The guarantee is then for what one person does in one such period.
         items_per_step: number of items of one person that count in a window of a stream. Without it 4; over a finished
             file as many as are 100 in the whole run, from 4 to 10; or all of a `domain` that has fewer.
+        max_contributions: number of items of one person that count in the whole run or, with `renew_every`, in a
+            period, in place of `items_per_step`: each window gets the same part of it, rounded down.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
         streams: public names of the streams that are ranked, each by itself. They must be given if events have a
@@ -164,6 +166,7 @@ class TopKParameters(Parameters):
         unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
         items_per_step: int | None = None,
+        max_contributions: int | None = None,
         selection: Literal["last", "first", "random"] = "last",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
@@ -198,9 +201,6 @@ class TopKParameters(Parameters):
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, **options)
         self._asked, self._method_chosen = method, False
-        if items_per_step is None:
-            items_per_step = USUAL_ITEMS if domain is None else min(USUAL_ITEMS, len(domain))
-        self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
         if domain is None and unit != "person":
@@ -208,6 +208,7 @@ class TopKParameters(Parameters):
         if domain is None:
             _check_without_list(method, checks.probability("delta", delta, zero=True), self.steps)
         self._limit_contributions(participation_cap, streams_per_person)
+        self.items_per_step = self._items_of_person(items_per_step, max_contributions)
         without = {"domain": domain, "streams": streams, "participation_cap": participation_cap}
         self._full_share = check_full_share(full_share, possible=True, limits=without)
         self.public_items = public_list(public_items, useful=domain is None, refused=ON_THE_LIST)
@@ -277,6 +278,22 @@ class TopKParameters(Parameters):
         error = made.selection_error(len(self.domain), self.beta) * (smoothed if isinstance(made, CountedTopK) else 1.0)
         return error, made.measure_error(self.beta)
 
+    def _items_of_person(self, items: int | None, in_all: int | None) -> int:
+        """Return how many items of a person count in a window."""
+        if items is not None and in_all is not None:
+            raise ValueError("one of items_per_step and max_contributions must be given, not both")
+        if items is not None:
+            return checks.integer("items_per_step", items, minimum=1)
+        if in_all is not None and self.unit != "person":
+            raise ValueError(f"max_contributions must not be given with unit {self.unit}: it counts over the run")
+        if in_all is not None and checks.integer("max_contributions", in_all, minimum=1) < self._releases:
+            raise ValueError(
+                f"max_contributions must be >= {self._releases}, the number of windows that a person may take part in "
+                f"(see participation_cap), got {in_all}"
+            )
+        found = USUAL_ITEMS if in_all is None else in_all // self._releases
+        return found if self.domain is None else min(found, len(self.domain))
+
     def _items_at_end(self) -> int:
         """Return how many items of a person count over files: as often as with `counts` in the run, within limits."""
         items = max(USUAL_ITEMS, min(MOST_USUAL_ITEMS, USUAL_CONTRIBUTIONS // self._releases))
@@ -335,7 +352,8 @@ class TopKParameters(Parameters):
     @override
     def to_finish(self) -> Self:
         """Return this transform with counts that are smoothed at the end, and more items of a person if nobody says."""
-        if self._given.get("items_per_step") is None and (items := self._items_at_end()) != self.items_per_step:
+        usual = all(self._given.get(name) is None for name in ("items_per_step", "max_contributions"))
+        if usual and (items := self._items_at_end()) != self.items_per_step:
             return type(self)(**{**self._given, "items_per_step": items}, noise=self.noise).to_finish()
         made = copy.copy(self)
         made.method, made.answer = self._at_end()

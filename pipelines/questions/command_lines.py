@@ -1,0 +1,76 @@
+"""Command lines that follow from others: the options that name windows, the form of the input, and what is promised."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
+from privstream.pipelines.local_time import moment
+from privstream.pipelines.questions.readings import by_clocks
+from privstream.pipelines.sinks.row_files import iso_8601
+from privstream.transforms.timing.steps import Steps
+
+FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
+FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
+FORMS |= dict.fromkeys(("null", "trim", "where", "query"))
+"""Options of the input that another command for it needs as well, with their defaults."""
+
+OF_VALUES = ("value_field", "value_unit", "decimal")
+"""Those of them that are about values."""
+
+PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET, "streams": None}
+"""Options of what is promised to whom, and whose budget is spent, which that command needs as well, likewise."""
+
+
+def windows(parameters: Mapping[str, Any]) -> str:
+    """Return the options that name the windows of a run; the end is one of a window, also where a number was given."""
+    zone, window = parameters.get("time_zone"), parameters["window"]
+    start, end = (
+        None if (at := parameters.get(name)) is None else moment(name, at, zone or "UTC") for name in ("start", "end")
+    )
+    steps = Steps.of(window=by_clocks(window, zone), start=start, end=end, windows=parameters.get("windows"))
+    assert steps.first is not None and steps.end is not None  # both must be given
+    first, last = (iso_8601(at.micros) for at in (steps.bounds(steps.first)[0], steps.bounds(steps.end - 1)[1]))
+    return f"--window {window if isinstance(window, str) else f'{window:g}'} --start {first} --end {last}"
+
+
+def forms(parameters: Mapping[str, Any], unused: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the options that say how the input is written, but for some; those with their defaults are left out."""
+    yield from _options(parameters, {name: default for name, default in FORMS.items() if name not in unused})
+
+
+def promised(parameters: Mapping[str, Any]) -> str:
+    """Return the options of what is promised to whom, each after a space."""
+    names = parameters.get("streams") or ()
+    one = "@STREAMS" if any("," in name for name in names) else ",".join(names) or None
+    return "".join(f" {option}" for option in _options({**parameters, "streams": one}, PROMISED))
+
+
+def suggest_line(parameters: Mapping[str, Any], places: Mapping[str, Any]) -> str:
+    """Return the command that suggests the limit of a run of counts.
+
+    Args:
+        parameters: of the run, which are public.
+        places: `input` and `noise_key_file`, as far as they may be said; where they are not, the line has words that
+            stand for them.
+    """
+    file, key = (
+        shlex.quote(str(places[name])) if places.get(name) is not None else word
+        for name, word in (("input", "FILE"), ("noise_key_file", "KEY"))
+    )
+    unused = () if parameters.get("max_value") is not None else OF_VALUES
+    written = " ".join([f"--input {file} --noise_key_file {key}", *forms(parameters, unused)])
+    budget = f"--for_epsilon {parameters['epsilon']:g} --delta {parameters['delta']:g}"
+    return f"privstream suggest {written} {windows(parameters)} {budget}{promised(parameters)}"
+
+
+def _options(parameters: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield options as they were given, but for those with their defaults."""
+    for name, default in defaults.items():
+        given = parameters.get(name)
+        if given is None or given is False or given == default:
+            continue
+        for value in [given] if isinstance(given, str | float | int) else given:
+            yield f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
