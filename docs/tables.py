@@ -301,8 +301,10 @@ def audits_table() -> str:
     for row in results("audits.csv"):
         part = float(row["measured"]) / float(row["claimed"])
         columns = ("attack", "unit", "model", "delta", "claimed", "measured")
-        rows.append((f"`{row['question']}`", *(row[column] for column in columns), f"{part:.0%}"))
-    return table(("question", "attack", "unit", "model of the noise", "delta", "claimed", "measured", "part"), *rows)
+        found = (*(row[column] for column in columns), f"{part:.0%}", row["trials"], row["cpu_seconds"] or "-")
+        rows.append((f"`{row['question']}`", *found))
+    names = ("attack", "unit", "model of the noise", "delta", "claimed", "measured", "part", "trials", "CPU s")
+    return table(("question", *names), *rows)
 
 
 TABLES: dict[str, tuple[Callable[[], str], ...]] = {

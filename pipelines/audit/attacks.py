@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.evidence import at_least, at_most
+from privstream.pipelines.audit.fits import INTERVAL
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
+
+STREAM = "stream"
+"""The field of a row that names its stream."""
+
+MANY_BELOW = 2.0
+"""Attacks on an epsilon below that have more trials, in inverse proportion."""
 
 SUSPECT = 0
 """The number of the person who is in one of the inputs and not in the other."""
@@ -97,6 +105,8 @@ class Attack:
         transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
             of its own: that is the likelihood ratio of a model that is fitted to these numbers.
         part: of a transform, the part of its guarantee that the attack is on; None where that is all of it.
+        told_by: the field of a row by which trials are told apart. They are streams; or, where it is another field,
+            they share one stream, and each has items there that no other trial has, which takes much less time.
     """
 
     name: str
@@ -113,6 +123,19 @@ class Attack:
     times: int = 1
     transcript: Transcript | None = None
     part: Callable[[Any], PrivacyGuarantee] | None = None
+    told_by: str = STREAM
+
+    def at(self, epsilon: float) -> Attack:
+        """Return the same attack, and its control, with so much of a budget; an attack on a delta as it is.
+
+        The less an input shows, the more trials are needed to see it.
+        """
+        if self.about == "delta":
+            return self
+        factor = epsilon / self.options["epsilon"]
+        times = max(self.times, math.ceil(MANY_BELOW / epsilon))
+        options, control = ({**given, "epsilon": factor * given["epsilon"]} for given in (self.options, self.control))
+        return replace(self, options=options, control=control, times=times)
 
 
 def nobody(seen: Seen) -> Iterable[Sent]:
@@ -133,6 +156,11 @@ def first_window(*events: Sent) -> Adversary:
 def crowd(number: int, item: str, first: int = 1) -> list[Sent]:
     """Return one event of each of so many others."""
     return [Sent(first + i, item) for i in range(number)]
+
+
+def plenty(seen: Seen, number: int) -> int:
+    """Return as many people as are, beside noise, what so many are with an epsilon of `EPSILON`."""
+    return int(np.ceil(number * max(1.0, EPSILON / seen.transform.guarantee.epsilon)))
 
 
 def total(field: str) -> Score:
@@ -163,27 +191,32 @@ def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> 
 EPSILON = 2.0
 DELTA = 0.05
 HITTER_WINDOWS = 6
-SILENT = 2 * DELTA
+EDGE_TRIALS = 4000
+"""For about so many trials with either input the number of others is chosen."""
+
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
 MANY = Domain(f"item {window}" for window in range(HITTER_WINDOWS))
 
 
 def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item of the window, others each time, that nothing is reported about as rarely as
-    `SILENT` says: beyond delta, that shows most of a person who makes reports likelier.
+    """Let so many people have the item of the window, others each time, that most is seen of a person who makes reports
+    likelier: that nothing is reported is rare without that person, but likelier than delta.
     """
-    hits = seen.transform.answer.monitor.calibrated.hit_probability(np.arange(1, seen.transform.detection_threshold))
-    number = 1 + int(np.argmin(np.abs((1 - hits) ** HITTER_WINDOWS - SILENT)))
+    monitor = seen.transform.answer.monitor.calibrated
+    hits = monitor.hit_probability(np.arange(1, seen.transform.detection_threshold + 2))
+    silent = (1 - hits) ** HITTER_WINDOWS * EDGE_TRIALS
+    likely, unlikely = at_least(silent[:-1], EDGE_TRIALS, INTERVAL), at_most(silent[1:], EDGE_TRIALS, INTERVAL)
+    number = 1 + int(np.argmax((likely - DELTA) / unlikely))
     return crowd(number, f"item {seen.window}", first=1 + seen.window * number)
 
 
 HEAVY_HITTERS = (
     Attack(
         name="too many charges",
-        text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that nothing is "
-        f"reported in about one of {1 / SILENT:.0f} trials. With D, one person more has all of these items, and may be "
-        "charged for one. The adversary counts the reports. The control may charge for all.",
+        text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that trials in "
+        "which nothing is reported are rare, but likelier than delta. With D, one person more has all of these items, "
+        "and may be charged for one. The adversary counts the reports. The control may charge for all.",
         options={
             "epsilon": EPSILON,
             "delta": DELTA,
@@ -198,6 +231,7 @@ HEAVY_HITTERS = (
         score=lambda transform, rows: float(len(rows)),
         windows=HITTER_WINDOWS,
         times=8,
+        told_by="item",
     ),
     Attack(
         name="a person alone with an item",
@@ -225,6 +259,7 @@ COUNTS = (
         others=nobody,
         suspect=TWICE,
         score=total("count"),
+        told_by="item",
     ),
     Attack(
         name="a person alone with an item",
@@ -242,7 +277,6 @@ COUNTS = (
 
 TWO = Domain(["a", "b"])
 TIE = (*crowd(3, "a"), *crowd(3, "b", first=4))
-CLEAR = tuple(crowd(60, "b"))
 SECOND_TWICE = all_windows(Sent(SUSPECT, "b"), Sent(SUSPECT, "b"))
 
 
@@ -271,7 +305,7 @@ TOP_K = (
     ),
     Attack(
         name="the count on top",
-        text="60 people have one item and nobody has the other. With D, one person more has the first one. The "
+        text="60 people or more have one item and nobody has the other. With D, one person more has the first one. The "
         "adversary sees its count.",
         options={
             "epsilon": EPSILON,
@@ -281,7 +315,7 @@ TOP_K = (
             "measure_share": 0.9,
         },
         control={"epsilon": 2 * EPSILON},
-        others=all_windows(*CLEAR),
+        others=lambda seen: crowd(plenty(seen, 60), "b"),
         suspect=SECOND_TWICE,
         score=total("estimate"),
     ),
@@ -298,7 +332,7 @@ SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 def nearly_then_surely(seen: Seen) -> Iterable[Sent]:
     """Let the rule for 5 be nearly met in the first window, surely in the second, and just in all later ones."""
-    return crowd({0: 4, 1: 20}.get(seen.window, 5), "a")
+    return crowd({0: 4, 1: 5 + plenty(seen, 15)}.get(seen.window, 5), "a")
 
 
 def not_in_the_second(seen: Seen) -> Iterable[Sent]:
@@ -321,9 +355,9 @@ def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
 ALERTS = (
     Attack(
         name="a test that is nearly passed, sparse vector",
-        text="4 people have what a rule for 5 asks for; in the next window 20. With D, one person more is there in the "
-        "first window alone. The adversary sees in which of them there is an alert, and by how much the rule is passed "
-        "there.",
+        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one more is there "
+        "in the first window alone. The adversary sees in which window there is an alert, and by how much the rule is "
+        "passed there.",
         options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": 4 * EPSILON},
         others=nearly_then_surely,
@@ -386,6 +420,7 @@ HISTOGRAM = (
         others=nobody,
         suspect=first_window(Sent(SUSPECT, "a")),
         score=total("estimate"),
+        told_by="category",
     ),
     Attack(
         name="an adaptive adversary",
@@ -406,6 +441,7 @@ HISTOGRAM = (
         windows=3,
         adaptive=True,
         times=2,
+        told_by="category",
     ),
 )
 
@@ -471,6 +507,7 @@ def raised(windows: int) -> Attack:
         suspect=first_window(Sent(SUSPECT, "a")),
         score=earliness(windows, lambda row: bool(row.raised)),
         windows=windows,
+        told_by="category",
     )
 
 
@@ -495,9 +532,9 @@ def up_and_down(others: int) -> Score:
 
 
 def nearly_enough_then_many(seen: Seen) -> Iterable[Sent]:
-    """Let one person fewer enter than the test of the first window asks for, and then 30 more."""
+    """Let one person fewer enter than the test of the first window asks for, and then 30 more, or what is plenty."""
     number = int(seen.transform.mechanism.algorithm.thresholds(np.array([1]), 0)[0]) - 1
-    return crowd(30, "in", first=1 + number) if seen.window else crowd(number, "in")
+    return crowd(plenty(seen, 30), "in", first=1 + number) if seen.window else crowd(number, "in")
 
 
 def changed_when(transform: Any, rows: Sequence[Any]) -> float:
@@ -518,7 +555,7 @@ CARDINALITY = (
     ),
     Attack(
         name="changes that are tested",
-        text="so many people enter that the estimate is nearly changed, and 30 more in the next window. With D, one "
+        text="so many people enter that the estimate is nearly changed, and 30 or more in the next window. With D, one "
         "person more is in the set in the first window alone. The adversary sees when the estimate changes, and what "
         "it is then.",
         options={"epsilon": EPSILON, "leave_values": LEAVE, "method": "sparse_counter", "max_updates": 20},
@@ -623,6 +660,7 @@ QUERIES = (
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
         score=total("estimate"),
         asked=(("a",),),
+        told_by="query",
     ),
     Attack(
         name="several records",
@@ -634,5 +672,6 @@ QUERIES = (
         suspect=all_windows(*(Sent(SUSPECT, item) for item in "abc")),
         score=largest("estimate"),
         asked=(("a",), ("b",), ("c",)),
+        told_by="query",
     ),
 )

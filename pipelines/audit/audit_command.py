@@ -9,8 +9,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.audit.attacks import Attack
+from privstream.pipelines.audit.attacks import EPSILON, Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
 from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
 from privstream.pipelines.audit.hidden_tests import hidden_test_runs
@@ -40,6 +41,9 @@ WRONG = 1e-4
 
 MOST_WORKERS = 8
 """Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
+
+TIMES = (2, 3, 4, 6, 8, 12, 16, 24)
+"""How many times as many trials an audit may ask for, where a control was missed."""
 
 CONSISTENT, REFUTED, NO_POWER = "consistent", "refuted", "no power"
 
@@ -70,6 +74,7 @@ class Finding:
         real: what the attack proves about it.
         control: what the same attack proves about the control, against the same claim.
         crowds: the transcripts, where the attack is on all that is published by one question.
+        enough: with how many times as many trials the control would be caught, about; None if with none of `TIMES`.
     """
 
     attack: Attack
@@ -78,6 +83,7 @@ class Finding:
     real: Evidence
     control: Evidence
     crowds: Crowds | None = None
+    enough: int | None = 1
 
     @property
     def verdict(self) -> str:
@@ -86,8 +92,8 @@ class Finding:
             return REFUTED
         return CONSISTENT if self.control.violated else NO_POWER
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values for JSON."""
+    def to_dict(self, trials: int) -> dict[str, Any]:
+        """Return all of it as plain values for JSON, of an audit with so many trials."""
         claim = self.guarantee
         return {
             "attack": self.attack.name,
@@ -104,18 +110,40 @@ class Finding:
             "found": _plain(self.real),
             "control": {"options": dict(self.attack.control)} | _plain(self.control),
             "verdict": self.verdict,
+            "enough_trials": self.enough and self.enough * trials,
         }
+
+
+def enough_for(found: Callable[[int], Evidence]) -> int | None:
+    """Return how many times as many trials catch a control, about: one step more than if they say the same; None if
+    none of `TIMES` do.
+
+    Args:
+        found: what is found if each trial is repeated so many times.
+    """
+    if found(1).violated:
+        return 1
+    return next((more for times, more in pairwise(TIMES) if found(times).violated), None)
 
 
 def compare(attack: Attack, method: str, claim: PrivacyGuarantee, crowds: Sequence[Crowds], wrong: float) -> Finding:
     """Return what crowds of the same size, of one question or of several together, say of what is claimed of these."""
     curve, apart = curve_of(claim), attack.transcript is not None and attack.transcript.apart
-    real, control = (
-        of_crowd(fit_together(worlds, crowds[0].people, curve, claim.delta, wrong, apart=apart), claim)
-        for worlds in ([each.real for each in crowds], [each.control for each in crowds])
+
+    def found(worlds: Sequence[tuple[Floats, Floats]], times: int = 1) -> Evidence:
+        repeated = [(np.repeat(one, times, axis=0), np.repeat(other, times, axis=0)) for one, other in worlds]
+        return of_crowd(fit_together(repeated, crowds[0].people, curve, claim.delta, wrong, apart=apart), claim)
+
+    controls = [each.control for each in crowds]
+    return Finding(
+        attack=attack,
+        method=method,
+        guarantee=claim,
+        real=found([each.real for each in crowds]),
+        control=found(controls),
+        crowds=crowds[0] if len(crowds) == 1 else None,
+        enough=enough_for(partial(found, controls)),
     )
-    alone = crowds[0] if len(crowds) == 1 else None
-    return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control, crowds=alone)
 
 
 def curve_of(claim: PrivacyGuarantee) -> PrivacyCurve:
@@ -160,9 +188,20 @@ class Trying:
             claim = attack.part(made.transform)
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
-        found = self._run(attack, attack.times * self.trials, self.trials)
-        real, control = (measure(*each, claim, self.wrong) for each in found)
-        return Finding(attack=attack, method=method, guarantee=claim, real=real, control=control)
+        real, control = self._run(attack, attack.times * self.trials, self.trials)
+
+        def found(worlds: tuple[Floats, Floats], times: int = 1) -> Evidence:
+            one, other = (np.repeat(world, times) for world in worlds)
+            return measure(one, other, claim, self.wrong)
+
+        return Finding(
+            attack=attack,
+            method=method,
+            guarantee=claim,
+            real=found(real),
+            control=found(control),
+            enough=enough_for(partial(found, control)),
+        )
 
     def crowds(self, attack: Attack, claim: PrivacyGuarantee) -> Crowds:
         """Run an attack on all that is published, and return the transcripts.
@@ -210,6 +249,18 @@ def _both(attack: Attack) -> tuple[tuple[Mapping[str, Any], str], tuple[Mapping[
     return (attack.options, "claimed"), ({**attack.options, **attack.control}, "control")
 
 
+def attacks_on(spec: QuestionSpec, epsilon: float | None = None) -> Sequence[Attack]:
+    """Return the attacks on a question, with so much of a budget; None for that of each attack.
+
+    Raises:
+        ValueError: it is not finite and > 0.
+    """
+    own: Sequence[Attack] = () if spec.audit is None else loaded(spec.audit.path)
+    given = EPSILON if epsilon is None else checks.positive("epsilon", epsilon)
+    scaled = own if epsilon is None else [attack.at(given) for attack in own]
+    return (*scaled, *hidden_test_runs(spec, given), *whole_runs(spec, given))
+
+
 def overall(findings: Sequence[Finding]) -> str:
     """Return the verdict of an audit: the worst of its attacks."""
     verdicts = {finding.verdict for finding in findings}
@@ -235,6 +286,8 @@ def _plain(evidence: Evidence) -> dict[str, Any]:
         "refuted": evidence.violated,
     }
 
+
+UNSEEN = f"{TIMES[-2]} times as many --trials would not catch them either, if they show the same"
 
 HEADINGS = ("attack", "mechanism", "epsilon", "measured", "at least", "delta", "at least", "share", "verdict")
 
@@ -270,7 +323,7 @@ class Audit(ABC):
             self._print(findings, arguments.trials)
         if arguments.output is not None:
             write_picture(arguments.output, lambda: partial(self._draw, findings, arguments.trials))
-        _conclude(findings)
+        _conclude(findings, arguments.trials)
 
     @abstractmethod
     def _attacks(self) -> Sequence[Attack]:
@@ -330,7 +383,7 @@ class Audit(ABC):
             "trials": trials,
             "confidence": 1 - WRONG,
             "verdict": overall(findings),
-            "attacks": [finding.to_dict() for finding in findings],
+            "attacks": [finding.to_dict(trials) for finding in findings],
         }
 
     def _draw(self, findings: Sequence[Finding], trials: int, stream: BinaryIO, format: str) -> None:
@@ -367,14 +420,19 @@ class Audit(ABC):
 
 @dataclass(frozen=True)
 class AuditCommand(Audit):
-    """The command that attacks the transform of a question."""
+    """The command that attacks the transform of a question.
+
+    Attributes:
+        spec: the question.
+        epsilon: of the attacks on epsilon; None for that of each attack, mostly 2.
+    """
 
     spec: QuestionSpec
+    epsilon: float | None = field(default=None, kw_only=True)
 
     @override
     def _attacks(self) -> Sequence[Attack]:
-        own = () if self.spec.audit is None else loaded(self.spec.audit.path)
-        return (*own, *hidden_test_runs(self.spec), *whole_runs(self.spec))
+        return attacks_on(self.spec, self.epsilon)
 
     @override
     def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:
@@ -405,7 +463,7 @@ def _options(options: Any) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in options.items())
 
 
-def _conclude(findings: Sequence[Finding]) -> None:
+def _conclude(findings: Sequence[Finding], trials: int) -> None:
     """Say that nothing speaks against the guarantee.
 
     Raises:
@@ -420,7 +478,8 @@ def _conclude(findings: Sequence[Finding]) -> None:
     if verdict == REFUTED:
         raise RunError(f"the guarantee is refuted by {named[REFUTED]}: please report it")
     if verdict == NO_POWER:
-        raise InconclusiveError(
-            f"the audit has no power: the controls of {named[NO_POWER]} were not caught; more --trials may help"
-        )
+        needed = [finding.enough for finding in findings if finding.verdict == NO_POWER]
+        times = [each for each in needed if each is not None]
+        advice = f"--trials {max(times) * trials} may catch them" if len(times) == len(needed) else UNSEEN
+        raise InconclusiveError(f"the audit has no power: the controls of {named[NO_POWER]} were not caught; {advice}")
     say(f"{CONSISTENT}: nothing was found beyond what the guarantee allows, and all controls were caught")

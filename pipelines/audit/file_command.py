@@ -18,7 +18,15 @@ from privstream.mechanisms.privacy.accounting import PureDp, joint_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import Attack, nobody
-from privstream.pipelines.audit.audit_command import Audit, AuditCommand, Finding, Trying, compare, curve_of
+from privstream.pipelines.audit.audit_command import (
+    Audit,
+    AuditCommand,
+    Finding,
+    Trying,
+    attacks_on,
+    compare,
+    curve_of,
+)
 from privstream.pipelines.audit.fits import crowd_size, law_of, with_less_noise
 from privstream.pipelines.audit.whole_run import SPENDINGS, always_met, trials_of, whole_run
 from privstream.pipelines.command import Command, UsageError
@@ -38,6 +46,8 @@ from privstream.transforms.timing.steps import MICROS, Steps
 from typing_extensions import override
 
 FULL_SHARE = "full_share"
+LEAST_EPSILON = 0.5
+"""Of attacks on mechanisms: those with less would take more trials than one waits for."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +188,8 @@ class MonitorAudit(Audit):
         whole: what all questions promise together.
         audits: of the questions on whose runs there is an attack, by name.
         without: why there is none on the others, by name.
+        own: of questions whose mechanisms are attacked at parameters of their own, by name: with the epsilon that the
+            question has, or `LEAST_EPSILON`.
         joint: the questions that are attacked together; None where there are no two.
     """
 
@@ -185,6 +197,7 @@ class MonitorAudit(Audit):
     whole: PrivacyGuarantee
     audits: Mapping[str, FileAudit]
     without: Mapping[str, str]
+    own: Mapping[str, tuple[QuestionSpec, Sequence[Attack]]]
     joint: Joint | None
 
     @classmethod
@@ -194,11 +207,13 @@ class MonitorAudit(Audit):
         Raises:
             ValueError: there is an attack on none of them.
         """
-        audits, without = {}, {}
+        audits, without, own = {}, {}, {}
         for name, promise in promises.items():
             word = _word(promise)
             if word not in SPENDINGS:
-                without[name] = f"privstream audit {word} attacks {word} at parameters of its own"
+                spec = question(word)
+                attacks = attacks_on(spec, max(LEAST_EPSILON, _guarantee(promise).epsilon))
+                own[name] = spec, [attack for attack in attacks if attack.about == "epsilon"]
                 continue
             try:
                 audit = FileAudit(_question(promise), promise)
@@ -207,18 +222,23 @@ class MonitorAudit(Audit):
                 without[name] = str(error)
             else:
                 audits[name] = audit
-        if not audits:
+        if not audits and not own:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in without.items())
             raise ValueError(f"{path} must have a question on whose runs there is an attack: {reasons}")
-        return cls(path, whole, audits, without, joint(whole, audits, len(promises)))
+        return cls(path, whole, audits, without, own, joint(whole, audits, len(promises)))
 
     @override
     def _attacks(self) -> Sequence[Attack]:
-        return [replace(audit.attack, name=f"{name}: {audit.attack.name}") for name, audit in self.audits.items()]
+        attacks = {name: [audit.attack] for name, audit in self.audits.items()}
+        attacks |= {name: list(tried) for name, (_, tried) in self.own.items()}
+        return [replace(each, name=f"{name}: {each.name}") for name, tried in attacks.items() for each in tried]
 
     @override
     def _trying(self, attack: Attack, arguments: argparse.Namespace, wrong: float) -> Trying:
         name = attack.name.partition(":")[0]
+        if name in self.own:
+            spec, _ = self.own[name]
+            return Trying(spec=spec, trials=arguments.trials, key_file=arguments.noise_key_file, wrong=wrong)
         trials, people = arguments.trials, 1
         if self.joint is not None and name in self.joint.names:
             people = self.joint.people
@@ -249,7 +269,7 @@ class MonitorAudit(Audit):
     def _together(self, findings: Sequence[Finding], wrong: float) -> Sequence[Finding]:
         if self.joint is None:
             return ()
-        found = dict(zip(self.audits, findings, strict=True))
+        found = dict(zip(self.audits, findings[: len(self.audits)], strict=True))
         crowds = [each for name in self.joint.names if (each := found[name].crowds) is not None]
         return [compare(self.joint.attack, "", self.joint.claim, crowds, wrong)]
 
@@ -264,6 +284,7 @@ class MonitorAudit(Audit):
             "monitor": self.path,
             "together": {"epsilon": self.whole.epsilon, "delta": self.whole.delta, "unit": str(self.whole.unit)},
             "without_attack": dict(self.without),
+            "at_own_parameters": list(self.own),
         }
 
     @override
@@ -278,7 +299,13 @@ class MonitorAudit(Audit):
             f"Each question is held against its own part of the budget; all together promise epsilon = "
             f"{self.whole.epsilon:g}, delta = {self.whole.delta:g}, for {self.whole.unit}."
         )
-        return (together, *(f"{name} is not attacked: {reason}" for name, reason in self.without.items()))
+        of_others = (
+            f"{name} is attacked as privstream audit {spec.word} does it: at parameters of its own, with the epsilon "
+            f"of the question or {LEAST_EPSILON:g}, whichever is larger, and held against what these promise."
+            for name, (spec, _) in self.own.items()
+        )
+        not_attacked = (f"{name} is not attacked: {reason}" for name, reason in self.without.items())
+        return (together, *of_others, *not_attacked)
 
 
 def _guarantee(promise: Promise) -> PrivacyGuarantee:
@@ -373,8 +400,8 @@ COMMAND = Command(
     "allow, and the adversary sees all that is published. The claim is that of the file. Of a monitor, FILE.yaml or "
     "the _guarantee.json of its folder, each question is attacked with its part of the budget. Events are invented: "
     "it reads no data of yours, costs no privacy budget, and needs no key. It is for runs of "
-    f"{', '.join(SPENDINGS)} whose noise is added to counts; other questions of a monitor are named. Public lists are "
-    "read where the file says.",
+    f"{', '.join(SPENDINGS)} whose noise is added to counts; mechanisms of other questions of a monitor are attacked "
+    "at parameters of their own. Public lists are read where the file says.",
     add_arguments=add_arguments,
     run=run,
 )

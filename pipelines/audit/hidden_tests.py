@@ -13,7 +13,7 @@ from privstream.mechanisms.monitor.calibration import Calibration
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attacks import EPSILON, SUSPECT, Adversary, Attack, Seen, Sent, Transcript
+from privstream.pipelines.audit.attacks import EPSILON, STREAM, SUSPECT, Adversary, Attack, Seen, Sent, Transcript
 from privstream.pipelines.audit.fits import LESS_NOISE, TESTED
 from privstream.pipelines.audit.whole_run import MINUTE, SMALL
 from privstream.pipelines.questions.spec import QuestionSpec
@@ -65,9 +65,10 @@ RUNS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 """By question and method: arguments of runs whose tests an audit attacks, beside streams and noise."""
 
 
-def hidden_test_runs(spec: QuestionSpec) -> list[Attack]:
-    """Return the attacks of the audit of a question on tests that people are charged for."""
-    return [_attack(spec, method, {**given, "method": method}) for method, given in RUNS.get(spec.word, {}).items()]
+def hidden_test_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
+    """Return the attacks of the audit of a question on tests that people are charged for, with so much of a budget."""
+    runs = RUNS.get(spec.word, {}).items()
+    return [_attack(spec, method, {**given, "epsilon": epsilon, "method": method}) for method, given in runs]
 
 
 def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Attack:
@@ -99,6 +100,7 @@ def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Atta
             read=_reader(tests.field),
         ),
         part=lambda transform: of_tests(transform.guarantee, kind(transform).calibration),
+        told_by=tests.field if "domain" in options else STREAM,
     )
 
 

@@ -1,6 +1,6 @@
 """Many trials of an attack in one run of a pipeline, each with noise and people of its own.
 
-A trial is a stream; where the question has no streams, it is items that no other trial has, and queries about them.
+A trial is a stream; or, where noise of items is independent, it is items of one stream that no other trial has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attacks import SUSPECT, Attack, Seen, Sent, Transcript
+from privstream.pipelines.audit.attacks import STREAM, SUSPECT, Attack, Seen, Sent, Transcript
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.options import NOISE, STREAMS
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
@@ -124,16 +124,16 @@ class Trials:
         self.spec, self.attack, self.people, self.one_in = spec, attack, people, one_in
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
         known = spec.signature.arguments
-        self.streams = STREAMS in known
+        self.streams = attack.told_by == STREAM
         given: dict[str, Any] = dict(options)
         if self.streams:
             given[STREAMS] = self.names
-            if WINDOW not in options:
-                given |= {WINDOW: SECONDS, "start": 0, "end": SECONDS * attack.windows}
         else:
             items = options[DOMAIN].texts.to_pylist()
             given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
-        if STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
+        if WINDOW in known and WINDOW not in options:
+            given |= {WINDOW: SECONDS, "start": 0, "end": SECONDS * attack.windows}
+        if self.streams and STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
             given[STREAMS_PER_PERSON] = 1
         if SHARDS in known:
             given[SHARDS] = 1  # trials are parts enough
@@ -258,8 +258,10 @@ class Trials:
             path = os.path.join(folder, "rows.avro")
             self._run(batches, folder, WriteRows(path, row_type, order=self.spec.order), start)
             found: dict[str, list[Any]] = defaultdict(list)
+            field = self.attack.told_by
             for row in read_row_file(path, row_type):
-                found[row.stream if self.streams else row.query.partition(" ")[0]].append(row)
+                name, _, item = getattr(row, field).partition(" ")
+                found[name].append(row if self.streams else row._replace(**{field: item}))
         return found
 
     def _numbers(self, batches: Sequence[pa.RecordBatch], wanted: Transcript, start: Start) -> Floats:

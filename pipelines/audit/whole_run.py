@@ -256,11 +256,11 @@ def always_met(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "rules": rules, "quiet": 0}
 
 
-def whole_runs(spec: QuestionSpec) -> list[Attack]:
-    """Return the attacks of the audit of a question on all that runs publish."""
+def whole_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
+    """Return the attacks of the audit of a question on all that runs publish, with so much of a budget."""
     found = []
     for given in RUNS.get(spec.word, ()):
-        options = always_met({"window": MINUTE, "start": 0, "end": MINUTE * WINDOWS, **given})
+        options = always_met({"window": MINUTE, "start": 0, "end": MINUTE * WINDOWS, **given, "epsilon": epsilon})
         found.append(whole_run(spec, options, spec.transform_class(**options, noise=KeyedNoise.random("audit"))))
     return found
 

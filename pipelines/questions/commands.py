@@ -131,14 +131,19 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
 def audit_command(spec: QuestionSpec, audit: Part) -> Command:
     """Return the command that attacks the transform of a question."""
 
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        text = "what the attacked transforms promise, but for attacks on a delta (default: mostly 2, as the table says)"
+        parser.add_argument("--epsilon", type=float, metavar="E", help=text)
+        add_audit_options(parser)
+
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
+        loaded("audit.audit_command.AuditCommand")(spec, epsilon=arguments.epsilon).run(arguments)
 
     return Command(
         description=f"Attacks what answers the question {spec.word}: {audit.summary}. Thousands of trials run through "
         "the transform itself, with inputs that differ in one unit of privacy, and give lower bounds on epsilon and "
         "delta. Each attack must also catch a control, which has a larger budget than is claimed. An audit can "
         "refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
-        add_arguments=add_audit_options,
+        add_arguments=add_arguments,
         run=run,
     )

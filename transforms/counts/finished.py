@@ -124,7 +124,7 @@ class _Read(NamedTuple):
             np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
             None if columns["kept"][0] is None else np.array([columns[name] for name in TELLING], np.int64),
             np.array(columns["full"], np.float64),
-            () if columns[USED_UP[0]][last] is None else tuple(columns[name][last] for name in USED_UP),
+            _known(columns[name][last] for name in USED_UP if name in columns),
         )
 
     @classmethod
@@ -133,15 +133,20 @@ class _Read(NamedTuple):
         streams, items = (_ranks(table[name]) for name in ("stream", "item"))
         told = None if table["kept"].null_count else np.stack([table[name].to_numpy() for name in TELLING])
         starts = table["window_start"].to_numpy()
-        last = [table[name][int(starts.argmax())].as_py() for name in USED_UP]
+        last = int(starts.argmax())
         return cls(
             streams * (int(items.max()) + 1) + items,
             starts,
             np.stack([table[name].to_numpy() for name in ANSWERS if name in table.column_names]),
             told,
             table["full"].cast(pa.float64()).to_numpy(),
-            () if last[0] is None else tuple(last),
+            _known(table[name][last].as_py() for name in USED_UP if name in table.column_names),
         )
+
+
+def _known(numbers: Iterable[int | None]) -> tuple[int, ...]:
+    """Return the numbers that are there: all or none of them are."""
+    return tuple(number for number in numbers if number is not None)
 
 
 def _ranks(texts: pa.ChunkedArray) -> np.ndarray:
