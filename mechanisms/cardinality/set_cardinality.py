@@ -334,11 +334,24 @@ class SetCardinality(Mechanism[CardinalityState]):
             return f"{kind} with noise in common"
         if not isinstance(algorithm, CountedChanges):
             return kind
-        if algorithm.streams > 1:
+        if self._is_of_streams_together:
             return f"{kind} of several streams together"
         if isinstance(algorithm.counter, WideTreeCounter):
             return f"{kind} of a wide tree"
         return rows_state(kind, algorithm.moves) if self.delta > 0 else kind
+
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        """Return the source of noise. Counters of several streams together have another label than those of parts had.
+
+        A job that is begun anew after them is a release of its own, and its entry in a ledger has to say so.
+        """
+        source = super()._source(noise)
+        return source.derive(self.streams_per_person) if self._is_of_streams_together else source
+
+    @property
+    def _is_of_streams_together(self) -> bool:
+        """Whether one counter's budget is for all streams of a person."""
+        return isinstance(self.algorithm, CountedChanges) and self.algorithm.streams > 1
 
     def _described(self) -> Any:
         _, values = super()._described()

@@ -5,9 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
 from scipy import linalg
 
@@ -97,3 +100,14 @@ class TestStreams:
             BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, streams=2)
         with pytest.raises(ValueError, match="streams must be >= 1, got 0"):
             BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=4, rows_per_unit=1, streams=0)
+
+
+@pytest.mark.parametrize(("delta", "own"), [(0.0, False), (1e-6, True)])
+def test_noise_of_streams_together_has_a_label_that_noise_of_parts_never_had(delta: float, own: bool) -> None:
+    """A job that is begun anew in place of one with parts would otherwise stand in a ledger as its repetition."""
+    made = SetCardinality(
+        epsilon=1.0, delta=delta, horizon=24, streams_per_person=2, visits_per_person=2, mode="counter"
+    )
+    noise = KeyedNoise(bytes(range(32)), "a run")
+    of_parts = Mechanism._source(made, noise).words(1)
+    assert np.array_equal(made._source(noise).words(1), of_parts) != own
