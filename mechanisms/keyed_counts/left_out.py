@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, best_factor, gaussian_noise
@@ -183,7 +184,7 @@ class LeftOutLaw:
         Args:
             left_out: noisy totals of what limits leave out, int64 (windows,).
         """
-        return firmly(float(left_out.sum()) / (self.stddevs[1] * math.sqrt(max(1, len(left_out)))))
+        return float(firmly(float(left_out.sum()) / (self.stddevs[1] * math.sqrt(max(1, len(left_out))))))
 
     def publish(self, step: int, sums: Integers, told: Told, source: NoiseSource) -> Told:
         """Return what has been told after a step, with noise.
@@ -238,12 +239,12 @@ class LeftOutLaw:
         return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs, drifts)
 
 
-def firmly(deviations: float) -> float:
+def firmly(deviations: ArrayLike) -> Floats:
     """Return how much of an estimate is taken to be so, in [0, 1], that is so many standard deviations from nothing.
 
     It rises evenly from 0 at one to 1 at four of them: firm shrinkage (Gao and Bruce 1997), without a jump.
     """
-    return min(1.0, max(0.0, (deviations - _SHOWN[0]) / (_SHOWN[1] - _SHOWN[0])))
+    return np.clip((np.asarray(deviations) - _SHOWN[0]) / (_SHOWN[1] - _SHOWN[0]), 0.0, 1.0)
 
 
 def part_left_out(kept: float, left_out: float, variances: tuple[float, float]) -> tuple[float, float, float] | None:

@@ -390,10 +390,27 @@ def test_items_that_move_by_themselves_say_little_of_all():
 def test_random_effects_are_those_of_a_meta_analysis():
     """Without differences between items the mean is weighted by precision alone, and with large ones by nothing."""
     groups, variances = np.repeat([0, 1], 3), np.array([1.0, 4.0, 4.0, 1.0, 1.0, 2.0])
-    means, errors = _random_effects(groups, np.array([2.0, 2.5, 1.5, 5.0, 5.0, 5.0]), variances)
+    means, errors, apart = _random_effects(groups, np.array([2.0, 2.5, 1.5, 5.0, 5.0, 5.0]), variances)
     assert means == pytest.approx([2.0, 5.0]) and errors == pytest.approx([1 / 1.5, 1 / 2.5])
-    means, errors = _random_effects(groups, np.array([0.0, 300.0, 600.0, 0.0, 300.0, 600.0]), variances)
-    assert means == pytest.approx([300.0, 300.0], rel=1e-3) and np.all(errors > 20_000)
+    assert apart.tolist() == [0.0, 0.0]
+    means, errors, apart = _random_effects(groups, np.array([0.0, 300.0, 600.0, 0.0, 300.0, 600.0]), variances)
+    assert means == pytest.approx([300.0, 300.0], rel=1e-3) and np.all(errors > 20_000) and np.all(apart > 20_000)
+    _, _, apart = _random_effects(groups, np.array([0.0, 300.0, 600.0, 5.0, 5.0, 5.0]), variances)
+    assert apart[0] > 20_000 and apart[1] == 0
+
+
+def test_a_window_in_which_some_items_rise_is_unsure_about_all_of_them():
+    """Every second item has 30% more in two windows. The mean moves those that have not risen, too."""
+    usual = 2000 / np.arange(1, 31) ** 0.8
+    true = np.tile(usual, (WEEKS, 1))
+    true[np.ix_([4, 9], np.arange(0, 30, 2))] *= 1.3
+    held = np.zeros(WEEKS)
+    for draw in range(6):
+        noise = np.random.default_rng(draw).normal(0, NOISE, true.shape)
+        smooth, rows = told_by(np.rint(true + noise), 1.0)
+        lower, upper = np.transpose([(row.smoothed_lower, row.smoothed_upper) for row in smooth(rows)])
+        held += ((lower <= true.ravel()) & (true.ravel() <= upper)).reshape(true.shape).mean(axis=1) / 6
+    assert held[[4, 9]].min() > 0.93 and held.mean() > 0.95
 
 
 def test_an_item_with_half_of_everything_does_not_say_how_much_comes():

@@ -372,7 +372,8 @@ class SmoothFinished:
         each usually has, weighted by how sure these are and how much items differ by themselves. The less these factors
         differ by more than noise, the nearer they are to 1; all are 1 where noise explains how they differ, by one
         standard deviation of their squares, or where there are few windows, and that of a window is where one item has
-        half of everything: that item would decide by itself.
+        half of everything: that item would decide by itself. Where items of a window clearly differ by more than noise,
+        each is as unsure as they differ: some may have moved, and others not.
 
         Args:
             windows: of each count.
@@ -397,13 +398,13 @@ class SmoothFinished:
             return found[windows], unsure[windows]
         weights = usual[series[some]]
         here, place = np.unique(windows[some], return_inverse=True)
-        means, variances = _random_effects(place, levels[some] / weights, np.square(noise[some] / weights))
+        means, variances, apart = _random_effects(place, levels[some] / weights, np.square(noise[some] / weights))
         squares = np.square(means - 1)
         sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
         moves = max(0.0, float(np.mean(squares - variances)))
         own = sure * moves / (moves + variances)
         found[here] = np.maximum(np.round(1 + own * (means - 1), DIGITS), LEAST_FACTOR)
-        unsure[here] = np.round(np.sqrt(own * variances) / found[here], DIGITS)
+        unsure[here] = np.round(np.sqrt(own * (variances + own * apart)) / found[here], DIGITS)
         return found[windows], unsure[windows]
 
     def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -437,11 +438,11 @@ class SmoothFinished:
         return factors[place], (spread / factors)[place]
 
 
-def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of the values of each group, and its variance.
+def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the mean of the values of each group, its variance, and the variance of values there beside errors.
 
-    Values differ by their own errors and by another variance, which is the same in all groups: DerSimonian and Laird
-    (1986).
+    For the means, values differ by their own errors and by another variance that is the same in all groups:
+    DerSimonian and Laird (1986). The last variance is of each group alone, as far as errors surely do not explain it.
 
     Args:
         groups: of each value, whole numbers from 0 on; each has a value.
@@ -452,11 +453,16 @@ def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarra
     weights = 1 / variances
     total = np.bincount(groups, weights)
     off = values - (np.bincount(groups, weights * values) / total)[groups]
-    free = float(np.sum(weights * (1 - weights / total[groups])))
-    more = float(np.sum(weights * np.square(off))) - (len(values) - len(total))
-    weights = 1 / (variances + (max(0.0, more / free) if free > 0 else 0.0))
+    free = np.bincount(groups, weights * (1 - weights / total[groups]))
+    known = np.bincount(groups) - 1
+    more = np.bincount(groups, weights * np.square(off)) - known
+    apart = (
+        firmly(more / np.sqrt(2 * np.maximum(known, 1))) * np.maximum(more, 0) / np.maximum(free, np.finfo(float).tiny)
+    )
+    together = max(0.0, float(more.sum())) / float(free.sum()) if free.sum() > 0 else 0.0
+    weights = 1 / (variances + together)
     total = np.bincount(groups, weights)
-    return np.bincount(groups, weights * values) / total, 1 / total
+    return np.bincount(groups, weights * values) / total, 1 / total, apart
 
 
 def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
