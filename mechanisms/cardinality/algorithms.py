@@ -14,7 +14,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
-from privstream.mechanisms.keyed_counts.left_out import firmly
+from privstream.mechanisms.keyed_counts.part_told import firmly
 from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource

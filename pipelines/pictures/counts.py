@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.left_out import ASSUMED
+from privstream.mechanisms.keyed_counts.part_told import ASSUMED
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural

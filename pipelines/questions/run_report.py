@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART, part_left_out
+from privstream.mechanisms.keyed_counts.part_told import ASSUMED, TOLD_IN_PART, part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH, UsedUp
 from privstream.pipelines.sinks.row_files import COMPLETE

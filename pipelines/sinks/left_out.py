@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART, part_left_out
+from privstream.mechanisms.keyed_counts.part_told import ASSUMED, TOLD_IN_PART, part_left_out
 
 MUCH = 0.05
 """A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
