@@ -280,7 +280,8 @@ class RunReport:
         sure, _, _, upper = self._left_out_as_told or (True, 0.0, 0.0, 0.0)
         if sure:
             return TOLD
-        most = f"they leave out at most {_percent(upper)}, if anything" if upper < 1 else "noise hides how much it is"
+        most = f"they leave out at most {_percent(upper)}, if anything ({TOLD_IN_PART})"
+        most = most if upper < 1 else "noise hides how much it is"
         empty = f". {self._full_numbers}" if self.counters.get(WITHOUT_FULL) else ""
         return f"{TOLD}; by these totals {most}{empty}"
 
