@@ -287,6 +287,8 @@ class KeyCount(NamedTuple):
             `reported_at`, or of a finished file all of them. None where windows forget, since the start, and where
             counts of a list span windows.
         smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
+            Counts that vary by themselves, from window to window, as much as noise makes them, such as those of 100
+            people with a small limit, are held in 87% to 91%.
         smoothed_upper: upper end.
         reported_at: end of the window after which the row was published.
         backfilled: whether that is a later window than its own, in which the item was found.

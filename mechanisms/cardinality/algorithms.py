@@ -14,6 +14,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
+from privstream.mechanisms.keyed_counts.part_told import firmly
 from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -133,7 +134,7 @@ def whole_bounds(bounds: NDArray[np.float64]) -> Integers:
 
 
 _TYPICAL_STEPS = 1 << 20
-_DIFFER, _TAIL = 1.644853626951473, 0.025  # deviations that a tenth of normal noise exceeds; one side of 95%
+_DIFFER, _TAIL = 0.9, 0.025  # deviations of noise, which a third of noise exceeds; one side of 95%
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,15 +203,17 @@ class FreshNoise(CardinalityAlgorithm):
         """Return sizes and intervals of 95% of steps that follow each other, each from those before and after it.
 
         The noise in common is no part of what is smoothed, and widens all intervals. Where an estimate is off the mean
-        of the smoothed ones beside it, as noise is in a tenth of steps, its interval reaches as far as that of the
-        estimate by itself.
+        of the smoothed ones beside it, as noise is in a third of steps, its interval reaches as far as that of the
+        estimate by itself. All are widened by what neither noise nor the model explains of how estimates and smoothed
+        sizes differ in the whole run.
 
         Args:
             estimates: with their noise, also below 0, shape (steps, streams), at least one step.
         """
         own, common = self.stddevs
         sizes, _, upper = LocalLevel(max(LEAST_STDDEV, own)).smooth(estimates)
-        reach: NDArray[np.float64] = np.hypot(upper - sizes, NORMAL * common)
+        all_steps = np.hypot(common, self._unexplained(estimates, sizes, upper))
+        reach: NDArray[np.float64] = np.hypot(upper - sizes, NORMAL * all_steps)
         lower, upper = sizes - reach, sizes + reach
         if len(estimates) > 1:
             differ = np.abs(estimates - beside(sizes)) > _DIFFER * own
@@ -219,6 +222,21 @@ class FreshNoise(CardinalityAlgorithm):
             upper = np.where(differ, np.maximum(upper, estimates + alone), upper)
         ends = np.asarray(np.round(np.maximum([lower, upper], 0.0), 1), np.float64)
         return Smoothed(sizes, ends[0], ends[1])
+
+    def _unexplained(
+        self, estimates: NDArray[np.float64], sizes: NDArray[np.float64], upper: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return by how much estimates differ from smoothed sizes beside noise: a standard deviation for each stream.
+
+        As much of it as is surely no noise, whose squares vary by twice the square of its variance, or by five times
+        where it is Laplace noise.
+        """
+        own, _ = self.stddevs
+        usual = np.square(own) - np.square((upper - sizes) / NORMAL)
+        more = (np.square(estimates - sizes) - usual).mean(axis=0)
+        squares = 5.0 if isinstance(self.law, DiscreteLaplace) else 2.0
+        sure = firmly(more / (np.square(own) * math.sqrt(squares / len(estimates))))
+        return np.asarray(np.sqrt(sure * np.maximum(more, 0.0)), np.float64)
 
     @property
     def stddevs(self) -> tuple[float, float]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, best_factor, gaussian_noise
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.keyed_counts.part_told import NORMAL, firmly
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -34,14 +34,8 @@ _STEADY_DRIFTS = ((0.001, 2.0), (0.01, 1.0), (0.03, 1.0), (0.1, 1.0), (0.3, 1.0)
 """The same where random contributions of the whole run count and windows have no limit: the same part of every window
 is left out, but for windows in which people come who have more or fewer than others. For these there are large ones."""
 
-_SHOWN = 1.0, 4.0  # standard deviations of noise from which on something seems to be there, and all of it is
 _PRIOR = 0.25  # variance of the share before anything is known
-_NORMAL = 1.96
 DIGITS = 6  # of shares and factors: what machines round off is not seen
-ASSUMED = "what limits leave out is like what counts, and little of it is of people with far more than they allow"
-"""What full numbers and their intervals rest on, in words: of a person so much is told, and no more."""
-
-TOLD_IN_PART = "of a person with far more than limits allow, only a part is in this"
 KEPT, LEFT_OUT, USED_UP = 0, 1, 2
 """What is told of a window, in this order: two totals of contributions, and people."""
 
@@ -98,7 +92,7 @@ class Shares(NamedTuple):
             weight: in [0, 1], as of `LeftOutLaw.weight`.
         """
         estimates = np.round(1 - weight * (1 - self.estimates), DIGITS)
-        return Shares(estimates, self.stddevs + (estimates - self.estimates) / _NORMAL, self.came)
+        return Shares(estimates, self.stddevs + (estimates - self.estimates) / NORMAL, self.came)
 
     def of_sums(self, windows: int) -> Shares:
         """Return the same of each window and those before it together, so many in all, or all that there are.
@@ -239,39 +233,6 @@ class LeftOutLaw:
         return _smoothed(totals[KEPT].tolist(), totals[LEFT_OUT].tolist(), *self.stddevs, drifts)
 
 
-def firmly(deviations: ArrayLike) -> Floats:
-    """Return how much of an estimate is taken to be so, in [0, 1], that is so many standard deviations from nothing.
-
-    It rises evenly from 0 at one to 1 at four of them: firm shrinkage (Gao and Bruce 1997), without a jump.
-    """
-    return np.clip((np.asarray(deviations) - _SHOWN[0]) / (_SHOWN[1] - _SHOWN[0]), 0.0, 1.0)
-
-
-def part_left_out(kept: float, left_out: float, variances: tuple[float, float]) -> tuple[float, float, float] | None:
-    """Return which part of all contributions limits leave out, and the ends of its interval of 95%, all in [0, 1].
-
-    The interval is that of Fieller (1954) for a quotient. None where noise is too large to tell anything.
-
-    Privacy: post-processing.
-
-    Args:
-        kept: sum of the noisy totals of what counts.
-        left_out: sum of those of what limits leave out.
-        variances: of the noise of both sums.
-    """
-    came, square = kept + left_out, _NORMAL**2
-    of_kept, of_left_out = (square * variance for variance in variances)
-    slope = came**2 - of_kept - of_left_out
-    if came <= 0 or slope <= 0:
-        return None
-    middle, constant = left_out * came - of_left_out, left_out**2 - of_left_out
-    root = math.sqrt(max(0.0, middle**2 - slope * constant))
-    part, lower, upper = (
-        min(1.0, max(0.0, end)) for end in (left_out / came, (middle - root) / slope, (middle + root) / slope)
-    )
-    return part, lower, upper
-
-
 def limits_windows_alone(bounds: Bounds) -> bool:
     """Tell whether the limit of the whole run follows from that of each window."""
     return bounds.per_window is not None and bounds.per_window * (bounds.horizon or 1) == bounds.contributions
@@ -308,7 +269,7 @@ def _smoothed(
     came = [a + b for a, b in zip(kept, left_out, strict=True)]
     nothing = np.full(windows, np.nan)
     unsure = math.hypot(of_kept, of_left_out)
-    if not windows or sum(came) <= _NORMAL * unsure * math.sqrt(windows):
+    if not windows or sum(came) <= NORMAL * unsure * math.sqrt(windows):
         return Shares(nothing, nothing, np.zeros(windows))
     mean = min(1.0, max(0.0, sum(left_out) / sum(came)))
     activity = _shrunk(came, unsure)
@@ -395,15 +356,15 @@ def full_counts(
         >>> [round(float(column[0])) for column in found]
         [500, 454, 550]
     """
-    square = _NORMAL**2
+    square = NORMAL**2
     slope = np.square(shares) - square * np.square(of_shares)
-    known = shares - _NORMAL * of_shares >= least
+    known = shares - NORMAL * of_shares >= least
     slope = np.where(known, slope, np.nan)
     middle = counts * shares
     constant = np.square(counts.astype(np.float64)) - square * np.square(stddevs)
     root = np.sqrt(np.maximum(np.square(middle) - slope * constant, 0))
-    lower = np.maximum(counts - _NORMAL * stddevs, (middle - root) / slope)
-    upper = np.maximum(counts + _NORMAL * stddevs, (middle + root) / slope)
+    lower = np.maximum(counts - NORMAL * stddevs, (middle - root) / slope)
+    upper = np.maximum(counts + NORMAL * stddevs, (middle + root) / slope)
     estimates = np.where(known, counts / np.where(known, shares, 1.0), np.nan)
     estimates, lower, upper = np.round(np.maximum([estimates, lower, upper], 0), 1)
     return FullCounts(estimates, lower, upper)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.left_out import ASSUMED
+from privstream.mechanisms.keyed_counts.part_told import ASSUMED
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural
@@ -15,7 +15,7 @@ from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
+from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
@@ -36,7 +36,7 @@ def prepare(given: Given) -> Drawing:
     means = by_model(given) if is_smoothed(given.rows) else given.sure(given.bands)
     means = BY_SHARES if full else means
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
-    text += f" {told}" if (told := limits_in_words(given.rows)) else ""
+    text += f" {told}" if (told := given.limits) else ""
     text += judged(given)
     if last is not None and risen is not None:
         text = f"{rises_in_words(last, risen, given.promise)} {text}"

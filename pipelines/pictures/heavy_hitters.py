@@ -35,7 +35,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
+from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import HeavyHitter
 
 MISSED_LABELS = 4
@@ -307,7 +307,7 @@ def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Dra
     full = limits_bind(given.rows)
     found = bands(given.rows, given.truth or [], each=True, full=full)
     text = caption(given.rows, found, BY_SHARES if full else by_model(given)) + given.when
-    text += f" {told}" if (told := limits_in_words(given.rows)) else ""
+    text += f" {told}" if (told := given.limits) else ""
     if any(np.isnan(band.estimates).any() for band in found):
         text += UNSURE
     if verdict is not None and threshold is not None:

@@ -16,7 +16,7 @@ from privstream.pipelines.plot.chart import INK, chart, starts_of, style_axes
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, of_each_row
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words
+from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import RankedItem
 
 Bar = Callable[[RankedItem], tuple[float, float]]
@@ -71,7 +71,7 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
         rows, bar, meaning = in_full(rows), of_full, BY_SHARES
         title, values = given.title("The leading items", full=True), "people in a window, estimated without limits"
     text = caption(rows, given.truth, meaning, bar) if rows else given.empty("There are no rows.")
-    text += f" {told}" if (told := limits_in_words(given.rows)) else ""
+    text += f" {told}" if (told := given.limits) else ""
     if rows and not drowned(rows, bar):
         of_items = bands(rows, given.truth or [], bar)
         if full:

@@ -14,6 +14,7 @@ from privstream.pipelines.console import clock
 from privstream.pipelines.local_time import Clocks, moment
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning
+from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
@@ -123,6 +124,11 @@ class Given:
     def top(self) -> int:
         """Number of items in colour."""
         return int(self.options["top"])
+
+    @property
+    def limits(self) -> str:
+        """What rows tell of limits, in words."""
+        return limits_in_words(self.rows, None if self.promise is None else self.promise.of_totals)
 
     def title(self, words: str, *, full: bool = False) -> str:
         """Return the title, with the name of the stream; `full`: of numbers that estimate what limits leave out."""

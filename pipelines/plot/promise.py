@@ -55,6 +55,12 @@ class Promise:
         parameters = self.maybe("parameters")
         return Clocks.of(parameters if isinstance(parameters, Mapping) else {})
 
+    @property
+    def of_totals(self) -> tuple[float, float] | None:
+        """Standard deviations of what counts in a window and of what limits leave out; None where none are told."""
+        found = [self.maybe("accuracy", f"{name}_stddev") for name in ("kept", "left_out")]
+        return None if None in found else (float(found[0]), float(found[1]))
+
     def number(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there.
 

@@ -61,7 +61,8 @@ def arguments_of(
     if not streams:
         for name in (STREAMS, STREAMS_PER_PERSON):
             if found.get(name) is not None:
-                raise ValueError(f"{name} must not be given when no stream is read: name its field with stream_field")
+                instead = "name its field with stream_field, or in a plan their number with streams"
+                raise ValueError(f"{name} must not be given when no stream is read: {instead}")
     elif found.get(STREAMS) is None and not spec.all_streams:
         raise ValueError("streams must be given with stream_field")
     elif spec.one_stream and found.get(STREAMS_PER_PERSON) is None and found.get("unit") != PER_WINDOW:

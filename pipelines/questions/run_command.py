@@ -91,8 +91,9 @@ class RunCommand:
         note = partial(shown_in_words, row_type, promised)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised)
         words = (self.spec.title, shown, note, below)
+        clocks, of_totals, table = promised.clocks, promised.of_totals, self.spec.table
         with file_or_terminal(
-            arguments.output, row_type, *words, table=self.spec.table, clocks=promised.clocks
+            arguments.output, row_type, *words, table=table, clocks=clocks, of_totals=of_totals
         ) as path:
             try:
                 write = asked.write_to(path, unbounded=run.unbounded)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART, part_left_out
+from privstream.mechanisms.keyed_counts.part_told import ASSUMED, TOLD_IN_PART, part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH, UsedUp
 from privstream.pipelines.sinks.row_files import COMPLETE
@@ -280,7 +280,8 @@ class RunReport:
         sure, _, _, upper = self._left_out_as_told or (True, 0.0, 0.0, 0.0)
         if sure:
             return TOLD
-        most = f"they leave out at most {_percent(upper)}, if anything" if upper < 1 else "noise hides how much it is"
+        most = f"they leave out at most {_percent(upper)}, if anything ({TOLD_IN_PART})"
+        most = most if upper < 1 else "noise hides how much it is"
         empty = f". {self._full_numbers}" if self.counters.get(WITHOUT_FULL) else ""
         return f"{TOLD}; by these totals {most}{empty}"
 

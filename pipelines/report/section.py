@@ -325,7 +325,8 @@ def highlights(result: Result) -> list[str]:
 
     Privacy: post-processing of rows.
     """
-    clocks, found = result.promise.clocks, list(filter(None, [limits_in_words(result.rows), _of_usual_limit(result)]))
+    of_limits = limits_in_words(result.rows, result.promise.of_totals)
+    clocks, found = result.promise.clocks, list(filter(None, [of_limits, _of_usual_limit(result)]))
     for stream in sorted({getattr(row, "stream", "") for row in result.rows}):
         rows = of_stream(sorted(result.rows, key=_end), stream)
         of = f"{stream}: " if stream else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.left_out import ASSUMED, TOLD_IN_PART
+from privstream.mechanisms.keyed_counts.part_told import ASSUMED, TOLD_IN_PART, part_left_out
 
 MUCH = 0.05
 """A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
@@ -98,8 +98,13 @@ def _noise_of_sums(totals: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(np.square(np.diff(totals, axis=0)).mean(axis=0) / 2 * len(totals)))
 
 
-def limits_in_words(rows: Sequence[Any]) -> str:
-    """Say how much limits leave out, and how many people have used up theirs; empty where no row tells it."""
+def limits_in_words(rows: Sequence[Any], stddevs: tuple[float, float] | None) -> str:
+    """Say how much limits leave out, and how many people have used up theirs; empty where no row tells it.
+
+    Args:
+        rows: of one run.
+        stddevs: of the noise of what counts in a window, and of what is left out; None if only windows can show it.
+    """
     totals = _totals(rows)
     if not len(totals):
         return ""
@@ -109,14 +114,14 @@ def limits_in_words(rows: Sequence[Any]) -> str:
         last = max(counted, key=lambda row: row.window_start)
         between = f"between {last.used_up_lower:,} and {last.used_up_upper:,}"
         used = f"by the last window about {last.used_up:,} people ({between}) have used up theirs"
-    (kept, left_out), (of_kept, of_left_out) = totals.sum(axis=0).tolist(), _noise_of_sums(totals).tolist()
-    came, share = kept + left_out, share_left_out(rows)
-    if share is None or came <= 2 * math.hypot(of_kept, of_left_out):
+    noise = _noise_of_sums(totals) if stddevs is None else np.array(stddevs) * math.sqrt(len(totals))
+    (kept, left_out), (of_kept, of_left_out) = totals.sum(axis=0).tolist(), np.square(noise).tolist()
+    found = part_left_out(kept, left_out, (of_kept, of_left_out))
+    if found is None:
         told = "Noise is too large to tell how much limits leave out."
         return f"{told} With noise: {used}." if used else told
-    off = 2 * math.hypot((1 - share) * of_left_out, share * of_kept) / came
-    least, most = max(0.0, share - off), min(1.0, share + off)
-    between = f" (between {100 * least:.0f}% and {100 * most:.0f}%)" if off else ""
+    share, least, most = found
+    between = f" (between {100 * least:.0f}% and {100 * most:.0f}%)" if of_left_out else ""
     told = f"With noise: limits leave out about {100 * share:.0f}%{between} of all contributions ({TOLD_IN_PART})"
     return f"{told}, and {used}." if used else f"{told}."
 

@@ -169,6 +169,7 @@ def print_rows(
     limit: int | None = None,
     console: Console | None = None,
     clocks: Clocks = UTC,
+    of_totals: tuple[float, float] | None = None,
 ) -> None:
     """Print rows as a table that fits a terminal, if names are not too long; files have all columns.
 
@@ -184,6 +185,7 @@ def print_rows(
         limit: print so many rows at most, and say how many were left out.
         console: where to print; the standard output if None.
         clocks: by which times are shown.
+        of_totals: noise of what is told of limits, where it is known: see `limits_in_words`.
     """
     console = console or Console()
     view, types = View.of(rows, row_type, clocks), field_types(row_type)
@@ -212,7 +214,7 @@ def print_rows(
     console.width = usual
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
-    words = [alike, note(tuple(columns)) if callable(note) else note, limits_in_words(rows)]
+    words = [alike, note(tuple(columns)) if callable(note) else note, limits_in_words(rows, of_totals)]
     words += [text for name, text in ((FULL, FULL_IN_WORDS), (TREND, TREND_IN_WORDS)) if name in columns]
     words.append(f"Only in files: {', '.join(left_out)}." if left_out else "")
     if told := " ".join(filter(None, words)):

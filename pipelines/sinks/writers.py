@@ -188,12 +188,14 @@ def file_or_terminal(
     *,
     table: bool = True,
     clocks: Clocks = UTC,
+    of_totals: tuple[float, float] | None = None,
 ) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
 
     `shown` makes of each row what is printed in its place; `note` stands below the rows, or what it makes of the
     names of their columns, and what `below` makes of all
-    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`.
+    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`; `of_totals` is the
+    noise of what rows tell of limits.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -208,6 +210,6 @@ def file_or_terminal(
         rows = read_row_file(file, row_type)
         if table:
             printed = rows if shown is None else list(map(shown, rows))
-            print_rows(printed, row_type, title=title, note=note, clocks=clocks)
+            print_rows(printed, row_type, title=title, note=note, clocks=clocks, of_totals=of_totals)
         for each in () if below is None else below(rows):
             Console().print(each)

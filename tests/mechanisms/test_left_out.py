@@ -14,8 +14,8 @@ from privstream.mechanisms.keyed_counts.left_out import (
     Clips,
     Shares,
     full_counts,
-    part_left_out,
 )
+from privstream.mechanisms.keyed_counts.part_told import part_left_out
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import largest_shift

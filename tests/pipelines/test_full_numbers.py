@@ -89,14 +89,15 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
     rows = [in_window(1, 90, 10), in_window(1, 90, 10), in_window(2, 110, -10), in_window(3, 90, 20)]
     assert share_left_out(rows) == pytest.approx(20 / 310)
     assert limits_bind(rows) and not limits_bind(rows[:3]) and not limits_bind([in_window(1, 50, 50, None)])
-    words = limits_in_words(rows)
+    words = limits_in_words(rows, None)
     assert "about 6% of all contributions (of a person with far more than limits allow, only a" in words
     assert "and by the last window about 3 people (between 0 and 9) have used up theirs" in words
-    assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([]) == ""
+    assert share_left_out([in_window(1, None, None)]) is None and limits_in_words([], None) == ""
     noise = [in_window(hour, 100, number) for hour, number in enumerate((90, -80, 70, -60, 80))]
-    assert limits_in_words(noise).startswith("With noise: limits leave out about 17% (between 0% and 82%) of all")
+    assert limits_in_words(noise, None).startswith("With noise: limits leave out about 17% (between 0% and 53%) of all")
+    assert "leave out about 17% (between 2% and 29%) of all" in limits_in_words(noise, (30.0, 20.0))
     swamped = [in_window(hour, 100, number) for hour, number in enumerate((900, -990, 900, -990, 200))]
-    told = limits_in_words(swamped)
+    told = limits_in_words(swamped, None)
     assert told.startswith("Noise is too large to tell how much limits leave out.") and "%" not in told
     assert "about 4 people (between 0 and 9)" in told
     assert share_left_out(noise) >= 0.05 and not limits_bind(noise)  # noise explains these

@@ -179,15 +179,17 @@ def test_what_noise_explains_is_no_warning_and_its_bound_is_said_once() -> None:
     warned, line = of_totals(3700, 730, noise=400, without_full=4)
     assert not warned
     assert line.endswith(
-        "; by these totals they leave out at most 30%, if anything. "
+        "; by these totals they leave out at most 30%, if anything "
+        "(of a person with far more than limits allow, only a part is in this). "
         "4 of 9 rows have no full number: noise hides whether enough counts; the others estimate all."
     )
     warned, line = of_totals(100, -900, noise=400, without_full=9)
     assert not warned and line.endswith(
         "; by these totals noise hides how much it is. No row has a full number: noise hides whether enough counts."
     )
+    part = "(of a person with far more than limits allow, only a part is in this)"
     assert [of_totals(*pair) for pair in ((9900, 20), (9900, -300))] == [
-        ([], f"{of_totals(9000, 400)[1]}; by these totals they leave out at most {most}, if anything")
+        ([], f"{of_totals(9000, 400)[1]}; by these totals they leave out at most {most}, if anything {part}")
         for most in ("2%", "0%")
     ]
 

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import DIGITS, LEAST_SHARE, LeftOutLaw, firmly, full_counts
+from privstream.mechanisms.keyed_counts.left_out import DIGITS, LEAST_SHARE, LeftOutLaw, full_counts
+from privstream.mechanisms.keyed_counts.part_told import firmly
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
@@ -117,14 +118,14 @@ class _Read(NamedTuple):
         pairs = [*zip(columns["stream"], columns["item"], strict=True)]
         numbers = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
         starts = np.array([start.micros for start in columns["window_start"]])
-        last = int(starts.argmax())
+        last = [columns[name][int(starts.argmax())] for name in USED_UP if name in columns]
         return cls(
             np.array([numbers[pair] for pair in pairs]),
             starts,
             np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
             None if columns["kept"][0] is None else np.array([columns[name] for name in TELLING], np.int64),
             np.array(columns["full"], np.float64),
-            _known(columns[name][last] for name in USED_UP if name in columns),
+            () if None in last else tuple(last),
         )
 
     @classmethod
@@ -133,20 +134,15 @@ class _Read(NamedTuple):
         streams, items = (_ranks(table[name]) for name in ("stream", "item"))
         told = None if table["kept"].null_count else np.stack([table[name].to_numpy() for name in TELLING])
         starts = table["window_start"].to_numpy()
-        last = int(starts.argmax())
+        last = [table[name][int(starts.argmax())].as_py() for name in USED_UP if name in table.column_names]
         return cls(
             streams * (int(items.max()) + 1) + items,
             starts,
             np.stack([table[name].to_numpy() for name in ANSWERS if name in table.column_names]),
             told,
             table["full"].cast(pa.float64()).to_numpy(),
-            _known(table[name][last].as_py() for name in USED_UP if name in table.column_names),
+            () if None in last else tuple(last),
         )
-
-
-def _known(numbers: Iterable[int | None]) -> tuple[int, ...]:
-    """Return the numbers that are there: all or none of them are."""
-    return tuple(number for number in numbers if number is not None)
 
 
 def _ranks(texts: pa.ChunkedArray) -> np.ndarray:
