@@ -6,9 +6,10 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,19 @@ def call(*arguments: str, more: Mapping[str, str] = MappingProxyType({})) -> str
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # workers import from here
     environment = os.environ | {"PYTHONPATH": paths} | more
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Work in a thread of its own, until the event that it is given is set, which is at the end."""
+    ended = threading.Event()
+    worker = threading.Thread(target=work, args=(ended,))
+    worker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        worker.join()
 
 
 @contextmanager

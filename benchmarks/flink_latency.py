@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _flink import DEPLOY, RunningCluster, cluster, job_server_jar
+from _flink import DEPLOY, RunningCluster, cluster, job_server_jar, meanwhile
 from _report import load_average, parser, print_table, results_folder, write_csv
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -71,21 +71,16 @@ def into_topic(broker: str, name: str) -> Callable[[pa.Table], None]:
 @contextmanager
 def every_second(send: Callable[[pa.Table], None]) -> Iterator[None]:
     """Send events once a second, meanwhile."""
-    ended, chance = threading.Event(), np.random.default_rng(1)
+    chance = np.random.default_rng(1)
 
-    def work() -> None:
+    def work(ended: threading.Event) -> None:
         while not ended.is_set():
             now = time.time()
             send(events(now, chance))
             ended.wait(max(0.0, now + 1 - time.time()))
 
-    sender = threading.Thread(target=work)
-    sender.start()
-    try:
+    with meanwhile(work):
         yield
-    finally:
-        ended.set()
-        sender.join()
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from _flink import RunningCluster, call, cluster, job_server_jar
+from _flink import RunningCluster, call, cluster, job_server_jar, meanwhile
 from _report import load_average, parser, print_table, results_folder, write_csv
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink_latency import events, into_folder
@@ -62,10 +62,10 @@ class Passes(beam.DoFn):
 @contextmanager
 def coming(send: Callable[[pa.Table], None]) -> Iterator[None]:
     """Let files come meanwhile."""
-    ended, chance = threading.Event(), np.random.default_rng(1)
+    chance = np.random.default_rng(1)
     made = [events(0.0, chance, EVENTS) for _ in range(8)]
 
-    def work() -> None:
+    def work(ended: threading.Event) -> None:
         due, number = time.time(), 0
         while not ended.is_set():
             table = made[number % len(made)]
@@ -74,13 +74,8 @@ def coming(send: Callable[[pa.Table], None]) -> Iterator[None]:
             due, number = due + 1 / FILES, number + 1
             ended.wait(max(0.0, due - time.time()))
 
-    sender = threading.Thread(target=work)
-    sender.start()
-    try:
+    with meanwhile(work):
         yield
-    finally:
-        ended.set()
-        sender.join()
 
 
 def submit(running: RunningCluster, folder: Path, scratch: Path) -> str:

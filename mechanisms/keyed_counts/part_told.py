@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats
 
 ASSUMED = "what limits leave out is like what counts, and little of it is of people with far more than they allow"
-"""What full numbers and their intervals rest on, in words: of a person so much is told, and no more."""
+"""What full numbers and their intervals rest on: of one person, only so much of what limits leave out is told."""
 
 TOLD_IN_PART = "of a person with far more than limits allow, only a part is in this"
 

@@ -150,7 +150,8 @@ class Account:
         if limited and DEFAULT_DATASET not in limited and self.limit is None:
             others = ", ".join(map(repr, limited))
             lines.append(
-                f"{NOTE}--dataset names no data set, and 'default' has no limit in this ledger; {others} has one"
+                f"{NOTE}the data set is '{DEFAULT_DATASET}', which has no limit in this ledger; --dataset names "
+                f"another one, and limits are set for {others}"
             )
         if receipt.unchained:
             lines.append(CHAINED.format(receipt.unchained))

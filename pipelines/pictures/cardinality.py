@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
 from privstream.pipelines.plot.promise import held, without_limits
 from privstream.pipelines.simulate.truths import SetSize
 from privstream.transforms.row_types import CardinalityEstimate
@@ -27,11 +27,6 @@ def prepare(given: Given) -> Drawing:
         renewals=given.renewals,
         clocks=given.clocks,
     )
-
-
-def is_smoothed(rows: Sequence[CardinalityEstimate]) -> bool:
-    """Tell whether all rows have smoothed sizes, which are drawn as a line then."""
-    return bool(rows) and all(row.smoothed is not None for row in rows)
 
 
 def by_model(given: Given) -> str:

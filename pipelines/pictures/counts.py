@@ -11,7 +11,7 @@ from privstream.mechanisms.keyed_counts.part_told import ASSUMED
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.truths import ItemHolders
@@ -101,11 +101,6 @@ def rises_in_words(last: Sequence[KeyCount], risen: Sequence[KeyCount], promise:
         f"Rises {window_of(last, clocks)}, against {before(back)}, with intervals of 95% and the probability that more "
         f"people have the item: {'; '.join(told)}."
     )
-
-
-def is_smoothed(rows: Sequence[Counted]) -> bool:
-    """Tell whether all rows have smoothed counts, which are drawn as lines then."""
-    return bool(rows) and all(row.smoothed is not None for row in rows)
 
 
 def by_model(given: Given) -> str:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 from matplotlib.axes import Axes
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.pictures.counts import BY_SHARES, bands, by_model, caption, is_smoothed
+from privstream.pipelines.pictures.counts import BY_SHARES, bands, by_model, caption
 from privstream.pipelines.pictures.truth import Verdict, detection_threshold, judge, key
 from privstream.pipelines.plot.bands import draw_bands
 from privstream.pipelines.plot.chart import (
@@ -33,7 +33,7 @@ from privstream.pipelines.plot.chart import (
     style_axes,
     told,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import HeavyHitter

@@ -28,7 +28,7 @@ from privstream.pipelines.plot.chart import (
     short,
     style_axes,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
 from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all, held, without_limits
 from privstream.pipelines.simulate.truths import TrueQuantile
 from privstream.transforms.row_types import QuantileEstimate
@@ -89,11 +89,6 @@ def prepare(given: Given) -> Drawing:
     values = parameters.get("value_field")
     values = short(values) if isinstance(values, str) else "value"
     return partial(draw_lines, found, values=values, title=given.title("Quantiles"), caption=text, clocks=given.clocks)
-
-
-def is_smoothed(rows: Sequence[QuantileEstimate]) -> bool:
-    """Tell whether all rows have smoothed quantiles, which are drawn then."""
-    return bool(rows) and all(row.smoothed is not None for row in rows)
 
 
 def by_model(given: Given) -> str:

@@ -263,6 +263,11 @@ class PictureSpec:
         )
 
 
+def is_smoothed(rows: Sequence[Any]) -> bool:
+    """Tell whether all rows have smoothed numbers, which are drawn then as lines."""
+    return bool(rows) and all(row.smoothed is not None for row in rows)
+
+
 def of_stream(rows: Sequence[Any], stream: str) -> list[Any]:
     """Return the rows about a stream; without streams all of them."""
     return [row for row in rows if getattr(row, "stream", "") == stream]

@@ -116,7 +116,10 @@ def test_a_mistyped_data_set_opens_no_account_once_there_is_a_limit(ledger: Ledg
 
 
 def test_a_run_that_names_no_data_set_is_told_that_it_has_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    told = "note: --dataset names no data set, and 'default' has no limit in this ledger; 'shop' has one"
+    told = (
+        "note: the data set is 'default', which has no limit in this ledger; --dataset names another one, "
+        "and limits are set for 'shop'"
+    )
     assert run("1.jsonl", "--epsilon", "1", "--dry_run") == 0
     assert "has no limit" not in capsys.readouterr().err, "nor has any other"
     assert run("1.jsonl", "--epsilon", "1") == 0
