@@ -25,8 +25,8 @@ SAME_NOISE = (
 
 IN_COMMON = (
     "Numbers of people in one window{stream} have a part of their noise in common, with a standard deviation of "
-    "{common:.3g}: it changes no rank and no gap, but all estimates there are too high by it, or too low, and sums over "
-    "items do not average it out."
+    "{common:.3g}: it changes no rank and no gap, but all estimates there are too high by it, or too low, and a sum "
+    "over items has it once for each."
 )
 """What is to be said where people may be in many of the counts of a window."""
 
