@@ -30,6 +30,9 @@ DIRECTIVES = "aAbBdfHIjmMpSyYz%"
 WIDTHS = {"d": 2, "m": 2, "Y": 4, "H": 2, "M": 2, "S": 2, "f": 6}
 """Digits of the directives that are read at once."""
 
+ONE_OF = ("Yy", "mbBj", "dj", "HI")
+"""Directives of the same part of a time: `strptime` would follow one of them, and not tell which."""
+
 LONGEST = 100  # characters of a time
 
 
@@ -110,6 +113,10 @@ def check_form(form: str) -> None:
     year = {"Y", "y"} & set(found)
     if not year or not ("j" in found or ("d" in found and {"m", "b", "B"} & set(found))):
         raise ValueError(f"time_format must name a year, a month and a day, such as %d.%m.%Y %H:%M, got {form!r}")
+    if any(len(set(part) & set(found)) > 1 for part in ONE_OF):
+        raise ValueError(f"time_format must name each part of a time once, got {form!r}")
+    if ("I" in found) != ("p" in found):
+        raise ValueError(f"time_format must have both of %I, hours of half a day, and %p, AM or PM, got {form!r}")
     try:
         datetime.strptime(datetime(2000, 1, 1, tzinfo=UTC).strftime(form), form)
     except (ValueError, re.error):
