@@ -89,6 +89,11 @@ def test_text_that_is_no_utf_8_or_is_long_or_missing_is_no_time():
         ("%Y-%m-%d %", "must have directives of strptime among"),
         ("", "must name a year"),
         ("%Y-%m-%d %Y", "must be a form that strptime can read"),
+        ("%d/%m/%Y %I:%M", "must have both of %I, hours of half a day, and %p"),
+        ("%d/%m/%Y %H:%M %p", "must have both of %I, hours of half a day, and %p"),
+        ("%d/%m/%Y %I:%M %p %H", "must name each part of a time once"),
+        ("%d.%m.%Y %y", "must name each part of a time once"),
+        ("%Y-%m-%d %j", "must name each part of a time once"),
     ],
 )
 def test_forms_that_name_no_day_or_depend_on_the_place_are_refused(form, rule):

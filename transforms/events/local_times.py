@@ -34,6 +34,9 @@ WIDTHS = {"d": 2, "m": 2, "Y": 4, "H": 2, "M": 2, "S": 2, "f": 6}
 PROBE = datetime(2003, 2, 1, 4, 5, 6, tzinfo=UTC)
 """Forms with the same parts in another order read this time differently."""
 
+ONE_OF = ("Yy", "mbBj", "dj", "HI")
+"""Directives of the same part of a time: `strptime` would follow one of them, and not tell which."""
+
 LONGEST = 100  # characters of a time
 
 
@@ -132,6 +135,10 @@ def _check_one(form: str) -> None:
     year = {"Y", "y"} & set(found)
     if not year or not ("j" in found or ("d" in found and {"m", "b", "B"} & set(found))):
         raise ValueError(f"time_format must name a year, a month and a day, such as %d.%m.%Y %H:%M, got {form!r}")
+    if any(len(set(part) & set(found)) > 1 for part in ONE_OF):
+        raise ValueError(f"time_format must name each part of a time once, got {form!r}")
+    if ("I" in found) != ("p" in found):
+        raise ValueError(f"time_format must have both of %I, hours of half a day, and %p, AM or PM, got {form!r}")
     try:
         datetime.strptime(PROBE.strftime(form), form)
     except (ValueError, re.error):
