@@ -44,7 +44,8 @@ NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
-OF_MEDIANS = OF_MEDIAN * 1.23  # the same, to medians of three
+OF_THREE = 1.23  # by so much the spread is larger if what they are divided by is a median of three
+OF_MEDIANS = OF_MEDIAN * OF_THREE
 HIDDEN = 1.0  # the same of items whose ratio of two windows says little
 PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
 
@@ -182,6 +183,7 @@ class SmoothFinished:
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
         steady: whether random contributions of all windows of a period count, as many of a window as there are.
         live: whether the windows are some of a run that goes on: none of them is cut short.
+        common: standard deviation of the part of the noise that all counts of a window have in common.
     """
 
     length: int
@@ -194,6 +196,7 @@ class SmoothFinished:
     left_out: LeftOutLaw | None = None
     steady: bool = False
     live: bool = False
+    common: float = 0.0
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
@@ -358,6 +361,7 @@ class SmoothFinished:
             below = np.cumsum(weights[order])
             share = max(0.0, float(ratios[order][np.searchsorted(below, below[-1] / 2)]))
             spread = OF_MEDIANS * self.stddev / math.sqrt(float(weights @ weights))
+            spread = math.hypot(spread, OF_THREE * self.common * len(weights) / float(weights.sum()))
             if share < CUT_SHORT and 1 - share > CLEARLY * spread:
                 factors[here] = max(share, LEAST_FACTOR)
                 unsure[here] = spread / factors[here]
