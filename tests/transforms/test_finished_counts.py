@@ -10,7 +10,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
-from privstream.transforms.counts.finished import SmoothFinished, _random_effects
+from privstream.transforms.counts.finished import FULL, SmoothFinished, _random_effects
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
@@ -273,6 +273,9 @@ def test_a_table_is_finished_as_its_rows_are(kind):
     assert (found.num_rows < len(rows)) == (kind == "at least")
     assert kind != "rises" or found["rise"].null_count == 2 * (2 * 2 + 4), "two of each item, and again after a gap"
     assert kind != "told" or found["full"].null_count < len(rows)
+    if kind == "everything":
+        for of_all, counted in zip(FULL, ("smoothed", "smoothed_lower", "smoothed_upper"), strict=True):
+            assert found[of_all].equals(found[counted]), "limits leave out nothing, so that the same numbers are full"
     assert smooth.in_columns(table_of(rows)[:0]).num_rows == 0
 
 

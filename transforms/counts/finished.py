@@ -28,6 +28,8 @@ OF_TOLD = ("kept_variance", "left_out_variance")
 """Counters of the variances of that noise."""
 USED_UP = ("used_up", "used_up_lower", "used_up_upper")
 """Fields of rows, and counters, of how many people have used up their limit by the end of the last window."""
+FULL = ("full", "full_lower", "full_upper")
+"""Fields of rows with an estimate of the count as it would be without limits, and its interval."""
 WITHOUT_FULL = "rows_without_full"
 """Counter of published rows in which no full number is, for too little may count."""
 
@@ -276,7 +278,9 @@ class SmoothFinished:
         if told is not None:
             assert self.left_out is not None
             full = full_counts(found[0], (found[2] - found[0]) / NORMAL, told[0], told[1], self.left_out.least_share)
-            columns |= dict(zip(("full", "full_lower", "full_upper"), full, strict=True))
+            columns |= dict(zip(FULL, full, strict=True))
+        elif rows.told is None and not np.isnan(rows.full).all():  # limits leave out nothing
+            columns |= dict(zip(FULL, found, strict=True))
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
@@ -523,9 +527,6 @@ def _added_up(sums: KeyedCounts, rows: _Read, order: np.ndarray, known: np.ndarr
             strict=True,
         )
     )
-    if rows.told is None and not np.isnan(rows.full).all():  # limits leave out nothing
-        ends = (np.maximum(found.counts + side * found.count_spread, 0.0) for side in (0, -1, 1))
-        columns |= dict(zip(("full", "full_lower", "full_upper"), ends, strict=True))
     if found.sums is not None:
         of_values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         columns |= dict(zip(("sum", "sum_stddev", "mean", "mean_error_bound"), of_values, strict=True))
