@@ -42,6 +42,8 @@ NOBODY = (
     "alike numbers; with --epsilon {epsilon:g} it would take 100. Rows say how many people there may be."
 )
 
+MOST = "--max_value"
+
 SIDE_BY_SIDE = 8
 """So many scales of the noise are plain to see."""
 
@@ -109,12 +111,14 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
     yield Text(f"Options that suit {question} with epsilon {epsilon:g} and delta {delta:g}:")
     for row in found:
         yield Text(row.suggested)
-        if row.kept is not None and row.within is not None and row.measure != "values":
+        if row.kept is not None and row.within is not None and (row.measure != "values" or MOST in row.suggested):
             most = max(other.limit for other in rows if other.measure == row.measure and other.limit is not None)
             what = "within" if row.measure in LARGEST_OF else "kept"
             share = _between(_before(rows, row), row, what, float(row.suggested.split()[-1]))
             kept = f"keeps {share} of what people with at most {most:g} have"
-            if row.measure in LARGEST_OF:
+            if row.measure == "values":
+                kept = f"keeps {share} of the sum of values up to {most:g}; sums and means are too small by the rest"
+            elif row.measure in LARGEST_OF:
                 kept = f"cuts nothing of {share} of people with at most {most:g}"
             yield Text(f"  {kept} ({WORDS[row.measure]}); {_beyond(rows, row.measure)} have more")
     yield from (Text(line) for line in predicted(found, parameters))
@@ -149,7 +153,7 @@ def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> s
     """Return the command that uses what is suggested."""
     limits = " ".join(row.suggested for row in rows if row.suggested)
     ranks = parameters["question"] == QUANTILES
-    unused = ("item_field",) if ranks else () if "--max_value" in limits else OF_VALUES
+    unused = ("item_field",) if ranks else () if MOST in limits else OF_VALUES
     files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *forms(parameters, unused)])
     budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
     return f"privstream {parameters['question']} {files} {windows(parameters)} {budget}{promised(parameters)} {limits}"
