@@ -173,6 +173,11 @@ def test_prices_are_read_as_the_command_that_is_printed_reads_them(tmp_path, sho
     assert 3 <= int(contributions) <= 6
     (most,) = re.findall(r"^--max_value (\d+)$", shown.out, re.M)
     assert 700 <= int(most) <= 2_600  # cents
+    assert re.search(
+        r"^Predicted: .* That is of people with at most \d+ \(items in windows, of a p.* a few with far more",
+        shown.out,
+        re.M,
+    )
     told = re.search(r"^  keeps (.*) of the sum of values up to [\d,]+; sums and means are too small", shown.out, re.M)
     assert told is not None
     least, largest = [int(share) / 100 for share in re.findall(r"(\d+)%", told[1])][-2:]
