@@ -69,7 +69,7 @@ class Parameters:
 
         What is missing or unknown is named here, as an argument of this transform, not of what it is handed on to.
         """
-        if given:  # nothing is given where a copy or a pickle is read
+        if others or given:  # nothing is given where a copy or a pickle is read
             try:
                 inspect.signature(cls).bind(*others, **given)
             except TypeError as error:
@@ -86,6 +86,8 @@ class Parameters:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
+
+    __str__ = __repr__  # that of Beam has none
 
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
