@@ -348,6 +348,16 @@ def test_counts_have_the_intervals_of_their_rows() -> None:
     assert found.interval.T.tolist() == [[95.0, 120.0]] * 2 and found.texts[0] == "100 (between 95 and 120)"
 
 
+@pytest.mark.parametrize(("windows", "apart"), [(1, False), (12, False), (12, True)], ids=["rows", "lines", "panels"])
+def test_long_names_that_differ_in_the_middle_are_told_apart(windows: int, apart: bool, figures: list[Figure]) -> None:
+    places = ("bakery", "library", "ferry")
+    names = [f"an item of the shop with a name that is very long indeed: {place} of the harbour" for place in places]
+    drawn([band(name, windows, 100.0 + 100 * n * (not apart), 90.0 if apart else 3.0) for n, name in enumerate(names)])
+    found = texts(figures[0])
+    assert all([text for text in found if place in text] == [f"…{place} of the harbour"] for place in places)
+    assert len(figures[0].axes) == (3 if apart else 1)
+
+
 def test_a_long_name_keeps_both_ends() -> None:
     assert short(NAMES[1]).startswith("an item of") and short(NAMES[1]).endswith("often do")
     assert len(short(NAMES[1])) == 28 and short("tea") == "tea"

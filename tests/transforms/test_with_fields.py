@@ -54,7 +54,7 @@ def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
         f"{option}={value!r}" in shown for option, value in given.items() if isinstance(value, str | int | float)
     )
     assert KEY.decode() not in shown and "nobody" not in shown and "noise" not in shown
-    assert repr(made.with_dead_letters()) == shown == str(made)
+    assert repr(made.with_dead_letters()) == shown
     assert "0x" not in shown or "function" in shown
 
 

@@ -271,7 +271,10 @@ class SmoothFinished:
             columns |= _added_up(self.sums, rows, order, known)
             counts, reach = columns["count"][order], (columns["upper"] - columns["count"])[order]
         found = np.empty((3, len(item)))
-        found[:, order] = shown[0], *_widened(*shown, NORMAL * np.hypot(off, alone), counts, reach)
+        found[:, order] = (
+            shown[0],
+            *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone), counts, reach),
+        )
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found, strict=True))
         if told is not None:
             assert self.left_out is not None

@@ -87,8 +87,6 @@ class Parameters:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
 
-    __str__ = __repr__  # that of Beam has none
-
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
         """What may be done to all rows of a run that has ended, before they are written; post-processing."""
