@@ -129,7 +129,8 @@ class TopKParameters(Parameters):
             are smoothed, that of "counts" is taken for three quarters. Without a `domain` there is "counts" alone.
             "exponential_gaps" and "laplace_gaps" add noise of that kind to all counts, and publish which are the
             largest, and the gaps between them. Their noise grows with `top`. "counts" adds noise to all counts so that
-            all of them might be published. Its noise grows with `items_per_step`.
+            all of them might be published. Its noise grows with `items_per_step`; where that is many of the `domain`,
+            counts of a window have a part of it in common, which changes no rank.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
