@@ -251,6 +251,7 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
     ):
         Path("key.ledger.jsonl").write_bytes(text)
         assert budget(*verify[:3]) == 0, "without the guarantee file nobody knows"
+        assert "lines that were deleted at its end leave no trace in it" in capsys.readouterr().out
         assert budget(*verify) == 1
         assert message in capsys.readouterr().err
     Path("key.ledger.jsonl").write_bytes(whole)
