@@ -234,17 +234,18 @@ LESS = {"epsilon": EPSILON / LESS_NOISE}
 """Of a control: noise is 15% less than is claimed."""
 HALF = {"epsilon": 2 * EPSILON}
 
-DELTA = 0.1
-HITTER_WINDOWS = 3
-ALONE, UNCHARGED = {"epsilon": EPSILON, "delta": 0.002}, {"delta": 0.05}
-"""Of attacks by a person alone with an item; and of a control in which that item costs nothing of delta."""
+DELTA = 0.15
+HITTER_WINDOWS = 2
+ALONE, UNCHARGED = {"epsilon": EPSILON, "delta": 0.002}, {"delta": 0.1}
+"""Of attacks by a person alone with an item; and of a control that publishes it with 5%, as if it were not charged."""
 
-EMPTY = 40
-"""So many times as many trials have no events, and no cost: an item that nobody has is seen to be published rarely,
+EMPTY = 100
+"""One trial in so many has an event, the others have no cost: that an item of nobody is published is seen to be rare,
 even times e^epsilon.
 """
 EDGE_TRIALS = 40_000
 """For about so many trials with either input numbers of others are chosen."""
+MOST_TRIED = 24
 
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
@@ -257,7 +258,8 @@ def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
     """
     monitor, most = seen.transform.answer.monitor.calibrated, seen.transform.detection_threshold
     silent = 1 - monitor.hit_probability(np.arange(most + 2))
-    numbers = np.array(list(combinations_with_replacement(range(1, most + 1), HITTER_WINDOWS)))
+    tried = np.unique(np.linspace(1, most, MOST_TRIED).astype(int))
+    numbers = np.array(list(combinations_with_replacement(tried, HITTER_WINDOWS)))
     without, with_one = (np.prod(silent[given], axis=1) * EDGE_TRIALS for given in (numbers, numbers + 1))
     shown = (at_least(without, EDGE_TRIALS, INTERVAL) - DELTA) / at_most(with_one, EDGE_TRIALS, INTERVAL)
     number = int(numbers[np.argmax(shown), seen.window])
@@ -283,7 +285,7 @@ HEAVY_HITTERS = (
         suspect=lambda seen: [Sent(SUSPECT, f"item {seen.window}")],
         score=lambda transform, rows: float(len(rows)),
         windows=HITTER_WINDOWS,
-        times=64,
+        times=48,
         told_by="item",
     ),
     Attack(
@@ -296,7 +298,7 @@ HEAVY_HITTERS = (
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
         about="delta",
-        times=EMPTY,
+        times=3 * EMPTY,
         one_in=EMPTY,
         told_by="item",
     ),
@@ -328,7 +330,7 @@ COUNTS = (
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
         about="delta",
-        times=EMPTY,
+        times=3 * EMPTY,
         one_in=EMPTY,
         told_by="item",
     ),
@@ -395,9 +397,16 @@ LOW_RULE, NEAR_RULE, HIGH_RULE = (
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
+def nearly_all(seen: Seen) -> int:
+    """Return how many people are missing at a test that should rarely be missed with D, and not be rare without: noise
+    is small where D has one person more.
+    """
+    return int(seen.units == 1)
+
+
 def nearly_then_surely(seen: Seen) -> Iterable[Sent]:
     """Let the rule be nearly met in the first window, surely in the second, and just in all later ones."""
-    return crowd({0: max(0, LEAST - seen.units), 1: LEAST + plenty(seen, 15)}.get(seen.window, LEAST), "a")
+    return crowd({0: LEAST - nearly_all(seen), 1: LEAST + plenty(seen, 15)}.get(seen.window, LEAST), "a")
 
 
 def not_in_the_second(seen: Seen) -> Iterable[Sent]:
@@ -420,9 +429,9 @@ def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
 ALERTS = (
     Attack(
         name="a test that is nearly passed, sparse vector",
-        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one more is there "
-        "in the first window alone. The adversary sees in which window there is an alert, and by how much the rule is "
-        "passed there.",
+        text=f"one person fewer than a rule for {LEAST} asks for; in the next window {LEAST + 15} or more. With D, one "
+        "more is there in the first window alone. The adversary sees in which window there is an alert, and by how "
+        "much the rule is passed there.",
         options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": 4 * EPSILON},
         others=nearly_then_surely,
@@ -433,9 +442,9 @@ ALERTS = (
     ),
     Attack(
         name="a budget that is spent",
-        text=f"the same, followed by {ALERT_WINDOWS - 2} windows with 5 people, and the budget pays for one alert. "
-        "With D, one person more is there in all windows but the second. The adversary also adds up by how much the "
-        "rule is passed later. The control pays for all alerts.",
+        text=f"the same, followed by {ALERT_WINDOWS - 2} windows with {LEAST} people, and the budget pays for one "
+        "alert. With D, one person more is there in all windows but the second. The adversary also adds up by how much "
+        "the rule is passed later. The control pays for all alerts.",
         options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": ALERT_WINDOWS * EPSILON, "min_alerts": ALERT_WINDOWS},
         others=nearly_then_surely,
@@ -606,8 +615,9 @@ def up_and_down(others: int, *, alone: bool = False) -> Score:
 
 
 def nearly_enough_then_many(seen: Seen) -> Iterable[Sent]:
-    """Let one person fewer enter than the test of the first window asks for, and then 30 more, or what is plenty."""
-    number = int(seen.transform.mechanism.algorithm.thresholds(np.array([1]), 0)[0]) - seen.units
+    """Let nearly as many enter as the test of the first window asks for, and then 30 more, or what is plenty."""
+    number = int(seen.transform.mechanism.algorithm.thresholds(np.array([1]), 0)[0])
+    number -= nearly_all(seen)
     return crowd(plenty(seen, 30), "in", first=1 + number) if seen.window else crowd(number, "in")
 
 

@@ -42,8 +42,8 @@ WRONG = 1e-4
 MOST_WORKERS = 8
 """Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
 
-ITEMS_AT_ONCE = 40_000
-"""Trials of one run, where they are items of one stream."""
+ITEMS_AT_ONCE = 20_000
+"""Trials with D in one run, where they are items of one stream."""
 
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24)
 """How many times as many trials an audit may ask for, where a control was missed."""
@@ -193,7 +193,7 @@ class Trying:
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
         number = attack.times * self.trials
-        at_once = self.trials if attack.told_by == STREAM else min(number, ITEMS_AT_ONCE)
+        at_once = self.trials if attack.told_by == STREAM else min(number, ITEMS_AT_ONCE * attack.one_in)
         real, control = self._run(attack, number, at_once, people=attack.units, part=attack.one_in)
 
         def found(worlds: tuple[Floats, Floats], times: int = 1) -> Evidence:
