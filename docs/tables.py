@@ -301,7 +301,7 @@ def audits_table() -> str:
     for row in results("audits.csv"):
         part = float(row["measured"]) / float(row["claimed"])
         columns = ("attack", "unit", "model", "delta", "claimed", "measured")
-        control = "caught" if row["verdict"] == "consistent" else row["enough"] or "-"
+        control = "caught" if row["verdict"] == "consistent" else row.get("enough") or "-"
         measured = f"{part:.0%}", row["trials"], control, row["cpu_seconds"] or "-"
         found = (*(row[column] for column in columns), *measured)
         rows.append((f"`{row['question']}`", *found))
