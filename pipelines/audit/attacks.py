@@ -151,7 +151,7 @@ class Attack:
         part of what all of them show.
         """
         alone = self.single or self.transcript is not None or self.options.get("delta", 0) > 0
-        return 1 if alone else units_of(self.options["epsilon"])
+        return 1 if alone else units_of(self.options.get("epsilon", CLEAR))
 
     @property
     def told(self) -> str:
@@ -234,7 +234,7 @@ LESS = {"epsilon": EPSILON / LESS_NOISE}
 """Of a control: noise is 15% less than is claimed."""
 HALF = {"epsilon": 2 * EPSILON}
 
-DELTA = 0.15
+DELTA = 0.12
 HITTER_WINDOWS = 2
 ALONE, UNCHARGED = {"epsilon": EPSILON, "delta": 0.002}, {"delta": 0.1}
 """Of attacks by a person alone with an item; and of a control that publishes it with 5%, as if it were not charged."""
