@@ -10,7 +10,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
-from privstream.transforms.counts.finished import SmoothFinished, _random_effects
+from privstream.transforms.counts.finished import FULL, SmoothFinished, _random_effects
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
@@ -153,7 +153,9 @@ def test_whole_seasons_have_no_error_of_factors_and_the_rest_has(windows):
     )
     true = np.array([exact[t - windows + 1 : t + 1].sum(axis=0) for t in range(windows, 42)]).ravel()
     assert np.mean((low <= true) & (true <= high)) > 0.9
-    assert (np.median(high - low) < 400) == (windows != 10)
+    most = np.array([abs(r.smoothed - r.count) + r.upper - r.count for r in found[4 * windows :]])
+    reach = (high - [r.smoothed for r in found[4 * windows :]]) / most
+    assert np.allclose(reach, 1, atol=0.01) == (windows == 10), "here as far as the noise of the count"
 
 
 @pytest.mark.parametrize(("change", "weeks"), [("none", 8), ("a burst", 8), ("too few weeks", 3)])
@@ -273,6 +275,9 @@ def test_a_table_is_finished_as_its_rows_are(kind):
     assert (found.num_rows < len(rows)) == (kind == "at least")
     assert kind != "rises" or found["rise"].null_count == 2 * (2 * 2 + 4), "two of each item, and again after a gap"
     assert kind != "told" or found["full"].null_count < len(rows)
+    if kind == "everything":
+        for of_all, counted in zip(FULL, ("smoothed", "smoothed_lower", "smoothed_upper"), strict=True):
+            assert found[of_all].equals(found[counted]), "limits leave out nothing, so that the same numbers are full"
     assert smooth.in_columns(table_of(rows)[:0]).num_rows == 0
 
 
@@ -413,6 +418,22 @@ def test_a_window_in_which_some_items_rise_is_unsure_about_all_of_them():
     assert held[[4, 9]].min() > 0.93 and held.mean() > 0.95
 
 
+@pytest.mark.parametrize("others", [1.0, 0.0])
+def test_what_is_not_known_of_a_window_leaves_a_count_as_sure_as_its_noise(others):
+    """Three items have a burst of two windows: items differ by far more there than noise explains."""
+    usual = np.tile(300 / np.arange(1, ITEMS + 1) ** 0.5, (WEEKS, 1))
+    usual[:, :3] *= others
+    usual[5:7, :3] = 3000
+    held = []
+    for draw in range(4):
+        smooth, rows = told_by(np.rint(usual + np.random.default_rng(draw).normal(0, NOISE, usual.shape)), 1.0)
+        for row, true in zip(replace(smooth, rising=1)(rows), usual.ravel().tolist(), strict=True):
+            assert row.smoothed_upper - row.smoothed <= abs(row.smoothed - row.count) + 1.96 * NOISE + 0.1
+            assert row.rise is None or row.rise_upper - row.rise < 10 * NOISE
+            held.append(row.smoothed_lower <= true <= row.smoothed_upper)
+    assert np.mean(held) > 0.93
+
+
 def test_an_item_with_half_of_everything_does_not_say_how_much_comes():
     true = np.full((WEEKS, ITEMS), 100.0)
     true[:, 0] = np.where(np.arange(WEEKS) == 6, 4000.0, 2000.0)
@@ -440,3 +461,26 @@ def test_small_items_do_not_make_a_window_look_as_if_it_were_cut_short(many, ali
         counts = np.rint(true + chance.normal(0, NOISE, true.shape)).T.ravel()
         factors, unsure = SmoothFinished(7 * DAY * SECOND, NOISE)._cut_short(window, item, counts)
         assert np.all(factors == 1) and np.all(unsure == 0)
+
+
+def test_noise_that_a_window_has_in_common_does_not_make_it_look_as_if_it_were_cut_short():
+    """Without knowing of it, every sixth file would be taken to end too early; where one does, it is seen."""
+    chance, wrong = np.random.default_rng(7), 0
+    true = np.tile(np.linspace(4, 8, 200) * NOISE, (WEEKS, 1))
+    item, window = np.divmod(np.arange(true.size), WEEKS)
+
+    def counts(true):
+        common = chance.normal(0, 0.8 * NOISE, (WEEKS, 1))
+        return np.rint(true + common + chance.normal(0, 0.6 * NOISE, true.shape)).T.ravel()
+
+    knows, does_not = (SmoothFinished(7 * DAY * SECOND, NOISE, common=part) for part in (0.8 * NOISE, 0.0))
+    for _ in range(40):
+        noisy = counts(true)
+        assert np.all(knows._cut_short(window, item, noisy)[0] == 1)
+        wrong += np.any(does_not._cut_short(window, item, noisy)[0] != 1)
+    assert wrong >= 3
+    large = 10 * true
+    large[-1] *= 0.2
+    factors, unsure = knows._cut_short(window, item, counts(large))
+    assert np.allclose(factors[window == WEEKS - 1], 0.2, atol=0.05)
+    assert np.all(unsure[window == WEEKS - 1] > 0.05)
