@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
@@ -752,6 +753,24 @@ class TestCommand:
         (axes,) = figures[1].axes
         assert max(axes.get_xticks()) < MOST < 25
         assert "25.00" in [text.get_text() for text in axes.texts]
+
+    @pytest.mark.parametrize("share", [0.0, 0.97, 1.0, 1.03])
+    def test_no_number_is_written_over_the_line_of_the_guarantee(self, share, monkeypatch):
+        monkeypatch.setattr(Figure, "savefig", lambda self, *given, **more: figures.append(self))
+        figures: list[Figure] = []
+        found = finding(CONSISTENT)
+        measured, control = (
+            replace(each, epsilon=to * each.claimed, points=())
+            for each, to in ((found.real, share), (found.control, 1.03))
+        )
+        picture.draw(io.BytesIO(), "png", "", [replace(found, real=measured, control=control)])
+        canvas = FigureCanvasAgg(figures[0])
+        canvas.draw()
+        (axes,) = figures[0].axes
+        line, _ = axes.transData.transform((1.0, 0.0))
+        left = axes.get_window_extent(canvas.get_renderer()).x0
+        for box in (text.get_window_extent(canvas.get_renderer()) for text in axes.texts):
+            assert left < box.x0 and (box.x1 <= line + 1 or box.x0 >= line - 1)
 
     @pytest.mark.parametrize(
         ("options", "error"),

@@ -13,6 +13,7 @@ from event_forms import as_rows, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms import SeededNoise
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.mechanisms.snapshots import pack
@@ -299,6 +300,14 @@ def test_noise_in_common_is_said_and_smoothing_knows_it():
         assert independent.answer.mechanism.shared is None
         assert "in common" not in independent.coverage.note
         assert independent.to_finish().finish.smooth.common == 0
+
+
+def test_state_of_noise_that_is_not_in_common_is_refused(monkeypatch):
+    """By `auto` an earlier commit may have ranked by gaps: both together would show more than either promises."""
+    shares, apart = transform("noise in common").fingerprint, transform("counts").fingerprint
+    monkeypatch.setattr(CountedTopK, "shared", None)
+    assert transform("noise in common").fingerprint != shares
+    assert transform("counts").fingerprint == apart
 
 
 def test_a_list_that_is_too_large_for_memory_is_ranked_window_by_window(monkeypatch):

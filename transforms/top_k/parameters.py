@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -370,6 +371,16 @@ class TopKParameters(Parameters):
     @override
     def settled(self) -> Mapping[str, Any]:
         return {"items_per_step": self.items_per_step}
+
+    @property
+    @override
+    def fingerprint(self) -> bytes:
+        """Where counts of a window share noise, of that as well: an earlier commit may have answered by another method,
+        and the promise of this one does not cover what that has published."""
+        made = self.answer.mechanism
+        if not isinstance(made, CountedTopK) or made.shared is None:
+            return super().fingerprint
+        return hashlib.blake2b(super().fingerprint + b"noise in common", digest_size=8).digest()
 
     @property
     def promise(self) -> PrivacyGuarantee:
