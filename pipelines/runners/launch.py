@@ -35,6 +35,7 @@ from privstream.pipelines.runners.flink import (
 from privstream.pipelines.runners.local_runner import (
     LOCAL_RUNNER,
     choose_local_runner,
+    inspecting_once,
     on_loopback,
     state_cache_as_asked,
     without_prism,
@@ -139,6 +140,7 @@ def run(
             clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
+            inspecting_once(),
             submitted_job(options, partial(_tell, shown)) as job,
         ):
             pipeline = _new_pipeline(options)
@@ -174,10 +176,11 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     """
     logging.disable(logging.CRITICAL)
     try:
-        pipeline = _new_pipeline(options)
-        build(pipeline)
-        result = _started(pipeline, options)
-        result.wait_until_finish()
+        with inspecting_once():
+            pipeline = _new_pipeline(options)
+            build(pipeline)
+            result = _started(pipeline, options)
+            result.wait_until_finish()
     except Exception as error:
         raise RunError(_cause(error)) from None
     return _counted(result)
