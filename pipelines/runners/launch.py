@@ -35,8 +35,8 @@ from privstream.pipelines.runners.flink import (
 from privstream.pipelines.runners.local_runner import (
     LOCAL_RUNNER,
     choose_local_runner,
-    inspecting_once,
     on_loopback,
+    remembering,
     state_cache_as_asked,
     without_prism,
 )
@@ -140,7 +140,7 @@ def run(
             clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
-            inspecting_once(),
+            remembering(),
             submitted_job(options, partial(_tell, shown)) as job,
         ):
             pipeline = _new_pipeline(options)
@@ -176,7 +176,7 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     """
     logging.disable(logging.CRITICAL)
     try:
-        with inspecting_once():
+        with remembering():
             pipeline = _new_pipeline(options)
             build(pipeline)
             result = _started(pipeline, options)
