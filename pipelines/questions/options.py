@@ -300,8 +300,8 @@ def _add_forms(forms: argparse._ActionsContainer, *, whole: bool) -> None:
         Option(
             "time_format",
             "str",
-            "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M' (default: ISO 8601, "
-            "such as 2030-01-31T12:00:00Z)",
+            "form of times that are text, as Python's strptime reads it, such as '%d.%m.%Y %H:%M', or several with | "
+            "between (default: ISO 8601, such as 2030-01-31T12:00:00Z)",
         ),
         Option(
             "time_zone",

@@ -348,7 +348,8 @@ class RunReport:
 def _fault(code: str, number: int, given: Mapping[str, Any]) -> str:
     """Say what is wrong with some records, by the options of the run."""
     if code == "time_syntax" and given.get("time_format") is not None:
-        return f"record{'s' * (number > 1)} with a time that is not of the form {given['time_format']}"
+        forms = given["time_format"].replace("|", " or ")
+        return f"record{'s' * (number > 1)} with a time that is not of the form {forms}"
     return f"record{'s' * (number > 1)} {FAULTS.get(code, 'refused as ' + code.replace('_', ' '))}"
 
 

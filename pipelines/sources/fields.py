@@ -14,7 +14,7 @@ from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.events.event_columns import is_text
 from privstream.transforms.events.filters import NUMBER, TEXT, TRUTH, Filter
 from privstream.transforms.events.item_columns import column_names
-from privstream.transforms.events.local_times import check_form, has_zone, zone_clock
+from privstream.transforms.events.local_times import check_form, forms_of, has_zone, zone_clock
 from privstream.transforms.events.times import TimeForm
 from pyarrow import types
 
@@ -52,7 +52,7 @@ class FieldMapping:
         optional_value: whether an event without a number counts, with 0.
         value_unit: what a whole number of the value stands for, such as 0.01 for cents of euros.
         time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
-        time_format: form of times that are text, as `strptime` reads it; ISO 8601 if None.
+        time_format: form of times that are text, as `strptime` reads it, or several with `|` between; ISO 8601 if None.
         time_zone: IANA zone of times that do not say how far they are from UTC.
         decimal: what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
             then stand between thousands; without it there is a point, and nothing between thousands.
@@ -117,7 +117,7 @@ class FieldMapping:
         if self.time_unit is not None:
             raise ValueError("time_unit must not be given with time_format: times are numbers, or text of a form")
         check_form(self.time_format)
-        if self.time_zone is None and not has_zone(self.time_format):
+        if self.time_zone is None and not all(map(has_zone, forms_of(self.time_format))):
             rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
             raise ValueError(f"time_zone {rule}")
 

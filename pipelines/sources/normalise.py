@@ -38,6 +38,7 @@ from privstream.transforms.events.filters import (
     wrong_kind,
 )
 from privstream.transforms.events.item_columns import join_columns
+from privstream.transforms.events.local_times import forms_of
 from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
 from typing_extensions import override
 
@@ -273,7 +274,7 @@ class Normaliser:
             ),
             ENCODING: f"must be valid {self.encoding.upper()}{others}",
             LONG: f"must be at most {self.longest} bytes",
-            SYNTAX: f"must be {iso}" if text is None else f"must be of the form {text}",
+            SYNTAX: f"must be {iso}" if text is None else f"must be of the form {' or '.join(forms_of(text))}",
             ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",
             SKIPPED: f"must be one that clocks show: in {zone} they leave out that hour when summer time begins",
             FINITE: "must be finite",

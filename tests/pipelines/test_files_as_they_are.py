@@ -208,6 +208,20 @@ def test_times_with_an_offset_need_no_zone(tmp_path, read_all):
     assert [position for position, _ in faults(outcome)] == ["line 3"]
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_times_of_several_forms_in_one_file(ending, tmp_path, read_all):
+    forms = "%d.%m.%Y %H:%M|%d.%m.%Y|%Y-%m-%dT%H:%M%z"
+    times = ["24.12.2025 18:30", "24.12.2025", "2025-12-24T17:30Z", "2025-12-24 18:30"]
+    if ending == "csv":
+        lines = ["user,item,time", *(f"u,i,{time}" for time in times)]
+    else:
+        lines = [json.dumps({"user": "u", "item": "i", "time": time}) for time in times]
+    (tmp_path / f"a.{ending}").write_text("\n".join(lines))
+    outcome = read_all(tmp_path / f"a.{ending}", time_zone="Europe/Berlin", time_format=forms)
+    assert [row["time"] for row in outcome.rows] == [at("2025-12-24T18:30"), at("2025-12-24"), at("2025-12-24T18:30")]
+    assert [reason for _, reason in faults(outcome)] == ["time must be of the form " + forms.replace("|", " or ")]
+
+
 ISO = ["2024-07-01T12:00:00Z", "2024-07-01T12:00:00", "2024-07-01", "2024-07-01T12:00+02:00"]
 
 
@@ -245,6 +259,7 @@ def test_local_timestamps_of_files_need_a_zone_too(unit, tmp_path, read_all):
             {"time_format": "%d.%m.%Y"},
             "time_zone must be given, such as Europe/Berlin or UTC: times of this time_format",
         ),
+        ({"time_format": "%Y-%m-%d %z|%Y-%m-%d"}, "time_zone must be given"),
         ({"time_format": "%d.%m.%Y", "time_unit": "s"}, "time_unit must not be given with time_format"),
         ({"time_zone": "Berlin"}, "time_zone must be an IANA time zone such as Europe/Berlin or UTC, got 'Berlin'"),
         ({"decimal": ";"}, "decimal must be one of"),

@@ -89,11 +89,44 @@ def test_text_that_is_no_utf_8_or_is_long_or_missing_is_no_time():
         ("%Y-%m-%d %", "must have directives of strptime among"),
         ("", "must name a year"),
         ("%Y-%m-%d %Y", "must be a form that strptime can read"),
+        ("%d/%m/%Y %I:%M", "must have both of %I, hours of half a day, and %p"),
+        ("%d/%m/%Y %H:%M %p", "must have both of %I, hours of half a day, and %p"),
+        ("%d/%m/%Y %I:%M %p %H", "must name each part of a time once"),
+        ("%d.%m.%Y %y", "must name each part of a time once"),
+        ("%Y-%m-%d %j", "must name each part of a time once"),
     ],
 )
 def test_forms_that_name_no_day_or_depend_on_the_place_are_refused(form, rule):
     with pytest.raises(ValueError, match=f"time_format {rule}"):
         check_form(form)
+
+
+TWO = "%d.%m.%Y|%d.%m.%Y %H:%M|%Y-%m-%d %H:%M"
+
+
+@given(st.lists(st.tuples(st.sampled_from(TWO.split("|")), st.datetimes(datetime(1000, 1, 1))), max_size=6))
+def test_texts_of_several_forms_are_each_read_by_their_own(pairs):
+    texts = [*(time.strftime(form) for form, time in pairs), "24/12/2025", "31.02.2025"]
+    assert read(texts, TWO) == one_by_one(texts, TWO)
+    assert (
+        read(texts, TWO) == [micros(datetime.strptime(time.strftime(form), form)) for form, time in pairs] + [None] * 2
+    )
+
+
+@pytest.mark.parametrize("forms", ["%d.%m.%y%H|%d.%m.%Y", "%d.%m.%Y|%d.%m.%y%H", "%d.%m.%Y|%d.%m.%y%H|%d.%m.%Y"])
+def test_a_text_that_two_forms_read_differently_is_no_time(forms):
+    texts = ["24.10.2012", "24.10.1925", "24.10.2030"]  # the first is also noon on 24 October 2020
+    assert read(texts, forms) == one_by_one(texts, forms) == [
+        None, *(micros(datetime(year, 10, 24)) for year in (1925, 2030))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("forms", ["%d/%m/%Y|%m/%d/%Y", "%Y-%m-%d|%d.%m.%y|%y.%m.%d", "%d.%m.%Y|%d.%m.%y%H"])
+def test_forms_with_the_same_parts_in_another_order_are_refused(forms):
+    with pytest.raises(ValueError, match="time_format must have forms that read no text as two times, got"):
+        check_form(forms)
+    with pytest.raises(ValueError, match="time_format must name a year"):
+        check_form(f"{forms}|")
 
 
 def test_forms_with_a_zone_are_known():

@@ -7,10 +7,11 @@ no summer time after 2037 (pyarrow 25.0).
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -29,6 +30,12 @@ DIRECTIVES = "aAbBdfHIjmMpSyYz%"
 
 WIDTHS = {"d": 2, "m": 2, "Y": 4, "H": 2, "M": 2, "S": 2, "f": 6}
 """Digits of the directives that are read at once."""
+
+PROBE = datetime(2003, 2, 1, 4, 5, 6, tzinfo=UTC)
+"""Forms with the same parts in another order read this time differently."""
+
+ONE_OF = ("Yy", "mbBj", "dj", "HI")
+"""Directives of the same part of a time: `strptime` would follow one of them, and not tell which."""
 
 LONGEST = 100  # characters of a time
 
@@ -96,12 +103,30 @@ def _first(zone: ZoneInfo, before: datetime, after: datetime, offset: int) -> in
     return high
 
 
+def forms_of(form: str) -> list[str]:
+    """Return the forms that times may have, which `|` separates."""
+    return form.split("|")
+
+
+@lru_cache(maxsize=16)
 def check_form(form: str) -> None:
-    """Check that a form of times names a day, by directives that mean the same everywhere.
+    """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree.
 
     Raises:
         ValueError: naming the option.
     """
+    for each in forms_of(form):
+        _check_one(each)
+    for one, other in permutations(forms_of(form), 2):
+        text = PROBE.strftime(one)
+        if parse(text, f"{one}|{other}") is None:
+            raise ValueError(
+                f"time_format must have forms that read no text as two times, got {one!r} and {other!r}, such as {text}"
+            )
+
+
+def _check_one(form: str) -> None:
+    """Check a single form."""
     found = re.findall(r"%(.?)", form)
     unknown = sorted({f"%{each}" for each in found if not each or each not in DIRECTIVES})
     if unknown:
@@ -110,44 +135,61 @@ def check_form(form: str) -> None:
     year = {"Y", "y"} & set(found)
     if not year or not ("j" in found or ("d" in found and {"m", "b", "B"} & set(found))):
         raise ValueError(f"time_format must name a year, a month and a day, such as %d.%m.%Y %H:%M, got {form!r}")
+    if any(len(set(part) & set(found)) > 1 for part in ONE_OF):
+        raise ValueError(f"time_format must name each part of a time once, got {form!r}")
+    if ("I" in found) != ("p" in found):
+        raise ValueError(f"time_format must have both of %I, hours of half a day, and %p, AM or PM, got {form!r}")
     try:
-        datetime.strptime(datetime(2000, 1, 1, tzinfo=UTC).strftime(form), form)
+        datetime.strptime(PROBE.strftime(form), form)
     except (ValueError, re.error):
         raise ValueError(f"time_format must be a form that strptime can read, got {form!r}") from None
 
 
 def has_zone(form: str) -> bool:
-    """Tell whether times of a form say how far they are from UTC."""
+    """Tell whether times of a form, or of one of several, say how far they are from UTC."""
     return "z" in re.findall(r"%(.?)", form)
 
 
 def parse(text: str, form: str) -> datetime | None:
-    """Return the time that a text of a form is; None if it is none."""
+    """Return the time that a text of one of the forms is; None if it is none, or if they read different times."""
     if len(text) > LONGEST:
         return None
-    try:
-        return datetime.strptime(text, form)
-    except (ValueError, OverflowError):
-        return None
+    found = set()
+    for each in forms_of(form):
+        with suppress(ValueError, OverflowError):
+            found.add(datetime.strptime(text, each))
+    return found.pop() if len(found) == 1 else None
 
 
 def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return local times of a form without a zone, as `parse` reads them one by one.
+    """Return local times of forms without a zone, as `parse` reads them one by one.
 
     Args:
         column: text, which need not be valid UTF-8; nulls are no times.
-        form: a form without a zone.
+        form: forms without a zone.
 
     Returns:
         Microseconds since 1970 on the clock, int64, and which rows are times.
     """
+    (times, read), *others = (_parse_one(column, each) for each in forms_of(form))
+    differ = np.zeros(len(column), np.bool_)
+    for other, fits in others:
+        differ |= read & fits & (times != other)
+        times, read = np.where(read, times, other), read | fits
+    return times, read & ~differ
+
+
+def _parse_one(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return local times of a single form, and which rows are such."""
     data = column.cast(pa.binary()).fill_null(b"")
-    times, read = np.zeros(len(data), np.int64), np.zeros(len(data), np.bool_)
+    times, read, possible = np.zeros(len(data), np.int64), np.zeros(len(data), np.bool_), np.ones(len(data), np.bool_)
     digits = _Digits.of(form)
     if digits is not None:
         fitting = pc.equal(pc.binary_length(data), digits.width).to_numpy(zero_copy_only=False)
         times[fitting], read[fitting] = digits.read(data.filter(pa.array(fitting)))
-    others = np.flatnonzero(~read)
+        for sign in "-./:":  # which `strptime` takes for a part of no number
+            possible &= pc.count_substring(data, sign).to_numpy() == form.count(sign)
+    others = np.flatnonzero(possible & ~read)
     known: dict[bytes, int | None] = {}
     for row, text in zip(others.tolist(), data.take(pa.array(others)).to_pylist(), strict=True):
         if text not in known:

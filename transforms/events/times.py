@@ -87,7 +87,8 @@ class TimeForm:
 
     Attributes:
         unit: of numbers: s, ms, us or ns; None if there must be none.
-        form: of text, as `strptime` reads it; None for ISO 8601, beside which there may be numbers as text.
+        form: of text, as `strptime` reads it, or several with `|` between; None for ISO 8601, beside which there may be
+            numbers as text.
         zone: of times that do not say how far they are from UTC; None if there must be none.
     """
 
