@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import isfunction
-from types import MethodType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,7 +24,6 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.worker import worker_pool_main
-from apache_beam.transforms import core
 from apache_beam.utils import thread_pool_executor
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
@@ -149,39 +146,6 @@ def state_cache_as_asked(options: PipelineOptions) -> Iterator[None]:
         yield
     finally:
         module.STATE_CACHE_SIZE_MB = theirs
-
-
-@contextmanager
-def remembering() -> Iterator[None]:
-    """Let Beam keep what it finds out again for each stage and type, a fifth of a small run, with the same result.
-
-    These are the arguments of methods, and options, for which it makes a parser of command lines each time.
-    """
-    module: Any = core  # what follows is replaced, which mypy refuses
-    options: Any = PipelineOptions
-    inspect, view_as = module.get_function_args_defaults, options.view_as
-    known: dict[Any, tuple[list[str], list[Any]]] = {}
-    views: dict[tuple[int, type], Any] = {}
-
-    def inspected(function: Any) -> Any:
-        if not (isinstance(function, MethodType) and isfunction(function.__func__)):
-            return inspect(function)
-        if function.__func__ not in known:
-            known[function.__func__] = inspect(function)
-        names, defaults = known[function.__func__]
-        return list(names), list(defaults)
-
-    def viewed(given: Any, kind: type) -> Any:
-        place = id(given._all_options), kind  # which all views of the same options share
-        if place not in views:
-            views[place] = view_as(given, kind)
-        return views[place]
-
-    module.get_function_args_defaults, options.view_as = inspected, viewed
-    try:
-        yield
-    finally:
-        module.get_function_args_defaults, options.view_as = inspect, view_as
 
 
 def without_prism(error: BaseException) -> str | None:
