@@ -307,9 +307,9 @@ class KeyCount(NamedTuple):
         used_up_upper: upper end.
         full: an estimate of the count as it would be without limits: `smoothed`, or the count where there is none,
             divided by the share kept / (kept + left_out), which is smoothed over windows, too; of random contributions
-            over files, a share that noise explains moves it in part or not at all. It is the count where
-            limits can leave out nothing, and None where nothing is told of limits, or where the share may be below a
-            fifth; of rows whose only limit is one of a window, six tenths.
+            over files, a share that noise explains moves it in part or not at all. The share is 1 where limits can
+            leave out nothing. None where nothing else is told of limits, or where the share may be below a fifth; of
+            rows whose only limit is one of a window, six tenths.
         full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and
             on what is left out being like what counts: it does not hold where people with many contributions prefer
             other items, or where few people have most.

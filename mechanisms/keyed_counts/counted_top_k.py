@@ -8,12 +8,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.free_gap.measured_top_k import RankedCounts
 from privstream.mechanisms.free_gap.noisy_top_k import gaps_between, leaders
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+
+WORTH_SHARING = 0.95
+"""Noise that counts of a release share is taken where the deviation of one count is at most so many times as large."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +29,13 @@ class CountedTopK:
     ranks, gaps and estimates together, and neither `top` nor the number of counts costs anything; the number of counts
     that a person changes does.
 
+    Where a person may change many of the counts of a release, with delta > 0, all counts of a release have a part of
+    their noise in common (`shared`). It changes no rank and no gap, and what is left for each count is smaller.
+
     Privacy:
         Unit: one person over all releases, who changes at most `items_per_release` counts of a release, each by at most
-        1, in at most `releases` releases. (epsilon, delta)-DP for all releases together. Public: the parameters, the
-        number and order of the counts, and when there are releases.
+        1, all up or all down, in at most `releases` releases. (epsilon, delta)-DP for all releases together. Public:
+        the parameters, the number and order of the counts, and when there are releases.
 
     Accuracy:
         With probability 1 - beta all estimates of a release are within `measure_error(beta)`, and then no count that
@@ -51,7 +59,7 @@ class CountedTopK:
         >>> CountedTopK(epsilon=1.0, size=5, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
         [1, 3]
 
-    Source: docs/proofs/top_k_windows.md, section 5.
+    Source: docs/proofs/top_k_windows.md, section 5; noise in common: Lebeda (2024, arXiv 2408.06853).
     """
 
     epsilon: float
@@ -67,7 +75,7 @@ class CountedTopK:
             checks.integer(name, getattr(self, name), minimum=1)
         if checks.integer("size", self.size, minimum=1) <= self.top:
             raise ValueError(f"size must be > top {self.top}, got {self.size}")
-        _ = self.counts
+        _ = self.counts, self.shared
 
     @cached_property
     def counts(self) -> KeyedCounts:
@@ -80,25 +88,60 @@ class CountedTopK:
             neighbouring=self.neighbouring,
         )
 
+    @cached_property
+    def shared(self) -> SharedCounts | None:
+        """The counts of one release with a noise in common, where that is worth it; None for independent noise."""
+        if self.delta == 0 or self.neighbouring != "add_remove":
+            return None  # a replaced person may move counts in both directions, which noise in common does not hide
+        found = SharedCounts.possible(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cells=self.size,
+            contributions=min(self.items_per_release, self.size),
+            horizon=self.releases,
+            streams=self.releases,
+        )
+        if found is None or found.stddev() > WORTH_SHARING * self.counts.stddev(1):
+            return None
+        return found
+
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of all releases together."""
-        found = self.counts.guarantee
-        proof = "docs/proofs/top_k_windows.md, section 5"
-        return replace(found, proof=proof, caveats=(KEYED_NOISE,))
+        one = self.releases == 1
+        return replace(
+            self.counts.guarantee,
+            limits=(
+                f"Each person takes part in at most {self.releases:,} release{'' if one else 's'} and changes at most "
+                f"{self.items_per_release:,} of its counts, each by at most 1, all up or all down.",
+            ),
+            proof="docs/proofs/top_k_windows.md, section 5",
+            caveats=(KEYED_NOISE,),
+            curve=self.counts.law.curve if self.shared is None else self.shared.curve,
+        )
+
+    @property
+    def stddevs(self) -> tuple[float, float]:
+        """Standard deviations of the noise of a count by itself, and of that which all of a release have in common."""
+        return (self.counts.stddev(1), 0.0) if self.shared is None else self.shared.stddevs
 
     @property
     def estimate_variance(self) -> float:
         """Variance of the noise on each count; the estimates of those that noise brought to the top are too large."""
-        return self.counts.stddev(1) ** 2
+        own, common = self.stddevs
+        return own**2 + common**2
 
     def measure_error(self, beta: float) -> float:
         """Return by how much some count of a release is off with probability at most beta: the bound of estimates."""
-        return float(self.counts.error(1, beta, keys=self.size))
+        if self.shared is None:
+            return float(self.counts.error(1, beta, keys=self.size))
+        return float(self.shared.sum_tail_bound(1, checks.probability("beta", beta) / (2 * self.size)))
 
     def selection_error(self, counts: int, beta: float) -> float:
         """Return by how much one of `counts` left out exceeds a published one with probability at most beta."""
-        return 2.0 * self.counts.error(1, beta, keys=counts)
+        if self.shared is None:
+            return 2.0 * self.counts.error(1, beta, keys=counts)
+        return float(self.shared.difference_bound(checks.probability("beta", beta) / (2 * counts)))
 
     def count(self, counts: ArrayLike, noise: NoiseSource) -> KeyedRows:
         """Publish all counts of one release, in their order: those whose largest `release` publishes.
@@ -113,6 +156,15 @@ class CountedTopK:
         if true.shape != (self.size,):
             raise ValueError(f"counts must have shape ({self.size},), got {true.shape}")
         keys = np.arange(self.size, dtype=np.uint64)
+        if (shared := self.shared) is not None:
+            return KeyedRows(
+                step=1,
+                keys=keys,
+                counts=shared.release(b"", 1, true, noise),
+                count_stddev=shared.stddev(),
+                count_bound=shared.sum_tail_bound(1, self.counts.beta / (2 * self.counts.bounded_keys)),
+                count_spread=shared.sum_tail_bound(1, OUTSIDE / 2),
+            )
         given = KeyedStep(step=1, keys=keys, counts=true)
         return self.counts.step(self.counts.initial_state(keys), given, noise)[1]
 

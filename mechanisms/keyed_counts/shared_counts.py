@@ -130,6 +130,13 @@ class SharedCounts:
         return WideGaussian(math.sqrt(own + SMOOTHING)), WideGaussian(math.sqrt(common))
 
     @property
+    def best_seen(self) -> int:
+        """In how many counts of a stream the noise hides a person least: `largest_square`, in whole counts."""
+        own, common = self.variances
+        ones = round((own + self.cells * common) / (2 * common))
+        return min(self.contributions, ones)
+
+    @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of all counts together."""
         of_each = "" if self.streams == 1 else f" of each of at most {self.streams:,} streams"
@@ -193,6 +200,14 @@ class SharedCounts:
         own, common = self._laws
         normal = -math.sqrt(number * own.variance + number**2 * common.variance) * float(special.ndtri(tail))
         return max(0, math.ceil(math.ldexp(normal + number + 1, -FRACTION) + number / 2 - 1))
+
+    def difference_bound(self, tail: float) -> int:
+        """Return z with |difference of two counts - that without noise| <= z where the noises of both by themselves are
+        within what each one is beyond with a probability of `tail`, above it and below; that in common has no part.
+        """
+        own, _ = self._laws
+        normal = -math.sqrt(own.variance) * float(special.ndtri(tail))
+        return math.floor(2 * math.ldexp(normal + 1, -FRACTION) + 1)  # each count is rounded by 1/2 at most
 
 
 def largest_square(own: float, common: float, cells: int, contributions: int) -> float:

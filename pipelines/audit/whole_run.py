@@ -70,6 +70,14 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "items_per_step": 1,
             "method": "counts",
         },
+        {
+            "epsilon": EPSILON,
+            "delta": SMALL,
+            "domain": Domain(THREE),
+            "top": 1,
+            "items_per_step": len(THREE),
+            "method": "counts",
+        },
     ),
     "alerts": (
         {"epsilon": EPSILON, "rules": HIGH_RULE, "method": "counts"},
@@ -107,6 +115,8 @@ class Spending:
         name: the field of a row that says which item it is about.
         value: beside each item.
         apart: whether noise is independent in each number.
+        beside: items that the person does not send, whose numbers are seen all the same: they have noise in common with
+            those of the others.
     """
 
     plan: Plan
@@ -118,12 +128,17 @@ class Spending:
     name: str = "item"
     value: float = 0.0
     apart: bool = True
+    beside: tuple[str, ...] = ()
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The items whose numbers are seen, in each window."""
+        return tuple(dict.fromkeys([*(item for sent in self.plan for item in sent), *self.beside]))
 
     @property
     def numbers(self) -> int:
         """How many numbers a transcript has."""
-        items = {item for sent in self.plan for item in sent}
-        return len(self.plan) * len(items) * len(self.fields)
+        return len(self.plan) * len(self.items) * len(self.fields)
 
     @property
     def size(self) -> int:
@@ -205,17 +220,24 @@ def _of_alerts(transform: Any) -> Spending:
 
 
 def _of_ranks(transform: Any) -> Spending:
-    """Spend contributions of `top-k` by counts of a list: on items that others keep on top."""
+    """Spend contributions of `top-k` by counts of a list: on items that others keep on top, or on as many of a window
+    as noise in common hides least.
+    """
     made = getattr(transform.answer, "mechanism", None)
     if not isinstance(made, CountedTopK):
         raise ValueError(f"method must be counts, of the items of a domain, got {transform.method}")
-    items = min(made.items_per_release, made.top)
+    names, every, shared = transform.domain.texts.to_pylist(), transform.finish is not None, made.shared
+    items = made.items_per_release if shared is None else shared.best_seen
+    if shared is None or not every:
+        items = min(items, made.top)
     return Spending(
-        plan=[transform.domain.texts.to_pylist()[:items] for _ in range(_windows(transform))],
+        plan=[names[:items] for _ in range(_windows(transform))],
         counted=made.releases * items,
         others=1 + math.ceil(made.selection_error(made.size, MISSING)),
         always=True,
-        fields=("count",) if transform.finish is not None else ("estimate",),
+        fields=("count",) if every else ("estimate",),
+        apart=shared is None,
+        beside=() if shared is None or not every else tuple(names),
     )
 
 
@@ -286,7 +308,8 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
     claim: PrivacyGuarantee = transform.guarantee
     spent = SPENDINGS[spec.word](transform.to_finish())
     windows = len(spent.plan)
-    who = "one event" if claim.unit.what == "event" else f"one person who sends all that may count ({spent.counted:,})"
+    sent = "what shows most" if spent.beside else "all that may count"
+    who = "one event" if claim.unit.what == "event" else f"one person who sends {sent} ({spent.counted:,})"
     return Attack(
         name="all that is published",
         text=f"D has {who}, and D' has not. The adversary sees all {spent.numbers:,} numbers of {windows:,} windows, "
@@ -321,7 +344,7 @@ def _named(spent: Spending, transform: Any) -> tuple[str, ...]:
     """Return what rows are about, in each window: rules, or the items that are sent."""
     if spent.name == "rule":
         return tuple(rule.name for rule in transform.plan.rules)
-    return tuple(dict.fromkeys(item for sent in spent.plan for item in sent))
+    return spent.items
 
 
 def _suspect(spent: Spending) -> Adversary:

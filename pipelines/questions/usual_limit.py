@@ -42,7 +42,8 @@ def usual_limit_in_words(
     return (
         f"{_costs(stddev, parameters['delta'])} By the last window about {told.people:,} people (between "
         f"{told.lower:,} and {told.upper:,}) have used it up. Where hardly anybody does, a limit near what people have "
-        f"makes counts better. This chooses one, for a small epsilon of its own: {printable(line)}"
+        f"makes counts better; where a few have much of everything, it leaves that out, and makes them worse. "
+        f"This chooses one, for a small epsilon of its own: {printable(line)}"
     )
 
 
@@ -57,8 +58,9 @@ def planned_in_words(options: Mapping[str, Any], accuracy: Mapping[str, Any], co
     if not _nobody_gave(options) or contributions != USUAL_CONTRIBUTIONS:
         return ""
     return (
-        f"{_costs(accuracy['stddev'], options['delta'])} Where people have far fewer, a limit near that makes counts "
-        "better: privstream suggest chooses one from the data, privately, and plan --like SAMPLE from public data."
+        f"{_costs(accuracy['stddev'], options['delta'])} Where all people have far fewer, a limit near that makes "
+        "counts better: privstream suggest chooses one from the data, privately, and plan --like SAMPLE from public "
+        "data."
     )
 
 

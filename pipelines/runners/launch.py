@@ -64,7 +64,10 @@ OUT_OF_MEMORY = (
     "need less, and workers of a cluster share it"
 )
 
-INSTEAD = {"--windows": ": this command takes --end, where its last window ends"}
+INSTEAD = {
+    "--item_field": ": this command reads no item, and is about all of them together; --where chooses some",
+    "--windows": ": this command takes --end, where its last window ends",
+}
 """What stands in place of an option that other commands have."""
 
 

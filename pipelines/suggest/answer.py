@@ -42,6 +42,8 @@ NOBODY = (
     "alike numbers; with --epsilon {epsilon:g} it would take 100. Rows say how many people there may be."
 )
 
+MOST = "--max_value"
+
 SIDE_BY_SIDE = 8
 """So many scales of the noise are plain to see."""
 
@@ -109,19 +111,21 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
     yield Text(f"Options that suit {question} with epsilon {epsilon:g} and delta {delta:g}:")
     for row in found:
         yield Text(row.suggested)
-        if row.kept is not None and row.within is not None and row.measure != "values":
-            most = max(other.limit for other in rows if other.measure == row.measure and other.limit is not None)
+        if row.kept is not None and row.within is not None and (row.measure != "values" or MOST in row.suggested):
+            most = _most(rows, row.measure)
             what = "within" if row.measure in LARGEST_OF else "kept"
             share = _between(_before(rows, row), row, what, float(row.suggested.split()[-1]))
             kept = f"keeps {share} of what people with at most {most:g} have"
-            if row.measure in LARGEST_OF:
+            if row.measure == "values":
+                kept = f"keeps {share} of the sum of values up to {most:g}; sums and means are too small by the rest"
+            elif row.measure in LARGEST_OF:
                 kept = f"cuts nothing of {share} of people with at most {most:g}"
             yield Text(f"  {kept} ({WORDS[row.measure]}); {_beyond(rows, row.measure)} have more")
-    yield from (Text(line) for line in predicted(found, parameters))
+    yield from (Text(line) for line in predicted(rows, found, parameters))
     yield Text(f"Then: {printable(command_line(rows, parameters))}")
 
 
-def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Iterator[str]:
+def predicted(rows: Sequence[LimitShare], found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the run is predicted to show with suggested limits, and what would show more where that is little."""
     told = next((row for row in found if row.error is not None), None)
     if told is None or told.error is None:
@@ -133,7 +137,9 @@ def predicted(found: Sequence[LimitShare], parameters: Mapping[str, Any]) -> Ite
         sums = "".join(f", their sums by {row.error:.0%}" for row in found if row.measure == "values" and row.error)
         yield (
             f"Predicted: some {told.found * items:.0f} of the {items} largest items are found, if they last all "
-            f"windows; their smoothed counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out."
+            f"windows; their smoothed counts are off by {told.error:.0%}{sums}, by noise and by what limits leave out. "
+            f"That is of people with at most {_most(rows, told.measure):g} ({WORDS[told.measure]}); where a few with "
+            "far more have much of everything, numbers are further off, and a larger limit is better."
         )
     most = max(round(row.error, 2) for row in found if row.error is not None)
     if most <= ENOUGH_ERROR and (told.found is None or round(told.found * items) >= ENOUGH_FOUND * items):
@@ -149,10 +155,15 @@ def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> s
     """Return the command that uses what is suggested."""
     limits = " ".join(row.suggested for row in rows if row.suggested)
     ranks = parameters["question"] == QUANTILES
-    unused = ("item_field",) if ranks else () if "--max_value" in limits else OF_VALUES
+    unused = ("item_field",) if ranks else () if MOST in limits else OF_VALUES
     files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *forms(parameters, unused)])
     budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
     return f"privstream {parameters['question']} {files} {windows(parameters)} {budget}{promised(parameters)} {limits}"
+
+
+def _most(rows: Sequence[LimitShare], measure: str) -> float:
+    """Return the largest limit that people can be seen to have."""
+    return max(row.limit for row in rows if row.measure == measure and row.limit is not None)
 
 
 def _before(rows: Sequence[LimitShare], row: LimitShare) -> LimitShare | None:

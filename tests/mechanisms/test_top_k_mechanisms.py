@@ -18,6 +18,7 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
+from privstream.mechanisms.privacy.accounting import largest_shift
 from scipy import stats
 
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]
@@ -409,18 +410,21 @@ RUNS = 400
 BUDGET = {"epsilon": 1.0, "size": 50, "top": 5, "releases": 12, "items_per_release": 2}
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-6])
+SHARING = {"epsilon": 1.0, "delta": 1e-6, "size": 10, "top": 3, "releases": 12, "items_per_release": 10}
+
+
+@pytest.mark.parametrize("budget", [BUDGET, BUDGET | {"delta": 1e-6}, SHARING])
 @pytest.mark.parametrize("spread", [0, 20])
-def test_errors_are_as_rare_as_is_said(delta, spread):
+def test_errors_are_as_rare_as_is_said(budget, spread):
     """With equal counts noise alone decides who leads, and estimates of leaders are all too large."""
-    made, beta, source = CountedTopK(**BUDGET, delta=delta), 0.2, SeededNoise(3)
-    counts, wrong, worse = np.arange(50) * spread + 1000, 0, 0
+    made, beta, source = CountedTopK(**budget), 0.2, SeededNoise(3)
+    counts, wrong, worse = np.arange(made.size) * spread + 1000, 0, 0
     for run in range(RUNS):
         found = made.release(counts, source.derive(run), beta)
         assert set(found.error_bounds) == {made.measure_error(beta)}
         wrong += bool(np.any(np.abs(found.estimates - counts[found.indices]) > found.error_bounds))
         left_out = np.delete(counts, found.indices).max()
-        worse += left_out - counts[found.indices].min() > made.selection_error(50, beta)
+        worse += left_out - counts[found.indices].min() > made.selection_error(made.size, beta)
     assert wrong <= RUNS * beta
     assert worse <= RUNS * beta
     assert wrong >= RUNS * beta / 20  # half of beta, that too little noise would make a mistake, is for the other side
@@ -447,6 +451,92 @@ def test_the_noise_is_that_of_all_releases_and_all_items_of_a_person():
         other = CountedTopK(**BUDGET | changes, delta=1e-6)
         assert other.estimate_variance == pytest.approx(2 * one.estimate_variance, rel=0.01)
     assert CountedTopK(**BUDGET | {"top": 1, "size": 9}, delta=1e-6).estimate_variance == one.estimate_variance
+
+
+def shared_noise(made, runs, seed):
+    """Return the noise of all counts of many releases, (releases, counts)."""
+    nothing, source = np.zeros(made.size, np.int64), SeededNoise(seed)
+    return np.array([made.count(nothing, source.derive(run)).counts for run in range(runs)], np.float64)
+
+
+@pytest.mark.parametrize("runs", [pytest.param(12_000, marks=pytest.mark.slow), 1500])
+def test_what_counts_of_a_release_share_is_as_large_as_is_said(runs):
+    """The law scaled by 30% is refused; each release has noise in common of its own."""
+    made = CountedTopK(**SHARING)
+    drawn, (own, common) = shared_noise(made, runs, 7), made.stddevs
+    mean, between = drawn.mean(axis=1), drawn - drawn.mean(axis=1, keepdims=True)
+    of_mean = mean.var() / (common**2 + own**2 / made.size)
+    of_ranks = np.square(between).sum() / (runs * (made.size - 1) * own**2)
+    for ratio, free in ((of_mean, runs), (of_ranks, runs * (made.size - 1))):
+        error = 6.5 * math.sqrt(2 / free)
+        assert abs(ratio - 1) < error
+        assert abs(1.3**2 * ratio - 1) > error and abs(ratio / 1.3**2 - 1) > error
+    assert abs(np.corrcoef(mean[1:], mean[:-1])[0, 1]) < 6.5 / math.sqrt(runs)
+    rows = made.count(np.zeros(made.size, np.int64), SeededNoise(8))
+    assert rows.count_stddev == pytest.approx(math.sqrt(own**2 + common**2))
+    outside = np.mean(np.abs(drawn) > rows.count_spread)
+    assert outside < 0.05 + 6.5 * math.sqrt(0.05 / runs)
+    assert np.mean(np.abs(drawn) > 0.7 * rows.count_spread) > 0.1
+
+
+@pytest.mark.parametrize(("size", "most"), [(4, 4), (5, 4)])
+def test_nobody_within_the_limits_is_seen_by_more_than_the_shift(size, most):
+    """Whatever the counts that a person moves in each of two releases; in a third one it would be too much."""
+    made = CountedTopK(**SHARING | {"size": size, "releases": 2, "items_per_release": most})
+    own, common = made.shared.variances
+    inverse = np.linalg.inv(own * np.eye(size) + common)
+    people = [np.array(v) for v in itertools.product((0, 1), repeat=size) if sum(v) <= most]
+    seen = [v @ inverse @ v for v in people]
+    both = max(one + other for one in seen for other in seen)
+    shift = largest_shift(1.0, 1e-6)
+    assert 0.9 * shift**2 < both <= shift**2
+    assert both + max(seen) > shift**2
+    best = made.shared.best_seen
+    assert max(seen) == pytest.approx(max(v for v, person in zip(seen, people, strict=True) if person.sum() == best))
+    up_and_down = np.array([1.0, -1.0] + [0.0] * (size - 2))  # as somebody who is replaced may
+    assert up_and_down @ inverse @ up_and_down > max(v for v, one in zip(seen, people, strict=True) if one.sum() == 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"delta": 0.0}, {"neighbouring": "replace_one"}, {"items_per_release": 2}, {"size": 200}, {"epsilon": 500.0}],
+)
+def test_where_it_is_not_worth_it_or_not_proved_noise_is_independent(changes):
+    made = CountedTopK(**SHARING | changes)
+    assert made.shared is None
+    assert made.stddevs == (made.counts.stddev(1), 0.0)
+    assert made.selection_error(10, 0.05) == 2 * made.counts.error(1, 0.05, keys=10)
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "apart", "one_count", "rank"),
+    [(3, 3, 35.8, 28.3, 22.5), (10, 10, 65.4, 43.1, 37.5), (10, 4, 41.4, 38.7, 36.2), (30, 30, 113.4, 67.0, 61.6)],
+)
+def test_figures_of_shared_noise(size, most, apart, one_count, rank):
+    made = CountedTopK(**SHARING | {"size": size, "top": 1, "releases": 24, "items_per_release": most})
+    assert made.counts.stddev(1) == pytest.approx(apart, abs=0.06)
+    assert math.sqrt(made.estimate_variance) == pytest.approx(one_count, abs=0.06)
+    assert made.stddevs[0] == pytest.approx(rank, abs=0.06)
+    assert made.selection_error(size, 0.05) < 0.9 * 2 * made.counts.error(1, 0.05, keys=size)
+
+
+def test_a_golden_answer_of_shared_noise():
+    made, counts = CountedTopK(**SHARING), np.arange(10) * 100
+    found = made.release(counts, SeededNoise(11))
+    assert found.indices.tolist() == [9, 8, 7]
+    assert (found.gaps.tolist(), found.estimates.tolist()) == GOLDEN
+    assert np.array_equal(made.release(counts, SeededNoise(11)).estimates, found.estimates)
+    other = made.release(counts + 1, SeededNoise(11)).estimates - 1
+    assert not np.any(other == found.estimates), "noise of a count by itself is bound to the count"
+    promised = made.guarantee
+    assert promised.limits == (
+        "Each person takes part in at most 12 releases and changes at most 10 of its counts, each by at most 1, all up "
+        "or all down.",
+    )
+    assert 0.99e-6 < promised.curve.delta(1.0) <= 1e-6
+
+
+GOLDEN = ([79, 148, 35], [925.0, 846.0, 698.0])
 
 
 @pytest.mark.parametrize(

@@ -335,8 +335,9 @@ class TestWholeRuns:
         assert len({tuple(each) for world in (*found.real, *found.control) for each in world}) == 80
 
     @pytest.mark.slow
-    def test_most_of_the_claim_is_measured(self):
-        found = fitted("counts", 1, 1600).real
+    @pytest.mark.parametrize("word", ["counts", "top-k"])
+    def test_most_of_the_claim_is_measured(self, word):
+        found = fitted(word, 1, 1600).real
         assert 0.8 * found.claimed < found.measured <= 1.05 * found.claimed
         assert not found.violated
 

@@ -137,6 +137,7 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
     ("arguments", "message"),
     [
         (["--nonsense"], "unknown option --nonsense"),
+        (["--item_field", "page"], "unknown option --item_field: this command reads no item, .* --where chooses some"),
         (["--windows", "7"], "unknown option --windows: this command takes --end"),
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),

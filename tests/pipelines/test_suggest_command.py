@@ -173,6 +173,16 @@ def test_prices_are_read_as_the_command_that_is_printed_reads_them(tmp_path, sho
     assert 3 <= int(contributions) <= 6
     (most,) = re.findall(r"^--max_value (\d+)$", shown.out, re.M)
     assert 700 <= int(most) <= 2_600  # cents
+    assert re.search(
+        r"^Predicted: .* That is of people with at most \d+ \(items in windows, of a p.* a few with far more",
+        shown.out,
+        re.M,
+    )
+    told = re.search(r"^  keeps (.*) of the sum of values up to [\d,]+; sums and means are too small", shown.out, re.M)
+    assert told is not None
+    least, largest = [int(share) / 100 for share in re.findall(r"(\d+)%", told[1])][-2:]
+    cents = (325, 1_299, 750)
+    assert least <= sum(min(int(most), value) for value in cents) / sum(cents) <= largest
     (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
     assert set(shlex.split(f"{forms} {values}")) <= set(shlex.split(then))
     named = {"FILE": f"{tmp_path}/events.csv", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}

@@ -49,6 +49,7 @@ def test_a_run_says_what_the_usual_limit_costs_and_its_command_finds_another(fol
     (note,) = notes(capsys, folder, path)
     assert note.startswith(f"NOTE: {COSTS}") and "With 25 it would be about half of that." in note
     assert "By the last window about " in note and "have used it up" in note
+    assert "where a few have much of everything, it leaves that out, and makes them worse" in note
     said, command, rest = note.partition("privstream suggest ")
     words = shlex.split(rest)
     assert command and words[:2] == ["--input", str(path)] and "u1" not in said

@@ -10,7 +10,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
-from privstream.transforms.counts.finished import SmoothFinished, _random_effects
+from privstream.transforms.counts.finished import FULL, SmoothFinished, _random_effects
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
@@ -273,6 +273,9 @@ def test_a_table_is_finished_as_its_rows_are(kind):
     assert (found.num_rows < len(rows)) == (kind == "at least")
     assert kind != "rises" or found["rise"].null_count == 2 * (2 * 2 + 4), "two of each item, and again after a gap"
     assert kind != "told" or found["full"].null_count < len(rows)
+    if kind == "everything":
+        for of_all, counted in zip(FULL, ("smoothed", "smoothed_lower", "smoothed_upper"), strict=True):
+            assert found[of_all].equals(found[counted]), "limits leave out nothing, so that the same numbers are full"
     assert smooth.in_columns(table_of(rows)[:0]).num_rows == 0
 
 
@@ -440,3 +443,26 @@ def test_small_items_do_not_make_a_window_look_as_if_it_were_cut_short(many, ali
         counts = np.rint(true + chance.normal(0, NOISE, true.shape)).T.ravel()
         factors, unsure = SmoothFinished(7 * DAY * SECOND, NOISE)._cut_short(window, item, counts)
         assert np.all(factors == 1) and np.all(unsure == 0)
+
+
+def test_noise_that_a_window_has_in_common_does_not_make_it_look_as_if_it_were_cut_short():
+    """Without knowing of it, every sixth file would be taken to end too early; where one does, it is seen."""
+    chance, wrong = np.random.default_rng(7), 0
+    true = np.tile(np.linspace(4, 8, 200) * NOISE, (WEEKS, 1))
+    item, window = np.divmod(np.arange(true.size), WEEKS)
+
+    def counts(true):
+        common = chance.normal(0, 0.8 * NOISE, (WEEKS, 1))
+        return np.rint(true + common + chance.normal(0, 0.6 * NOISE, true.shape)).T.ravel()
+
+    knows, does_not = (SmoothFinished(7 * DAY * SECOND, NOISE, common=part) for part in (0.8 * NOISE, 0.0))
+    for _ in range(40):
+        noisy = counts(true)
+        assert np.all(knows._cut_short(window, item, noisy)[0] == 1)
+        wrong += np.any(does_not._cut_short(window, item, noisy)[0] != 1)
+    assert wrong >= 3
+    large = 10 * true
+    large[-1] *= 0.2
+    factors, unsure = knows._cut_short(window, item, counts(large))
+    assert np.allclose(factors[window == WEEKS - 1], 0.2, atol=0.05)
+    assert np.all(unsure[window == WEEKS - 1] > 0.05)

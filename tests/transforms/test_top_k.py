@@ -13,6 +13,7 @@ from event_forms import as_rows, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms import SeededNoise
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.mechanisms.snapshots import pack
@@ -49,10 +50,18 @@ CONFIGURATIONS = {
     "one window": {"unit": "person_in_window", "top": 1},
     "counts": {"method": "counts", "items_per_step": 2},
     "counts, streams": {"method": "counts", "streams": ("s", "t", "u"), "streams_per_person": 2, "delta": 1e-3},
+    "noise in common": {
+        "method": "counts",
+        "items_per_step": 7,
+        "streams": ("s", "t", "u"),
+        "streams_per_person": 2,
+        "participation_cap": 9,
+        "delta": 1e-3,
+    },
 }
 
 
-SMOOTHED = {"method": "counts", "items_per_step": 2, "streams": ("s", "t"), "delta": 1e-3, "epsilon": 3.0}
+SMOOTHED = {"method": "counts", "items_per_step": 5, "streams": ("s", "t"), "delta": 1e-3, "epsilon": 3.0}
 
 
 def transform(name="plain", **changes) -> TopKWithGap:
@@ -225,6 +234,7 @@ def noisy_counts(made, events) -> dict[str, np.ndarray]:
 @one_job("files", runners=["fn_api"])
 def test_a_list_over_files_is_ranked_by_counts_that_are_smoothed():
     made = transform(**SMOOTHED).to_finish()
+    assert made.answer.mechanism.shared is not None
     events = random_events(made, random.Random(SEED))
     results = yield of_elements(as_rows(events), made)
     assert made.unfinished is KeyCount and len(results.elements("rows")) == 2 * 8 * len(ITEMS)
@@ -272,6 +282,32 @@ def test_over_files_counts_are_taken_for_three_quarters(windows, method):
     of_file = made.to_finish()
     assert of_file.method == method and (of_file.finish is not None) == (method == "counts")
     assert of_file.of_files == ({"method": "counts"} if method == "counts" else {})
+
+
+def test_noise_in_common_is_said_and_smoothing_knows_it():
+    made = transform("noise in common")
+    mechanism = made.answer.mechanism
+    common = mechanism.stddevs[1]
+    assert mechanism.shared.streams == mechanism.releases == 9
+    said = (
+        f"Numbers of people in one window of a stream have a part of their noise in common, with a standard deviation "
+        f"of {common:.3g}: it changes no rank and no gap"
+    )
+    assert said in made.coverage.note and said in made.to_finish().coverage.note
+    assert made.to_finish().finish.smooth.common == common
+    for changes in ({"items_per_step": 1}, {"neighbouring": "replace_one"}, {"delta": 0.0}):
+        independent = transform("noise in common", **changes)
+        assert independent.answer.mechanism.shared is None
+        assert "in common" not in independent.coverage.note
+        assert independent.to_finish().finish.smooth.common == 0
+
+
+def test_state_of_noise_that_is_not_in_common_is_refused(monkeypatch):
+    """By `auto` an earlier commit may have ranked by gaps: both together would show more than either promises."""
+    shares, apart = transform("noise in common").fingerprint, transform("counts").fingerprint
+    monkeypatch.setattr(CountedTopK, "shared", None)
+    assert transform("noise in common").fingerprint != shares
+    assert transform("counts").fingerprint == apart
 
 
 def test_a_list_that_is_too_large_for_memory_is_ranked_window_by_window(monkeypatch):

@@ -28,6 +28,8 @@ OF_TOLD = ("kept_variance", "left_out_variance")
 """Counters of the variances of that noise."""
 USED_UP = ("used_up", "used_up_lower", "used_up_upper")
 """Fields of rows, and counters, of how many people have used up their limit by the end of the last window."""
+FULL = ("full", "full_lower", "full_upper")
+"""Fields of rows with an estimate of the count as it would be without limits, and its interval."""
 WITHOUT_FULL = "rows_without_full"
 """Counter of published rows in which no full number is, for too little may count."""
 
@@ -42,7 +44,8 @@ NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
-OF_MEDIANS = OF_MEDIAN * 1.23  # the same, to medians of three
+OF_THREE = 1.23  # by so much the spread is larger if what they are divided by is a median of three
+OF_MEDIANS = OF_MEDIAN * OF_THREE
 HIDDEN = 1.0  # the same of items whose ratio of two windows says little
 PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
 
@@ -180,6 +183,7 @@ class SmoothFinished:
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
         steady: whether random contributions of all windows of a period count, as many of a window as there are.
         live: whether the windows are some of a run that goes on: none of them is cut short.
+        common: standard deviation of the part of the noise that all counts of a window have in common.
     """
 
     length: int
@@ -192,6 +196,7 @@ class SmoothFinished:
     left_out: LeftOutLaw | None = None
     steady: bool = False
     live: bool = False
+    common: float = 0.0
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
@@ -273,7 +278,9 @@ class SmoothFinished:
         if told is not None:
             assert self.left_out is not None
             full = full_counts(found[0], (found[2] - found[0]) / NORMAL, told[0], told[1], self.left_out.least_share)
-            columns |= dict(zip(("full", "full_lower", "full_upper"), full, strict=True))
+            columns |= dict(zip(FULL, full, strict=True))
+        elif rows.told is None and not np.isnan(rows.full).all():  # limits leave out nothing
+            columns |= dict(zip(FULL, found, strict=True))
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
@@ -354,6 +361,7 @@ class SmoothFinished:
             below = np.cumsum(weights[order])
             share = max(0.0, float(ratios[order][np.searchsorted(below, below[-1] / 2)]))
             spread = OF_MEDIANS * self.stddev / math.sqrt(float(weights @ weights))
+            spread = math.hypot(spread, OF_THREE * self.common * len(weights) / float(weights.sum()))
             if share < CUT_SHORT and 1 - share > CLEARLY * spread:
                 factors[here] = max(share, LEAST_FACTOR)
                 unsure[here] = spread / factors[here]
@@ -519,9 +527,6 @@ def _added_up(sums: KeyedCounts, rows: _Read, order: np.ndarray, known: np.ndarr
             strict=True,
         )
     )
-    if rows.told is None and not np.isnan(rows.full).all():  # limits leave out nothing
-        ends = (np.maximum(found.counts + side * found.count_spread, 0.0) for side in (0, -1, 1))
-        columns |= dict(zip(("full", "full_lower", "full_upper"), ends, strict=True))
     if found.sums is not None:
         of_values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         columns |= dict(zip(("sum", "sum_stddev", "mean", "mean_error_bound"), of_values, strict=True))

@@ -65,7 +65,8 @@ class KeyPublisher:
         domain: the public list of keys, which are then positions in it, or None.
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
         at_least: rows with a smaller published number are left out; None for none.
-        everything: whether limits can leave out nothing, by public parameters: counts are the full numbers.
+        everything: whether limits can leave out nothing, by public parameters: counts, or smoothed ones, are the full
+            numbers.
         in_columns: whether rows are published as tables, which `SmoothFinished.in_columns` finishes.
         always: the keys that are published in every window, beside those that are found; None for none.
     """
@@ -190,6 +191,8 @@ class KeyPublisher:
         before the last one of which something is told; nan where there are none, and where they are still to come."""
         nothing, untold = [np.full(len(found.keys), np.nan)] * 3, (None,) * 5
         if self.everything:
+            if found.smoothed is not None:
+                return untold, [*found.smoothed]
             counts, spread = found.counts, np.broadcast_to(found.count_spread, len(found.keys))
             ends = (np.maximum(counts + side * spread, 0) for side in (0, -1, 1))
             return untold, [end.astype(np.float64) for end in ends]

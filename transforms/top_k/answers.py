@@ -274,7 +274,9 @@ def finished_ranks(answer: RankedList | FoundItems) -> FinishedRanks | None:
         smooth = SmoothFinished(answer.steps.size, counts.stddev(1), steps=answer.steps, left_out=counts.left_out)
         return FinishedRanks(smooth, answer.top, answer.reach)
     ranked = answer.mechanism
-    smooth = SmoothFinished(answer.steps.size, ranked.estimate_variance**0.5, steps=answer.steps)
+    assert isinstance(ranked, CountedTopK)
+    stddev, (_, common) = ranked.estimate_variance**0.5, ranked.stddevs
+    smooth = SmoothFinished(answer.steps.size, stddev, steps=answer.steps, common=common)
     return FinishedRanks(smooth, ranked.top, ranked.measure_error(answer.beta))
 
 

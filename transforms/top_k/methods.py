@@ -23,6 +23,13 @@ SAME_NOISE = (
 )
 """What is to be said of estimates by the method "counts"."""
 
+IN_COMMON = (
+    "Numbers of people in one window{stream} have a part of their noise in common, with a standard deviation of "
+    "{common:.3g}: it changes no rank and no gap, but all estimates there are too high by it, or too low, and a sum "
+    "over items has it once for each."
+)
+"""What is to be said where people may be in many of the counts of a window."""
+
 BOTH_WAYS = (
     "Estimates are noisy counts smoothed over all windows of the file; lower and upper rest on a model in which counts "
     "stay near levels that move: where the numbers of all items jump from window to window, fewer than 95% hold. The "
@@ -79,9 +86,11 @@ class RankedList:
     @property
     def note(self) -> str:
         """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
-        if self.to_finish:
-            return OF_FINISHED_LIST
-        return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
+        if not isinstance(self.mechanism, CountedTopK):
+            return ""
+        note, (_, common) = OF_FINISHED_LIST if self.to_finish else SAME_NOISE, self.mechanism.stddevs
+        stream = "" if self.streams is None else " of a stream"
+        return f"{note} {IN_COMMON.format(stream=stream, common=common)}" if common else note
 
     @property
     def scope(self) -> str:

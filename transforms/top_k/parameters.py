@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -129,7 +130,8 @@ class TopKParameters(Parameters):
             are smoothed, that of "counts" is taken for three quarters. Without a `domain` there is "counts" alone.
             "exponential_gaps" and "laplace_gaps" add noise of that kind to all counts, and publish which are the
             largest, and the gaps between them. Their noise grows with `top`. "counts" adds noise to all counts so that
-            all of them might be published. Its noise grows with `items_per_step`.
+            all of them might be published. Its noise grows with `items_per_step`; where that is many of the `domain`,
+            counts of a window have a part of it in common, which changes no rank.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
@@ -369,6 +371,16 @@ class TopKParameters(Parameters):
     @override
     def settled(self) -> Mapping[str, Any]:
         return {"items_per_step": self.items_per_step}
+
+    @property
+    @override
+    def fingerprint(self) -> bytes:
+        """Where counts of a window share noise, of that as well: an earlier commit may have answered by another method,
+        and the promise of this one does not cover what that has published."""
+        made = self.answer.mechanism
+        if not isinstance(made, CountedTopK) or made.shared is None:
+            return super().fingerprint
+        return hashlib.blake2b(super().fingerprint + b"noise in common", digest_size=8).digest()
 
     @property
     def promise(self) -> PrivacyGuarantee:
