@@ -137,12 +137,13 @@ def run(
     began = time.monotonic()
     counters: Counters = {}
     try:
-        on_disk = spilled() if runner == LOCAL_RUNNER else nullcontext()
+        local = runner == LOCAL_RUNNER
+        on_disk = spilled() if local else nullcontext()
         with (
             clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
-            _remembering(),
+            _remembering() if local else nullcontext(),  # a run without an end would keep more and more
             submitted_job(options, partial(_tell, shown)) as job,
         ):
             pipeline = _new_pipeline(options)
