@@ -1,6 +1,7 @@
 """How much of the epsilon that is claimed do attacks measure? The attacks of `privstream audit`, one by one.
 
 Usage: python benchmarks/audits.py [--quick] [--trials 1600] [--questions counts histogram] [--epsilons 0.5 1 2 4]
+    [--workers 2]
 
 Of each attack on epsilon: what its guarantee claims, the lower end of a 95% interval of what was measured, whether its
 control was caught, and the seconds of a processor that both took. Some attacks assume a law of the noise (`model`), see
@@ -10,7 +11,9 @@ Writes audits.csv, which docs/best_possible.md has as a table, and a picture of 
 """
 
 import resource
-from collections.abc import Iterator
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from _report import parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.pipelines.audit.audit_command import WRONG, Trying, attacks_on
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.runners.processes import cores
 
 QUICK = "predecessor"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -29,27 +33,28 @@ def seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def rows_of(word: str, epsilon: float, trials: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each attack on the epsilon of a question."""
+def audited(word: str, epsilon: float, number: int, trials: int) -> tuple[dict[str, Any], float]:
+    """Return the row of one attack on a question, and how long it took by the clock."""
+    started, began = time.monotonic(), seconds()
     spec = question(word)
     attacks = attacks_on(spec, epsilon)
-    for attack in attacks:
-        if attack.about == "epsilon":
-            began = seconds()
-            found = Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG / len(attacks)).find(attack)
-            claim = found.guarantee
-            yield {
-                "question": word,
-                "attack": attack.name,
-                "unit": str(claim.unit),
-                "model": "none" if found.real.fit is None else found.real.fit.law,
-                "delta": claim.delta,
-                "claimed": round(claim.epsilon, 6),
-                "measured": round(found.real.measured, 3),
-                "verdict": found.verdict,
-                "trials": trials * attack.times,
-                "cpu_seconds": round(seconds() - began, 1),
-            }
+    attack = attacks[number]
+    found = Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG / len(attacks)).find(attack)
+    claim = found.guarantee
+    row = {
+        "question": word,
+        "attack": attack.name,
+        "unit": str(claim.unit),
+        "model": "none" if found.real.fit is None else found.real.fit.law,
+        "delta": claim.delta,
+        "claimed": round(claim.epsilon, 6),
+        "measured": round(found.real.measured, 3),
+        "verdict": found.verdict,
+        "trials": trials * attack.times,
+        "enough": None if found.enough is None else found.enough * trials * attack.times,
+        "cpu_seconds": round(seconds() - began, 1),
+    }
+    return row, time.monotonic() - started
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -77,15 +82,26 @@ def main() -> None:
     made.add_argument("--trials", type=int, default=1600, help="trials of each attack")
     made.add_argument("--questions", nargs="+", choices=WORDS, default=list(WORDS), help="what to audit")
     made.add_argument("--epsilons", nargs="+", type=float, default=list(EPSILONS), help="what is promised")
+    made.add_argument("--workers", type=int, default=cores(), help="processes that share the attacks")
     options = made.parse_args()
     words, epsilons, trials = options.questions, options.epsilons, options.trials
     if options.quick:
         words, epsilons, trials = [QUICK], [3.0], 1000
-    rows = [row for word in words for epsilon in epsilons for row in rows_of(word, epsilon, trials)]
+    tasks = [
+        (word, epsilon, number, trials)
+        for word in words
+        for epsilon in epsilons
+        for number, attack in enumerate(attacks_on(question(word), epsilon))
+        if attack.about == "epsilon"
+    ]
+    with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
+        found = list(pool.map(audited, *zip(*tasks, strict=True)))
+    rows = [row for row, _ in found]
     folder = results_folder(options)
     write_csv(folder / "audits.csv", rows)
     draw(rows, folder / "audits.png")
     print_table("measured and claimed epsilon", rows)
+    print(f"the longest attack took {max(took for _, took in found):.0f} s")
 
 
 if __name__ == "__main__":

@@ -247,7 +247,8 @@ def main() -> None:
                 print(rows[-1], flush=True)
     folder = results_folder(options)
     write_csv(folder / "first_answers.csv", rows)
-    draw(rows, folder / "first_answers.png")
+    if any(row["top"] is not None for row in rows):
+        draw(rows, folder / "first_answers.png")
     print_table("first answers", rows)
 
 

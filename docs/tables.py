@@ -301,10 +301,12 @@ def audits_table() -> str:
     for row in results("audits.csv"):
         part = float(row["measured"]) / float(row["claimed"])
         columns = ("attack", "unit", "model", "delta", "claimed", "measured")
-        found = (*(row[column] for column in columns), f"{part:.0%}", row["trials"], row["cpu_seconds"] or "-")
+        control = "caught" if row["verdict"] == "consistent" else row.get("enough") or "-"
+        measured = f"{part:.0%}", row["trials"], control, row["cpu_seconds"] or "-"
+        found = (*(row[column] for column in columns), *measured)
         rows.append((f"`{row['question']}`", *found))
-    names = ("attack", "unit", "model of the noise", "delta", "claimed", "measured", "part", "trials", "CPU s")
-    return table(("question", *names), *rows)
+    names = ("question", "attack", "unit", "model of the noise", "delta", "claimed", "measured")
+    return table((*names, "part", "trials", "control", "CPU s"), *rows)
 
 
 TABLES: dict[str, tuple[Callable[[], str], ...]] = {

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.evidence import at_least, at_most
-from privstream.pipelines.audit.fits import INTERVAL
+from privstream.pipelines.audit.fits import INTERVAL, LESS_NOISE
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 
 STREAM = "stream"
 """The field of a row that names its stream."""
 
-MANY_BELOW = 2.0
-"""Attacks on an epsilon below that have more trials, in inverse proportion."""
+CLEAR = 2.0
+"""Of a smaller epsilon as many units are in D as have so much together: then fewest trials say most."""
 
 SUSPECT = 0
 """The number of the person who is in one of the inputs and not in the other."""
@@ -45,11 +46,13 @@ class Seen(NamedTuple):
         transform: the transform, all of whose parameters are public.
         window: number of the window, 0, 1, ..
         rows: what was published before, in this trial; empty unless the attack is adaptive.
+        units: people or events that D has and D' has not; they all send the same.
     """
 
     transform: Any
     window: int
     rows: Sequence[Any]
+    units: int = 1
 
 
 Adversary = Callable[[Seen], Iterable[Sent]]
@@ -105,6 +108,8 @@ class Attack:
         transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
             of its own: that is the likelihood ratio of a model that is fitted to these numbers.
         part: of a transform, the part of its guarantee that the attack is on; None where that is all of it.
+        one_in: one trial in so many gets D. Where D' has no events, trials with it cost nothing.
+        single: whether D has one unit more at every epsilon: then the less that is, the more trials are needed.
         told_by: the field of a row by which trials are told apart. They are streams; or, where it is another field,
             they share one stream, and each has items there that no other trial has, which takes much less time.
     """
@@ -123,19 +128,45 @@ class Attack:
     times: int = 1
     transcript: Transcript | None = None
     part: Callable[[Any], PrivacyGuarantee] | None = None
+    one_in: int = 2
+    single: bool = False
     told_by: str = STREAM
 
     def at(self, epsilon: float) -> Attack:
-        """Return the same attack, and its control, with so much of a budget; an attack on a delta as it is.
+        """Return the same attack, and its control, with so much of a budget.
 
-        The less an input shows, the more trials are needed to see it.
+        What shows most becomes rare above `CLEAR`; below it, one unit alone shows less of itself in each trial.
         """
-        if self.about == "delta":
-            return self
         factor = epsilon / self.options["epsilon"]
-        times = max(self.times, math.ceil(MANY_BELOW / epsilon))
-        options, control = ({**given, "epsilon": factor * given["epsilon"]} for given in (self.options, self.control))
-        return replace(self, options=options, control=control, times=times)
+        options = {**self.options, "epsilon": epsilon}
+        control = {name: factor * value if name == "epsilon" else value for name, value in self.control.items()}
+        more = math.sqrt(epsilon / CLEAR) if epsilon > CLEAR else (CLEAR / epsilon) ** 2 if self.single else 1.0
+        return replace(self, options=options, control=control, times=math.ceil(self.times * more))
+
+    @property
+    def units(self) -> int:
+        """How many units D has more than D', where no model says what one of a crowd shows.
+
+        With a delta of 0 so many are protected by so many times epsilon, whatever the mechanism: one has at least its
+        part of what all of them show.
+        """
+        alone = self.single or self.transcript is not None or self.options.get("delta", 0) > 0
+        return 1 if alone else units_of(self.options.get("epsilon", CLEAR))
+
+    @property
+    def told(self) -> str:
+        """The text, with how many units D has more."""
+        if self.units == 1:
+            return self.text
+        return (
+            f"{self.text} At this epsilon D has {self.units} units more that do the same, which are protected by "
+            f"{self.units} times epsilon: what is measured is what all show, divided by {self.units}."
+        )
+
+
+def units_of(epsilon: float) -> int:
+    """Return how many units have `CLEAR` together."""
+    return max(1, round(CLEAR / epsilon))
 
 
 def nobody(seen: Seen) -> Iterable[Sent]:
@@ -177,6 +208,16 @@ def largest(field: str) -> Score:
     return lambda transform, rows: float(max(getattr(row, field) for row in rows))
 
 
+def at_most_moved(field: str) -> Score:
+    """Score by the sum of a field over all rows, each from 0 to as far as units move it."""
+
+    def score(transform: Any, rows: Sequence[Any]) -> float:
+        most = units_of(transform.guarantee.epsilon)
+        return float(sum(min(most, max(0, getattr(row, field))) for row in rows))
+
+    return score
+
+
 def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> Score:
     """Score by how early there is a row that shows something: so many windows for the first one, 0 for never."""
 
@@ -189,10 +230,22 @@ def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> 
 
 
 EPSILON = 2.0
-DELTA = 0.05
-HITTER_WINDOWS = 6
-EDGE_TRIALS = 4000
-"""For about so many trials with either input the number of others is chosen."""
+LESS = {"epsilon": EPSILON / LESS_NOISE}
+"""Of a control: noise is 15% less than is claimed."""
+HALF = {"epsilon": 2 * EPSILON}
+
+DELTA = 0.12
+HITTER_WINDOWS = 2
+ALONE, UNCHARGED = {"epsilon": EPSILON, "delta": 0.002}, {"delta": 0.1}
+"""Of attacks by a person alone with an item; and of a control that publishes it with 5%, as if it were not charged."""
+
+EMPTY = 100
+"""One trial in so many has an event, the others have no cost: that an item of nobody is published is seen to be rare,
+even times e^epsilon.
+"""
+EDGE_TRIALS = 40_000
+"""For about so many trials with either input numbers of others are chosen."""
+MOST_TRIED = 24
 
 THREE = ("a", "b", "c")
 ONE = Domain(["a"])
@@ -203,12 +256,14 @@ def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
     """Let so many people have the item of the window, others each time, that most is seen of a person who makes reports
     likelier: that nothing is reported is rare without that person, but likelier than delta.
     """
-    monitor = seen.transform.answer.monitor.calibrated
-    hits = monitor.hit_probability(np.arange(1, seen.transform.detection_threshold + 2))
-    silent = (1 - hits) ** HITTER_WINDOWS * EDGE_TRIALS
-    likely, unlikely = at_least(silent[:-1], EDGE_TRIALS, INTERVAL), at_most(silent[1:], EDGE_TRIALS, INTERVAL)
-    number = 1 + int(np.argmax((likely - DELTA) / unlikely))
-    return crowd(number, f"item {seen.window}", first=1 + seen.window * number)
+    monitor, most = seen.transform.answer.monitor.calibrated, seen.transform.detection_threshold
+    silent = 1 - monitor.hit_probability(np.arange(most + 2))
+    tried = np.unique(np.linspace(1, most, MOST_TRIED).astype(int))
+    numbers = np.array(list(combinations_with_replacement(tried, HITTER_WINDOWS)))
+    without, with_one = (np.prod(silent[given], axis=1) * EDGE_TRIALS for given in (numbers, numbers + 1))
+    shown = (at_least(without, EDGE_TRIALS, INTERVAL) - DELTA) / at_most(with_one, EDGE_TRIALS, INTERVAL)
+    number = int(numbers[np.argmax(shown), seen.window])
+    return crowd(number, f"item {seen.window}", first=1 + seen.window * most)
 
 
 HEAVY_HITTERS = (
@@ -230,19 +285,22 @@ HEAVY_HITTERS = (
         suspect=lambda seen: [Sent(SUSPECT, f"item {seen.window}")],
         score=lambda transform, rows: float(len(rows)),
         windows=HITTER_WINDOWS,
-        times=8,
+        times=48,
         told_by="item",
     ),
     Attack(
         name="a person alone with an item",
         text="the list of items is not public. With D, one person has an item that nobody else has. The adversary sees "
         "whether it is reported.",
-        options={"epsilon": 0.2, "delta": 0.002, "max_hits": 1, "method": "counts"},
-        control={"epsilon": 1.0, "delta": 0.1},
+        options={**ALONE, "max_hits": 1, "method": "counts"},
+        control=UNCHARGED,
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
         about="delta",
+        times=3 * EMPTY,
+        one_in=EMPTY,
+        told_by="item",
     ),
 )
 
@@ -255,7 +313,8 @@ COUNTS = (
         name="noise of a count",
         text="with D, one person has an item twice in a window; with D', nobody has it. The adversary sees its count.",
         options={"epsilon": EPSILON, "domain": ONE, "max_contributions": 1},
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=nobody,
         suspect=TWICE,
         score=total("count"),
@@ -265,12 +324,15 @@ COUNTS = (
         name="a person alone with an item",
         text="the list of items is not public. With D, one person has an item that nobody else has. The adversary sees "
         "whether it is published.",
-        options={"epsilon": 0.2, "delta": 0.002, "max_contributions": 1},
-        control={"epsilon": 1.0, "delta": 0.1},
+        options={**ALONE, "max_contributions": 1},
+        control=UNCHARGED,
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
         about="delta",
+        times=3 * EMPTY,
+        one_in=EMPTY,
+        told_by="item",
     ),
 )
 
@@ -298,7 +360,8 @@ TOP_K = (
             "method": "exponential_gaps",
             "measure_share": 0.01,
         },
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=all_windows(*TIE),
         suspect=SECOND_TWICE,
         score=ahead,
@@ -314,7 +377,8 @@ TOP_K = (
             "method": "exponential_gaps",
             "measure_share": 0.9,
         },
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=lambda seen: crowd(plenty(seen, 60), "b"),
         suspect=SECOND_TWICE,
         score=total("estimate"),
@@ -326,13 +390,23 @@ FAR_ABOVE = 1e6
 """More than any gap or estimate."""
 
 ALERT_WINDOWS = 8
-LOW_RULE, HIGH_RULE = ((AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (5, 60))
+LEAST = 20
+LOW_RULE, NEAR_RULE, HIGH_RULE = (
+    (AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (5, LEAST, 60)
+)
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
+def nearly_all(seen: Seen) -> int:
+    """Return how many people are missing at a test that should rarely be missed with D, and not be rare without: noise
+    is small where D has one person more.
+    """
+    return int(seen.units == 1)
+
+
 def nearly_then_surely(seen: Seen) -> Iterable[Sent]:
-    """Let the rule for 5 be nearly met in the first window, surely in the second, and just in all later ones."""
-    return crowd({0: 4, 1: 5 + plenty(seen, 15)}.get(seen.window, 5), "a")
+    """Let the rule be nearly met in the first window, surely in the second, and just in all later ones."""
+    return crowd({0: LEAST - nearly_all(seen), 1: LEAST + plenty(seen, 15)}.get(seen.window, LEAST), "a")
 
 
 def not_in_the_second(seen: Seen) -> Iterable[Sent]:
@@ -355,10 +429,10 @@ def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
 ALERTS = (
     Attack(
         name="a test that is nearly passed, sparse vector",
-        text="4 people have what a rule for 5 asks for; in the next window 20 or more. With D, one more is there "
-        "in the first window alone. The adversary sees in which window there is an alert, and by how much the rule is "
-        "passed there.",
-        options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
+        text=f"one person fewer than a rule for {LEAST} asks for; in the next window {LEAST + 15} or more. With D, one "
+        "more is there in the first window alone. The adversary sees in which window there is an alert, and by how "
+        "much the rule is passed there.",
+        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": 4 * EPSILON},
         others=nearly_then_surely,
         suspect=not_in_the_second,
@@ -368,23 +442,24 @@ ALERTS = (
     ),
     Attack(
         name="a budget that is spent",
-        text=f"the same, followed by {ALERT_WINDOWS - 2} windows with 5 people, and the budget pays for one alert. "
-        "With D, one person more is there in all windows but the second. The adversary also adds up by how much the "
-        "rule is passed later. The control pays for all alerts.",
-        options={"epsilon": EPSILON, "rules": LOW_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
+        text=f"the same, followed by {ALERT_WINDOWS - 2} windows with {LEAST} people, and the budget pays for one "
+        "alert. With D, one person more is there in all windows but the second. The adversary also adds up by how much "
+        "the rule is passed later. The control pays for all alerts.",
+        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
         control={"epsilon": ALERT_WINDOWS * EPSILON, "min_alerts": ALERT_WINDOWS},
         others=nearly_then_surely,
         suspect=not_in_the_second,
         score=missed_then_passed,
         windows=ALERT_WINDOWS,
-        times=2,
+        times=4,
     ),
     Attack(
         name="the number of an alert",
         text="60 people meet a rule for 5. With D, one person more meets it, by two events. The adversary sees the "
         "number of people in the alert.",
         options={"epsilon": EPSILON, "rules": LOW_RULE, "method": "counts"},
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=all_windows(*crowd(60, "a")),
         suspect=SUSPECT_ALWAYS,
         score=total("estimate"),
@@ -416,7 +491,8 @@ HISTOGRAM = (
         name="noise of a count",
         text="the unit is an event. With D, there is one event; with D', none. The adversary sees the count.",
         options={"epsilon": EPSILON, "domain": ONE, "method": "direct_counters"},
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=nobody,
         suspect=first_window(Sent(SUSPECT, "a")),
         score=total("estimate"),
@@ -440,7 +516,7 @@ HISTOGRAM = (
         score=above_the_others,
         windows=3,
         adaptive=True,
-        times=2,
+        times=4,
         told_by="category",
     ),
 )
@@ -457,7 +533,7 @@ ONE_VALUE = {
     "max_contributions": 1,
     "quantiles": (JUST_ABOVE,),
 }
-VALUE_WINDOWS = 3
+VALUE_WINDOWS = 2
 
 QUANTILES = (
     Attack(
@@ -465,7 +541,8 @@ QUANTILES = (
         text=f"{len(MANY_LOW)} people have a low value. With D, one person more has a high one, twice. The adversary "
         f"sees the quantile of {JUST_ABOVE:.0%}, which is high if anybody has a high one, up to noise.",
         options=ONE_VALUE,
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=all_windows(*MANY_LOW),
         suspect=all_windows(Sent(SUSPECT, "", HIGH), Sent(SUSPECT, "", HIGH)),
         score=total("estimate"),
@@ -481,6 +558,7 @@ QUANTILES = (
         suspect=all_windows(Sent(SUSPECT, "", HIGH)),
         score=largest("estimate"),
         windows=VALUE_WINDOWS,
+        times=4,
     ),
 )
 
@@ -492,7 +570,7 @@ PUBLIC = {"epsilon": FLAG_EPSILON, "thresholds": THRESHOLD, "domain": Domain(["a
 
 def nearly(seen: Seen) -> Iterable[Sent]:
     """Let others bring the count to one below its threshold in the first window."""
-    return crowd(THRESHOLD - 1, "a") if seen.window == 0 else ()
+    return crowd(THRESHOLD - seen.units, "a") if seen.window == 0 else ()
 
 
 def raised(windows: int) -> Attack:
@@ -502,7 +580,8 @@ def raised(windows: int) -> Attack:
         text=f"the unit is an event. A category with the threshold {THRESHOLD} has {THRESHOLD - 1} events in the first "
         f"of {windows} windows. With D, it has one more. The adversary sees when the flag goes up.",
         options=PUBLIC,
-        control={"epsilon": (2 if windows == 1 else 4) * FLAG_EPSILON},
+        control={"epsilon": FLAG_EPSILON / LESS_NOISE},
+        times=8 * windows,
         others=nearly,
         suspect=first_window(Sent(SUSPECT, "a")),
         score=earliness(windows, lambda row: bool(row.raised)),
@@ -519,21 +598,26 @@ THIRTY_INSIDE = all_windows(*crowd(30, "in"))
 ENTERED_TWICE = all_windows(Sent(SUSPECT, "in"), Sent(SUSPECT, "in"))
 
 
-def up_and_down(others: int) -> Score:
-    """Score by how many numbers go up by 1 from so many others, and down again in the second window."""
+def up_and_down(others: int, *, alone: bool = False) -> Score:
+    """Score by how far numbers go up from so many others, and down again in the second window, as far as units do, or
+    one alone.
+    """
 
     def score(transform: Any, rows: Sequence[Any]) -> float:
+        most = 1 if alone else units_of(transform.guarantee.epsilon)
         found: dict[Any, list[int]] = {}
         for row in sorted(rows, key=lambda row: row.window_start):
             found.setdefault((getattr(row, "low", 0), getattr(row, "high", 0)), []).append(row.estimate)
-        return float(sum((up > others) + (down < up) for up, down in found.values()))
+        moved = [min(most, max(0, each)) for up, down in found.values() for each in (up - others, up - down)]
+        return float(sum(moved))
 
     return score
 
 
 def nearly_enough_then_many(seen: Seen) -> Iterable[Sent]:
-    """Let one person fewer enter than the test of the first window asks for, and then 30 more, or what is plenty."""
-    number = int(seen.transform.mechanism.algorithm.thresholds(np.array([1]), 0)[0]) - 1
+    """Let nearly as many enter as the test of the first window asks for, and then 30 more, or what is plenty."""
+    number = int(seen.transform.mechanism.algorithm.thresholds(np.array([1]), 0)[0])
+    number -= nearly_all(seen)
     return crowd(plenty(seen, 30), "in", first=1 + number) if seen.window else crowd(number, "in")
 
 
@@ -548,7 +632,8 @@ CARDINALITY = (
         name="fresh noise",
         text="30 people are in the set. With D, one person more enters, twice. The adversary sees the number.",
         options={"epsilon": EPSILON, "leave_values": LEAVE, "method": "direct_counter"},
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=THIRTY_INSIDE,
         suspect=ENTERED_TWICE,
         score=total("estimate"),
@@ -572,8 +657,9 @@ CARDINALITY = (
         "With D, there is one event more, by which that person enters in the first window. The adversary sees whether "
         "the number goes up, and down again.",
         options={"epsilon": EPSILON, "unit": "event", "leave_values": LEAVE},
-        control={"epsilon": 2 * EPSILON},
-        others=lambda seen: [Sent(SUSPECT, "out")] if seen.window else crowd(30, "in"),
+        control=HALF,
+        times=4,
+        others=lambda seen: [Sent(SUSPECT - i, "out") for i in range(seen.units)] if seen.window else crowd(30, "in"),
         suspect=first_window(Sent(SUSPECT, "in")),
         score=up_and_down(30),
         windows=2,
@@ -589,23 +675,35 @@ RANGES = (
         name="one point",
         text="the unit is an event. With D, one point is inserted; with D', none. The adversary sees the count.",
         options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),), "duplicates": "counted"},
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=nobody,
         suspect=INSERTED,
         score=total("estimate"),
     ),
     Attack(
         name="a point in two ranges",
-        text="the unit is an event, and a point that is there is not counted again. One point of two is deleted in the "
-        "second window. With D, it is inserted in the first. The adversary sees whether the counts of a range with "
-        "both and of one with that point go up, and down again.",
-        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "delete_values": LEAVE},
-        control={"epsilon": 4 * EPSILON},
+        text="the unit is an event. With D, one point of two is inserted; with D', none. The adversary sees the counts "
+        "of a range with both and of one with that point.",
+        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "duplicates": "counted"},
+        control=HALF,
+        others=nobody,
+        suspect=INSERTED,
+        score=at_most_moved("estimate"),
+        times=4,
+    ),
+    Attack(
+        name="a point that is deleted",
+        text="the unit is an event, and a point that is there is not counted again. It is deleted in the second "
+        "window. With D, it is inserted in the first. The adversary sees whether its count goes up, and down again.",
+        options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),), "delete_values": LEAVE},
+        control=HALF,
         others=lambda seen: [Sent(POINT, "out")] if seen.window else [],
         suspect=INSERTED,
-        score=up_and_down(0),
+        score=up_and_down(0, alone=True),
         windows=2,
-        times=4,
+        times=2,
+        single=True,
     ),
     Attack(
         name="ranges that are known before",
@@ -618,11 +716,11 @@ RANGES = (
             "only_standing": True,
             "duplicates": "counted",
         },
-        control={"epsilon": 4 * EPSILON},
+        control=HALF,
         others=nobody,
         suspect=first_window(Sent(500, "in")),
-        score=lambda transform, rows: float(sum(row.estimate > 0 for row in rows)),
-        times=2,
+        score=at_most_moved("estimate"),
+        times=4,
     ),
 )
 
@@ -642,7 +740,8 @@ PREDECESSOR = (
         text="the unit is an event. One point is inserted so often that it may be found. With D, once more. The "
         "adversary sees whether it is found.",
         options={"epsilon": POINT_EPSILON, "universe": 1, "standing": (POINT,), "duplicates": "counted"},
-        control={"epsilon": 4 * POINT_EPSILON},
+        control={"epsilon": 2 * POINT_EPSILON},
+        times=4,
         others=about_half,
         suspect=first_window(Sent(POINT, "in")),
         score=earliness(1, lambda row: bool(row.predecessor > 0)),
@@ -655,7 +754,8 @@ QUERIES = (
         name="noise of an answer",
         text="with D, one person has an item twice; with D', nobody has it. The adversary asks how many have it.",
         options={"epsilon": EPSILON, "domain": Domain(["a"])},
-        control={"epsilon": 2 * EPSILON},
+        control=LESS,
+        times=4,
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
         score=total("estimate"),

@@ -21,7 +21,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.audit.attacks import EPSILON, Attack
+from privstream.pipelines.audit.attacks import EPSILON, STREAM, Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
 from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
 from privstream.pipelines.audit.hidden_tests import hidden_test_runs
@@ -41,6 +41,9 @@ WRONG = 1e-4
 
 MOST_WORKERS = 8
 """Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
+
+ITEMS_AT_ONCE = 20_000
+"""Trials with D in one run, where they are items of one stream."""
 
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24)
 """How many times as many trials an audit may ask for, where a control was missed."""
@@ -98,7 +101,8 @@ class Finding:
         return {
             "attack": self.attack.name,
             "about": self.attack.about,
-            "text": self.attack.text,
+            "text": self.attack.told,
+            "units": self.attack.units,
             "method": self.method or None,
             "claimed": {
                 "epsilon": claim.epsilon,
@@ -188,11 +192,13 @@ class Trying:
             claim = attack.part(made.transform)
         if attack.transcript is not None:
             return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
-        real, control = self._run(attack, attack.times * self.trials, self.trials)
+        number = attack.times * self.trials
+        at_once = self.trials if attack.told_by == STREAM else min(number, ITEMS_AT_ONCE * attack.one_in)
+        real, control = self._run(attack, number, at_once, people=attack.units, part=attack.one_in)
 
         def found(worlds: tuple[Floats, Floats], times: int = 1) -> Evidence:
             one, other = (np.repeat(world, times) for world in worlds)
-            return measure(one, other, claim, self.wrong)
+            return measure(one, other, claim, self.wrong, attack.units)
 
         return Finding(
             attack=attack,
@@ -414,7 +420,7 @@ class Audit(ABC):
                 numbers = claim.epsilon, *bounds
                 table.add_row(name, mechanism, *(f"{number:.3g}" for number in numbers), verdict)
             table.add_section()
-        texts = [f"{finding.attack.name}: {finding.attack.text}" for finding in findings]
+        texts = [f"{finding.attack.name}: {finding.attack.told}" for finding in findings]
         show(self._title(trials), table, [*self._notes, *texts, *MEANING])
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.fits import CHOOSING, INTERVAL, Fit
 from scipy import stats
@@ -104,7 +105,7 @@ def of_crowd(found: Fit, guarantee: PrivacyGuarantee) -> Evidence:
     )
 
 
-def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float) -> Evidence:
+def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float, units: int = 1) -> Evidence:
     """Return what scores with two neighbouring inputs prove against a guarantee.
 
     Args:
@@ -112,8 +113,11 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
         other: of independent trials with the other input, shape (m,).
         guarantee: what is claimed of the transform.
         wrong: probability with which some bound may be wrong.
+        units: by how many the inputs differ. Where delta is 0, so many are protected by so many times epsilon.
     """
-    epsilon, delta, curve = guarantee.epsilon, guarantee.delta, guarantee.known_curve
+    assert units == 1 or guarantee.delta == 0
+    epsilon, delta = units * guarantee.epsilon, guarantee.delta
+    curve = guarantee.known_curve if units == 1 else PureDp(epsilon)
     each = wrong / (2 * (len(PARTS) + 2))
     samples = Samples(one, other, each)
     points = []
@@ -121,11 +125,12 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
         claimed = delta if at == epsilon else min(1.0, curve.delta(at))
         points.append(Point(at, claimed, samples.delta(at)))
     if delta or len(one) != len(other):
-        interval = Samples(one, other, INTERVAL / 4).epsilon(delta)  # two probabilities, each from one side
+        # Two probabilities, each from one side.
+        least, interval = samples.epsilon(delta), Samples(one, other, INTERVAL / 4).epsilon(delta)
     else:
-        interval = Samples(one, other, INTERVAL / 2).guessed()
+        least, interval = (Samples(one, other, error).guessed() for error in (2 * each, INTERVAL / 2))
     return Evidence(
-        claimed=epsilon, delta=delta, epsilon=samples.epsilon(delta), points=tuple(points), interval=interval
+        claimed=guarantee.epsilon, delta=delta, epsilon=least / units, points=tuple(points), interval=interval / units
     )
 
 

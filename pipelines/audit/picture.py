@@ -35,8 +35,8 @@ def draw(stream: BinaryIO, format: str, title: str, findings: Sequence[Finding])
         (crosses,) = axes.plot(shown, places, "X", color=COLOURS[1], markersize=9)
         limit = axes.axvline(1.0, color=ALARM, linestyle="--", linewidth=1.5)
         for place, finding, control in zip(places, findings, shown, strict=True):
-            axes.annotate(f"{finding.real.share:.2f}", (finding.real.share, place), **_above())
-            axes.annotate(f"{finding.control.share:.2f}", (control, place), **_above())
+            axes.annotate(f"{finding.real.share:.2f}", (finding.real.share, place), **_beside_line(finding.real.share))
+            axes.annotate(f"{finding.control.share:.2f}", (control, place), **_beside_line(control))
         axes.set_yticks(places, [_name(finding) for finding in findings])
         axes.set_ylim(1 - MARGIN, len(findings) + MARGIN)
         axes.set_xlim(-0.03, MOST * 1.05)
@@ -67,6 +67,7 @@ def _name(finding: Finding) -> str:
     return f"{finding.attack.name}{method}\nepsilon {claim.epsilon:g}, delta {claim.delta:g}"
 
 
-def _above() -> dict[str, Any]:
-    """Say where a number stands: above its mark."""
-    return {"textcoords": "offset points", "xytext": (0, 9), "ha": "center", "fontsize": 8.5, "color": INK}
+def _beside_line(share: float) -> dict[str, Any]:
+    """Say where a number stands: above its mark, and on the same side of the line, which does not cross it."""
+    side = "right" if 0.5 < share <= 1 else "left"
+    return {"textcoords": "offset points", "xytext": (0, 9), "ha": side, "fontsize": 8.5, "color": INK}

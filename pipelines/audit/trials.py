@@ -43,6 +43,7 @@ MICROS = 1_000_000
 ROWS_PER_BATCH = 50_000
 DIGITS = 7
 SHARDS, DOMAIN, WINDOW = "shards", "domain", "window"
+DUPLICATES, COUNTED = "duplicates", "counted"
 NUMBERS = ".npz"
 
 Start = Callable[[PipelineOptions, Callable[[beam.Pipeline], None]], Any]
@@ -128,7 +129,7 @@ class Trials:
         given: dict[str, Any] = dict(options)
         if self.streams:
             given[STREAMS] = self.names
-        else:
+        elif DOMAIN in options:
             items = options[DOMAIN].texts.to_pylist()
             given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
         if WINDOW in known and WINDOW not in options:
@@ -180,7 +181,7 @@ class Trials:
         Raises:
             ValueError: the message says why.
         """
-        self._events(Seen(self.transform, 0, ()), with_suspect=True)
+        self._events(self._seen(0), with_suspect=True)
 
     def _apart(self, found: Floats) -> tuple[Floats, Floats]:
         """Return what was found in the trials with D, and in those with D'."""
@@ -209,7 +210,7 @@ class Trials:
         for number, name in enumerate(self.names):
             with_suspect = number % self.one_in == 0
             if attack.adaptive or with_suspect not in known:
-                known[with_suspect] = self._events(Seen(self.transform, window, before.get(name, ())), with_suspect)
+                known[with_suspect] = self._events(self._seen(window, before.get(name, ())), with_suspect)
             sent += known[with_suspect]
             names += [name] * len(known[with_suspect])
             if len(sent) >= ROWS_PER_BATCH:
@@ -218,12 +219,17 @@ class Trials:
         if sent:
             yield self._batch(window, sent, names)
 
+    def _seen(self, window: int, rows: Sequence[Any] = ()) -> Seen:
+        """Return what the adversary knows before a window."""
+        return Seen(self.transform, window, rows, self.people)
+
     def _events(self, seen: Seen, with_suspect: bool) -> list[Sent]:
         """Return the events of one trial in a window: those of others, and with D those of the suspect."""
         others = list(self.attack.others(seen))
         suspect = list(self.attack.suspect(seen)) if with_suspect else []
         self._check_neighbours(seen.window, others, suspect)
-        return others + [one._replace(user=one.user - more) for more in range(self.people) for one in suspect]
+        apart = self.attack.options.get(DUPLICATES) != COUNTED  # else the same point once more is another event
+        return others + [one._replace(user=one.user - apart * more) for more in range(self.people) for one in suspect]
 
     def _check_neighbours(self, window: int, others: Sequence[Sent], suspect: Sequence[Sent]) -> None:
         """Check that D and D' are neighbours by the guarantee: they differ in one person, or in one event."""

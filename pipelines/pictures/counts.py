@@ -12,7 +12,7 @@ from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
-from privstream.pipelines.plot.promise import Promise, held, without_limits
+from privstream.pipelines.plot.promise import Promise, held, of_each_row, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind
@@ -33,7 +33,7 @@ def prepare(given: Given) -> Drawing:
     names = None if risen is None else [row.item for row in risen]
     full = limits_bind(given.rows) and not given.options.get("rising")
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names, full=full)
-    means = by_model(given) if is_smoothed(given.rows) else given.sure(given.bands)
+    means = by_model(given) if is_smoothed(given.rows) else of_each_row(given.promise, given.bands)
     means = BY_SHARES if full else means
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
     text += f" {told}" if (told := given.limits) else ""
@@ -178,18 +178,14 @@ def bands(
         estimates, dots, counted = column(kind), column("count") if smoothed else None, None
         if full:
             estimates, dots, counted = column("full"), None, estimates
-        if full or smoothed:
-            name = "full" if full else kind
-            ends = np.array([column(f"{name}_lower"), column(f"{name}_upper")])
-            bounds = ends[1] - column(name)
-        else:
-            ends, bounds = None, column("error_bound")
+        name = "full_" if full else "smoothed_" if smoothed else ""
+        ends = np.array([column(f"{name}lower"), column(f"{name}upper")])
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         return Band(
             name=item,
             times=moments,
             estimates=estimates,
-            error_bounds=bounds,
+            error_bounds=ends[1] - estimates,
             truth=holders if np.isfinite(holders).any() else None,
             points=dots,
             counted=counted,
@@ -218,12 +214,11 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
         return text
     outside = sum(band.outside for band in found)
     full = any(band.counted is not None for band in found)
-    told = "their band" if full or is_smoothed(rows) else "their error bound"
     kind = "full numbers" if full else f"{'smoothed ' * is_smoothed(rows)}counts"
     together = share_of_truth(judged)
     return (
         f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "
-        f"{len(judged):,} {kind} are further from the truth than {told}{together}."
+        f"{len(judged):,} {kind} are further from the truth than their band{together}."
     )
 
 

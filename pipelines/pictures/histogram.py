@@ -243,8 +243,8 @@ def caption_of_flags(found: FlagPicture) -> str:
         early = sum(moment < found.passed.get(name, moment + 1) for name, moment in found.raised.items())
         never = len(found.passed.keys() - found.raised.keys())
         text += (
-            f" In truth {len(found.passed):,} counts passed their thresholds: {early:,} flags were early, "
-            f"{never:,} not up yet."
+            f" In truth, counts that passed their thresholds: {len(found.passed):,}; flags that were early: {early:,}, "
+            f"that are not up yet: {never:,}."
         )
     beyond = len(found.thresholds) - MOST
     return text if beyond <= 0 else f"{text} Not shown: {beyond:,} more categories."

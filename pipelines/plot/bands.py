@@ -25,7 +25,7 @@ from privstream.pipelines.plot.chart import (
     freeze_layout,
     note,
     place,
-    short,
+    short_names,
     style_axes,
     time_axis,
     told,
@@ -206,6 +206,7 @@ def _draw_together(
 ) -> list[Label]:
     """Draw all bands into one picture; return their names."""
     axes, labels = figure.add_subplot(), []
+    names = short_names([band.name for band in ranked[:top]])
     _mark_levels(axes, levels)
     _mark_renewals(axes, renewals)
     for rank, band in reversed(list(enumerate(ranked))):
@@ -214,7 +215,7 @@ def _draw_together(
         plain = colour == GREY and several  # dots and bands of many items would hide all lines
         _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not plain)
         if colour != GREY and np.isfinite(band.estimates).any():
-            labels.append(_label(band, colour))
+            labels.append(_label(band, names[rank], colour))
     moments = [moment for band in ranked if len(band.times) for moment in band.span]
     span = (min(moments), max(moments)) if moments else None
     if not moments:
@@ -259,12 +260,13 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
     spans = [band.span for band in bands]
     span, starts = (min(start for start, _ in spans), max(end for _, end in spans)), _starts(bands)
     figure.supylabel(values, fontsize=9, color=INK)
+    names = short_names([band.name for band in bands], LONGEST_HEADINGS // columns)
     for number, band in enumerate(bands):
         axes = figure.add_subplot(rows, columns, number + 1)
         _draw(axes, band, COLOURS[number], MARKERS[number], layer=3, bounds=True)
         _mark_levels(axes, band.levels)
         _mark_renewals(axes, renewals)
-        axes.set_title(short(band.name, LONGEST_HEADINGS // columns), loc="left", fontsize=9, color=COLOURS[number])
+        axes.set_title(names[number], loc="left", fontsize=9, color=COLOURS[number])
         time_axis(axes, *span, starts, most=PANEL_TICKS)
         value_axis(axes, PANEL_TICKS + 2, whole=whole)
         lowest = min(np.nanmin(part, initial=0.0) for part in (band.interval[0], band.points) if part is not None)
@@ -286,7 +288,7 @@ def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str, *, w
         if band.truth is not None:
             axes.plot(band.truth, [row], "|", color=INK, markersize=11, zorder=4)
         note(axes, band.name, [(number, row, float(band.begins[0]), band.texts[0])])
-    axes.set_yticks(range(len(shown)), [short(band.name, LONGEST_ROW_NAME) for band in shown])
+    axes.set_yticks(range(len(shown)), short_names([band.name for band in shown], LONGEST_ROW_NAME))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(left=0.0 if np.nanmin([band.interval[0, 0] for band in shown], initial=0.0) >= 0 else None)
@@ -389,7 +391,7 @@ def _places(bands: Sequence[Band]) -> list[tuple[float, float]]:
     return found if len(found) <= MOST_PLACES else []
 
 
-def _label(band: Band, colour: str) -> Label:
+def _label(band: Band, name: str, colour: str) -> Label:
     """Return a name for the line's last part, or for its peak if it ends far below; or wherever there is room."""
     known = np.flatnonzero(np.isfinite(band.estimates))
     at = known[np.unique(np.linspace(len(known) - 1, len(known) // 2, LABEL_POINTS).astype(np.int64))[::-1]]
@@ -397,4 +399,4 @@ def _label(band: Band, colour: str) -> Label:
     if band.estimates[known[-1]] < FAR_BELOW * band.estimates[peak]:
         at = np.concatenate([[peak], at])
     points = list(zip(band.days[at].tolist(), band.estimates[at].tolist(), strict=True))
-    return Label(short(band.name), points, colour)
+    return Label(name, points, colour)

@@ -318,13 +318,29 @@ def short(text: str, width: int = LONGEST_NAME) -> str:
     """Return a name that fits into a picture, by the width of its letters; of a long one both ends are kept.
 
     >>> short("a name of more than twenty-eight letters, as some have")
-    'a name of more th…some have'
+    'a name of more tha…some have'
     """
     printable = "".join(part if part.isprintable() else " " for part in text)
     if _width(printable) <= width:
         return printable
     end = _fitting(printable[::-1], width // 3)[::-1]
     return f"{_fitting(printable, width - 1 - _width(end))}…{end}"
+
+
+def short_names(names: Sequence[str], width: int = LONGEST_NAME) -> list[str]:
+    """Return names that fit, and differ: those that would look alike lose what they have in common at their beginning.
+
+    >>> short_names(["the market on the bridge, on Mondays", "the market on the hill, on Mondays", "tea"], 20)
+    ['…bridge, on Mondays', '…hill, on Mondays', 'tea']
+    """
+    found = [short(name, width) for name in names]
+    for text in {text for text in found if found.count(text) > 1}:
+        places = [place for place, other in enumerate(found) if other == text]
+        letters = zip(*(names[place] for place in places), strict=False)
+        common = sum(1 for _ in itertools.takewhile(lambda each: len({*each}) == 1, letters))
+        for place in places:
+            found[place] = short(f"…{names[place][common:]}", width)
+    return found
 
 
 def _width(text: str) -> int:

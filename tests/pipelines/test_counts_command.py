@@ -243,7 +243,7 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
     assert "People with each item" in Path("rows.svg").read_text()
     rows = read_row_file("rows.avro", KeyCount)
     told = caption(rows, bands(rows, truth, each=False), "")
-    assert " further from the truth than their error bound, and together they are " in told
+    assert " further from the truth than their band, and together they are " in told
 
 
 def test_gaps_and_many_items_in_a_picture() -> None:

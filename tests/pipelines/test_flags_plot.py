@@ -47,7 +47,7 @@ def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
 def test_the_caption_counts_what_was_early_and_what_is_missing() -> None:
     text = caption_of_flags(flag_picture("", ROWS, TRUTH, "95%", "the true numbers"))
     assert "2 of 3 flags went up" in text
-    assert "In truth 3 counts passed their thresholds: 2 flags were early, 1 not up yet." in text
+    assert "In truth, counts that passed their thresholds: 3; flags that were early: 2, that are not up yet: 1." in text
     assert "In truth" not in caption_of_flags(flag_picture("", ROWS, None, "95%", "the true numbers"))
     assert caption_of_flags(flag_picture("", [], None, "95%", "the true numbers")) == "There are no rows."
 

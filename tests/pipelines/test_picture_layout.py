@@ -140,7 +140,7 @@ def count(week: int, item: str, number: int, **more: Any) -> KeyCount:
     start = MONDAY + week * 7 * 24 * HOUR - HOUR * (week > 3)  # summer time
     end = MONDAY + (week + 1) * 7 * 24 * HOUR - HOUR * (week + 1 > 3)
     row = row_of("counts", 0, item)._replace(window_start=Timestamp(start), window_end=Timestamp(end), count=number)
-    return row._replace(lower=max(0, number - 10), upper=number + 10, **more)
+    return row._replace(**{"lower": max(0, number - 10), "upper": number + 10} | more)
 
 
 def test_weeks_are_those_of_the_time_zone_also_where_clocks_change(figures: list[Figure]) -> None:
@@ -339,6 +339,23 @@ def test_full_numbers_are_lines_above_those_that_count() -> None:
     assert found.points is None and found.estimates.tolist() == [200.0] * 4
     assert found.counted is not None and found.counted.tolist() == [100.0] * 4
     assert found.interval.T.tolist() == [[180.0, 230.0]] * 4 and found.texts[0] == "200 (between 180 and 230)"
+
+
+def test_counts_have_the_intervals_of_their_rows() -> None:
+    """Those of tables on a terminal, 95% for each row, which need not reach as far to both sides."""
+    rows = [count(week, "tea", 100, error_bound=90, lower=95, upper=120) for week in range(2)]
+    (found,) = counts.bands([row._replace(smoothed=None) for row in rows], [], each=True)
+    assert found.interval.T.tolist() == [[95.0, 120.0]] * 2 and found.texts[0] == "100 (between 95 and 120)"
+
+
+@pytest.mark.parametrize(("windows", "apart"), [(1, False), (12, False), (12, True)], ids=["rows", "lines", "panels"])
+def test_long_names_that_differ_in_the_middle_are_told_apart(windows: int, apart: bool, figures: list[Figure]) -> None:
+    places = ("bakery", "library", "ferry")
+    names = [f"an item of the shop with a name that is very long indeed: {place} of the harbour" for place in places]
+    drawn([band(name, windows, 100.0 + 100 * n * (not apart), 90.0 if apart else 3.0) for n, name in enumerate(names)])
+    found = texts(figures[0])
+    assert all([text for text in found if place in text] == [f"…{place} of the harbour"] for place in places)
+    assert len(figures[0].axes) == (3 if apart else 1)
 
 
 def test_a_long_name_keeps_both_ends() -> None:

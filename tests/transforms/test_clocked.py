@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from datetime import timedelta
 
 import apache_beam as beam
 import numpy as np
@@ -435,6 +436,19 @@ def test_a_moment_as_text_is_refused_with_what_gives_its_seconds(name):
         TypeError, match=rf"^{name} must be a number of seconds since 1970, got text: datetime.timestamp"
     ):
         Steps.of(**{"window": 10, "start": 0, "end": 100, name: "2024-12-02"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"allowed_lateness": "1m"}, "allowed_lateness must be a number of seconds, got text"),
+        ({"window": timedelta(1)}, "window must be a number of seconds, got timedelta: its total_seconds() gives it"),
+    ],
+)
+def test_a_duration_of_another_type_is_refused_with_what_gives_its_seconds(given, message):
+    with pytest.raises(TypeError) as refused:
+        Steps.of(**{"window": 10} | given)
+    assert str(refused.value) == message
 
 
 def test_windows_must_be_numbers_or_of_a_calendar():

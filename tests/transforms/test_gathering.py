@@ -128,7 +128,7 @@ class Mute:
     [
         (SECRET, "event_type", f"{FORM} str"),
         (SECRET[:2], "event_type", f"{FORM} str"),
-        ({"user": SECRET, "item": "b"}, "event_type", f"{FORM} dict"),
+        ({"user": SECRET, "item": "b"}, "event_type", f"{FORM} dict; with_fields() takes mappings and frames"),
         ((SECRET, "b", "c"), "event_type", f"{FORM} tuple"),
         (None, "event_type", f"{FORM} NoneType"),
         (Mute(), "event_type", f"{FORM} Mute"),

@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts, PrivateQueries, ShiftingHeavyHitters, TopKWithGap
+from privstream.transforms.events import dead_letters, named_fields
+from privstream.transforms.events.dead_letters import SetAsideLog
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.named_fields import ReadRows
 from privstream.transforms.events.single_events import NO_STAMP, NO_STAMPS
@@ -54,6 +56,14 @@ def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
     assert KEY.decode() not in shown and "nobody" not in shown and "noise" not in shown
     assert repr(made.with_dead_letters()) == shown
     assert "0x" not in shown or "function" in shown
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: str) -> None:
+    made = getattr(privstream.transforms, name)
+    for wrong, named in (((1.0, 1e-6), {}), ((1.0,), {"noise": NOISE}), ((), {"noise": NOISE, "nothing": 1})):
+        with pytest.raises(TypeError, match=rf"^{name}: (too many positional|got an unexpected|missing)"):
+            made(*wrong, **named)
 
 
 def test_of_lists_the_length_is_shown_alone() -> None:
@@ -115,6 +125,33 @@ def test_rows_that_cannot_be_read_are_dead_letters() -> None:
             ("row", "{}"),
         ]
         assert_that(kept, equal_to(expected))
+
+
+@pytest.mark.parametrize(
+    ("row", "field"), [({"what": "a"}, "who"), (beam.Row(what="a", who="u"), "when"), ("text", "what"), ({}, "what")]
+)
+def test_a_row_without_a_field_says_which_one(row: Any, field: str) -> None:
+    assert [reason for reason, _ in read(row)[1]] == [f"row must have a field {field}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"user_field": 1}, TypeError, "user_field must be the name of a field, got int"),
+        ({"user_field": None}, TypeError, "user_field must be the name of a field, got NoneType"),
+        ({"user_field": ""}, ValueError, "user_field must be the name of a field, got ''"),
+        ({"item_field": 5}, TypeError, "item_field must be the name of a field, got int"),
+        ({"item_field": ["what", None]}, TypeError, "item_field must be the name of a field, got NoneType"),
+        ({"item_field": []}, ValueError, "item_field must be a field, or a list of 1 to "),
+        ({"time_field": b"when"}, TypeError, "time_field must be the name of a field, got bytes"),
+        ({"stream_field": 2.5}, TypeError, "stream_field must be the name of a field, got float"),
+    ],
+)
+def test_names_of_fields_are_texts(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+    made = KeyedCounts(**WINDOW, max_contributions=1, noise=NOISE, domain=["a"])
+    with pytest.raises(kind) as refused:
+        made.with_fields(**given)
+    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +300,24 @@ def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     assert read(mixed)[1] == [("frame must have columns of one type each", "2 rows")]
     stamped = pa.record_batch({"who": ["u"], "what": ["a"]})
     assert read(stamped, time_field=None)[1] == [(NO_STAMPS, "1 rows")]
+
+
+def test_logs_count_all_rows_of_a_frame_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SetAsideLog()
+    for module in (dead_letters, named_fields):
+        monkeypatch.setattr(module, "LOG", log)
+    caplog.set_level("WARNING", dead_letters.__name__)
+    (letter,) = ReadRows(
+        user_field="who", item_field="what", time_field="when", stream_field=None, value_field=None, time_unit=None
+    ).process(pa.record_batch({"who": ["u"] * 1_000, "what": ["a"] * 1_000}), Timestamp(7))
+    logs = dead_letters.LogSetAside()
+    logs.start_bundle()
+    assert not [*logs.process(letter.value)]
+    logs.finish_bundle()
+    rule = "events must have a column when"
+    assert f"1,000 of 1,000 records could not be used: 1,000 because {rule};" in caplog.text
 
 
 def test_items_of_several_long_columns_are_cut_before_they_are_written_out() -> None:

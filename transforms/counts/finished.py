@@ -268,12 +268,18 @@ class SmoothFinished:
             ends[3:5, period != np.roll(period, self.rising)] = np.nan
         columns: dict[str, np.ndarray] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
+        rises = self._unsure_rises(ends, unsure, cut, counts) if self.rising else None
+        reach = np.full(len(counts), NORMAL * self.stddev)
         if self.sums is not None:
             known = np.minimum(1 + np.arange(len(item)) - np.searchsorted(series, series), self.windows)
             shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
             columns |= _added_up(self.sums, rows, order, known)
+            counts, reach = columns["count"][order], (columns["upper"] - columns["count"])[order]
         found = np.empty((3, len(item)))
-        found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone))
+        found[:, order] = (
+            shown[0],
+            *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone), counts, reach),
+        )
         columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found, strict=True))
         if told is not None:
             assert self.left_out is not None
@@ -281,8 +287,8 @@ class SmoothFinished:
             columns |= dict(zip(FULL, full, strict=True))
         elif rows.told is None and not np.isnan(rows.full).all():  # limits leave out nothing
             columns |= dict(zip(FULL, found, strict=True))
-        if self.rising:
-            risen = rise_columns(self._unsure_rises(ends, unsure, cut), np.argsort(order))
+        if rises is not None:
+            risen = rise_columns(rises, np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
         return columns
 
@@ -322,14 +328,19 @@ class SmoothFinished:
         """
         return _added_squares(unsure, known % SEASONS.get(self.length, 1))
 
-    def _unsure_rises(self, ends: np.ndarray, unsure: np.ndarray, cut: np.ndarray) -> Rises:
-        """Return rises with what is not known of factors; where both windows have the same of a season it cancels."""
+    def _unsure_rises(self, ends: np.ndarray, unsure: np.ndarray, cut: np.ndarray, counts: np.ndarray) -> Rises:
+        """Return rises with what is not known of factors; where both windows have the same of a season it cancels.
+
+        No interval of a rise reaches further than it must to hold that of the difference of counts, as in `_widened`.
+        """
         estimates, differences, stddevs = ends[0], ends[3], ends[4]
         now, before = unsure * estimates, np.roll(unsure, self.rising) * (estimates - differences)
         alike = self.rising % SEASONS.get(self.length, 1) == 0
         season = now - before if alike else np.hypot(now, before)
         alone = np.hypot(cut * estimates, np.roll(cut, self.rising) * (estimates - differences))
-        return Rises(differences, np.hypot(np.hypot(stddevs, season), alone))
+        off = np.abs(differences - (counts - np.roll(counts, self.rising)))
+        most = np.fmax(stddevs, off / NORMAL + math.sqrt(2) * self.stddev)
+        return Rises(differences, np.fmin(np.hypot(np.hypot(stddevs, season), alone), most))
 
     def _cut_short(self, windows: np.ndarray, series: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a factor for each count, and how unsure it is: below 1 in a first or last window that is cut short.
@@ -588,9 +599,20 @@ def _alike(series: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _widened(
-    estimates: np.ndarray, lower: np.ndarray, upper: np.ndarray, more: np.ndarray
+    estimates: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    more: np.ndarray,
+    counts: np.ndarray,
+    reach: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of intervals for another error of so much to either side; those without one stay as they are."""
-    ends = (np.maximum(estimates - np.hypot(estimates - lower, more), 0), estimates + np.hypot(upper - estimates, more))
+    """Return the ends of intervals for another error of so much to either side; those without one stay as they are.
+
+    None reaches further than it must to hold the interval of its count, `reach` to either side, which needs no model: a
+    factor that is not known leaves a count as sure as noise does.
+    """
+    most = np.abs(estimates - counts) + reach
+    down, up = (np.minimum(np.hypot(side, more), most) for side in (estimates - lower, upper - estimates))
+    ends = np.maximum(estimates - down, 0), estimates + up
     below, above = (np.where(more > 0, np.round(end, 1), old) for end, old in zip(ends, (lower, upper), strict=True))
     return below, above

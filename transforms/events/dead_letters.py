@@ -116,6 +116,11 @@ class SetAsideLog:
         with self._lock:
             self._read += records
 
+    def more(self, reason: str, records: int) -> None:
+        """Count so many records beside the one that a dead letter stands for, which is about all of them."""
+        with self._lock:
+            self._reasons[reason] += records
+
     def add(self, reasons: Counter[str]) -> None:
         """Count records that were set aside, and log what has not been logged unless a line came lately."""
         with self._lock:

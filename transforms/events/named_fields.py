@@ -244,6 +244,7 @@ class ReadRows(beam.DoFn):
         except BrokenRuleError as error:
             rows = len(frame) if isinstance(frame, Sized) else 1
             LOG.read(rows)
+            LOG.more(str(error), max(0, rows - 1))
             yield set_aside(error, f"{rows:,} rows", "row", number=rows)
 
     def _read_piece(self, batch: pa.RecordBatch) -> Iterator[Any]:
@@ -273,9 +274,12 @@ def _read(row: Any, field: str | None, *default: None) -> Any:
     """Return what a field contains; None for a field that is not read, and the default if the row has none."""
     if field is None:
         return None
-    if not isinstance(row, Mapping):
-        return getattr(row, field, *default)
-    return row.get(field) if default else row[field]
+    try:
+        return row[field] if isinstance(row, Mapping) else getattr(row, field)
+    except (KeyError, AttributeError):
+        if default:
+            return None
+        raise BrokenRuleError("row", MISSING, f"row must have a field {field}") from None
 
 
 def _as_json(row: Any) -> str:

@@ -69,7 +69,7 @@ class Parameters:
 
         What is missing or unknown is named here, as an argument of this transform, not of what it is handed on to.
         """
-        if given:  # nothing is given where a copy or a pickle is read
+        if others or given:  # nothing is given where a copy or a pickle is read
             try:
                 inspect.signature(cls).bind(*others, **given)
             except TypeError as error:

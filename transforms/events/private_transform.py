@@ -145,13 +145,14 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
                 docs/input.md. It is public, and rows that pass another one are other data: noise needs another run id.
         """
         read = self.event_fields
+        stream = "stream" if stream_field is None and read.streams else stream_field
         other = copy.copy(self)
         other._read_rows = ReadRows(
-            user_field=None if read.user == UNREAD else user_field,
+            user_field=None if read.user == UNREAD else _field("user_field", user_field),
             item_field=_item_fields(item_field) if read.item else None,
-            time_field=time_field if read.timed else None,
-            stream_field="stream" if stream_field is None and read.streams else stream_field or None,
-            value_field=None if read.value == UNREAD else value_field,
+            time_field=None if time_field is None or not read.timed else _field("time_field", time_field),
+            stream_field=_field("stream_field", stream) if stream else None,
+            value_field=None if read.value == UNREAD else _field("value_field", value_field),
             timed=read.timed,
             time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
             time_zone=_zone(time_zone),
@@ -209,12 +210,20 @@ def _zone(name: str | None) -> str | None:
     return name
 
 
+def _field(argument: str, name: object) -> str:
+    """Return the name of a field."""
+    if not isinstance(name, str):
+        raise TypeError(f"{argument} must be the name of a field, got {type(name).__name__}")
+    if not name:
+        raise ValueError(f"{argument} must be the name of a field, got ''")
+    return name
+
+
 def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
     """Return the field with the item, or those that are one together."""
-    if isinstance(given, str):
-        return given
-    names = tuple(given)
-    texts = all(isinstance(name, str) and name for name in names)
-    if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names) or not texts:
+    if not isinstance(given, list | tuple):
+        return _field("item_field", given)
+    names = tuple(_field("item_field", name) for name in given)
+    if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
         raise ValueError(f"item_field must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
     return names if len(names) != 1 else names[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from apache_beam.pvalue import Row
@@ -64,7 +65,8 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         micros = stamped(timestamp) if fields.timed else micros_of_stamp(timestamp) or 0
         stream, value = None, None
     else:
-        raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
+        hint = "; with_fields() takes mappings and frames" if isinstance(element, Mapping) or is_frame(element) else ""
+        raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}{hint}")
     return Said(
         _user(user, fields.user),
         _item(item, lists=fields.lists) if fields.item else "",
