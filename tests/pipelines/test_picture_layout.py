@@ -191,6 +191,9 @@ def test_the_day_of_an_alert_can_be_read(figures: list[Figure]) -> None:
     found = texts(figures[0])
     assert {"13 Mar", "22 Mar"} <= {*found} and "14 Mar" not in found, "the days on which alerts begin"
     assert "days: when alerts begin" in caption_of(figures[0])
+    many = [row(2 * number, 2 * number) for number in range(25)]
+    alerts.PICTURE.prepare(Given(stream="", rows=many, promise=promise))(io.BytesIO(), "png")
+    assert "days: when 24 of them begin" in caption_of(figures[1])
 
 
 def test_a_tick_alone_names_its_day(figures: list[Figure]) -> None:
