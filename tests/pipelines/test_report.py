@@ -97,7 +97,7 @@ def test_a_page_has_all_that_is_promised(folder: Path) -> None:
     (figure,) = Tags(page).attributes("figure")
     points = json.loads(figure["data-points"] or "")
     assert json.loads(figure["data-names"] or "") == ["coffee", "tea"]
-    assert len(points) == 6 and "± 9" in points[0][3]
+    assert len(points) == 6 and points[0][3].endswith("100 (between 90 and 200)")
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone(folder: Path) -> None:
