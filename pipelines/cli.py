@@ -96,6 +96,8 @@ exit status:
 @collecting_seldom()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
+    if arguments is None:
+        importlib.import_module("privstream.pipelines.runners.unused_libraries")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")

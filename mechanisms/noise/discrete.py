@@ -5,13 +5,13 @@ in total variation (docs/proofs/noise.md). No floating-point number takes part i
 means exactly the value of the float.
 """
 
-import itertools
 import math
+import operator
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
@@ -31,6 +31,7 @@ ONE = 1 << WORD_BITS
 FIXED = 320  # fractional bits of the arithmetic that makes tables
 LARGEST_TABLE = 1 << 20
 _LARGEST_GUIDE_BITS = 17
+_FEW = 1024  # numbers
 _mpmath_lock = threading.Lock()  # mpmath's working precision is global
 
 # A context of our own, never changed, that threads can share.
@@ -49,10 +50,14 @@ class IntegerLaw:
     first: int
     high: Words
     low: Words
-    _guide: NDArray[np.int32] = field(init=False)
-    _shift: np.uint64 = field(init=False)
 
     def __post_init__(self) -> None:
+        for table in (self.high, self.low):
+            table.setflags(write=False)  # laws are shared by caches
+
+    @cached_property
+    def _guide(self) -> tuple[NDArray[np.int32], np.uint64]:
+        """What the leading bits of a number decide, and by how many bits it is shifted to see them."""
         bits = min(len(self.high).bit_length() + 4, _LARGEST_GUIDE_BITS)
         shift = 64 - bits
         starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(shift)
@@ -60,15 +65,12 @@ class IntegerLaw:
         guide = self._search(starts, np.zeros_like(starts))
         # Negative where the leading bits alone do not decide.
         guide[guide != self._search(ends, np.full_like(ends, np.iinfo(np.uint64).max))] = -1
-        for table in (self.high, self.low):
-            table.setflags(write=False)  # laws are shared by caches
-        object.__setattr__(self, "_guide", guide.astype(np.int32))
-        object.__setattr__(self, "_shift", np.uint64(shift))
+        return guide.astype(np.int32), np.uint64(shift)
 
     @classmethod
     def from_cumulative(cls, first: int, cumulative: Sequence[int]) -> "IntegerLaw":
         """Make the law with Pr[X <= first + j] = cumulative[j] / 2^128, nondecreasing numbers in [0, 2^128]."""
-        if any(a > b for a, b in itertools.pairwise(cumulative)):
+        if not all(map(operator.le, cumulative, cumulative[1:])):
             raise ValueError("cumulative must be nondecreasing")
         if len(cumulative) and not 0 <= cumulative[0] <= cumulative[-1] <= ONE:
             raise ValueError("cumulative must be in [0, 2^128]")
@@ -102,7 +104,11 @@ class IntegerLaw:
     def quantile(self, words: Words) -> Integers:
         """Return the inverse CDF at 128-bit numbers: uint64 (.., 2), high word first, to int64 (..)."""
         high, low = words[..., 0].ravel(), words[..., 1].ravel()
-        index = self._guide[high >> self._shift].astype(np.int64)
+        if len(high) < _FEW and "_guide" not in self.__dict__:  # not worth a guide
+            index = self._search(high, low) + self.first
+            return np.reshape(index, words.shape[:-1])
+        guide, shift = self._guide
+        index = guide[high >> shift].astype(np.int64)
         unsure = np.flatnonzero(index < 0)
         if len(unsure):
             index[unsure] = self._search(high[unsure], low[unsure])
@@ -407,7 +413,7 @@ def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     below, running = [], 0
     for weight in reversed(weights[1:]):
         running += weight
-        below.append(to_word((running << FIXED) // total))
+        below.append(((running << (WORD_BITS + 1)) + total) // (2 * total))  # the nearest multiple of 2^-128
     below = [c for c in below if c]
     return IntegerLaw.from_cumulative(-len(below), below + [ONE - c for c in reversed(below)])
 

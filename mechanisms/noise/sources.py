@@ -139,6 +139,7 @@ class KeyedNoise(PrfNoise):
             transforms of one pipeline that read different events.
 
     Attributes:
+        run_id: as given.
         fingerprint: public text, 16 hexadecimal digits, that differs between keys, and shows nothing else about them.
 
     Raises:
@@ -151,7 +152,7 @@ class KeyedNoise(PrfNoise):
         True
     """
 
-    __slots__ = ("_run_id", "fingerprint")
+    __slots__ = ("fingerprint", "run_id")
 
     def __init__(self, secret_key: bytes, run_id: str = "") -> None:
         if not isinstance(secret_key, bytes):
@@ -160,7 +161,7 @@ class KeyedNoise(PrfNoise):
             raise TypeError(f"run_id must be a str, got {type(run_id).__name__}")
         _check_key("secret_key", secret_key)
         super().__init__(Prf.from_secret(secret_key, run_id))
-        self._run_id = run_id
+        self.run_id = run_id
         whose = PrfNoise(Prf.from_secret(secret_key, "").child("fingerprint"))
         self.fingerprint = f"{int(whose.words(1)[0, 0, 0]):016x}"
 
@@ -199,16 +200,16 @@ class KeyedNoise(PrfNoise):
         return cls(secrets.token_bytes(32), run_id)
 
     def __repr__(self) -> str:
-        return f"KeyedNoise(<key>, run_id={self._run_id!r})"
+        return f"KeyedNoise(<key>, run_id={self.run_id!r})"
 
     def __reduce__(self) -> Any:
         if self._lineage is not None:
             return _load_keyed, self._lineage[0]
-        return _restore_keyed, (self._prf, self._run_id, self.fingerprint)
+        return _restore_keyed, (self._prf, self.run_id, self.fingerprint)
 
     def _found(self, where: tuple[str, str]) -> Self:
         """Remember where the key is, for pickles of this source and of those derived from it."""
-        self._lineage = ((*where, self._run_id, self.fingerprint), ())
+        self._lineage = ((*where, self.run_id, self.fingerprint), ())
         return self
 
 
@@ -230,7 +231,7 @@ class SeededNoise(PrfNoise):
 
 def _restore_keyed(prf: Prf, run_id: str, fingerprint: str) -> KeyedNoise:
     noise = KeyedNoise.__new__(KeyedNoise)
-    noise._prf, noise._run_id, noise.fingerprint, noise._lineage = prf, run_id, fingerprint, None
+    noise._prf, noise.run_id, noise.fingerprint, noise._lineage = prf, run_id, fingerprint, None
     return noise
 
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.minimum import minimum
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from scipy import fft
 
@@ -89,9 +88,9 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
         rate = -math.expm1(log_rest) / widest
         return (noises.log_moment(rate) - log_beta) / rate
 
-    found: Any = scipy.optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
-    chernoff = max(0, math.ceil(found.fun))
-    rate = -math.expm1(found.x) / widest
+    place, least = minimum(bound, -40.0, -1e-9, tolerance=1e-9)
+    chernoff = max(0, math.ceil(least))
+    rate = -math.expm1(place) / widest
     law = noises.tilted(rate)
     if law is None:
         return int(chernoff)
@@ -132,8 +131,7 @@ def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, large
         rate = unit * math.exp(log_rate)
         return (exponent(rate) + rest) / rate
 
-    found: Any = scipy.optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
-    return float(found.fun)
+    return float(minimum(bound, *limits, tolerance=1e-6)[1])
 
 
 def sums_quantile(parts: Sequence[tuple[SymmetricNoise, int]], columns: int, beta: float) -> float:

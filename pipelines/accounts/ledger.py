@@ -170,8 +170,15 @@ class Ledger:
             output: where rows go.
 
         Raises:
-            ValueError: see `append`; or a time has no time zone.
+            ValueError: see `append`; the noise has another run id; `data` says nothing; or a time has no time zone.
         """
+        if noise.run_id != run_id:
+            raise ValueError(
+                f"run_id must be that of the noise, got {run_id!r} with noise of {noise.run_id!r}: runs over different "
+                "data whose noise has one run id are no independent releases; give it to KeyedNoise, too"
+            )
+        if not data.strip():
+            raise ValueError("data must say what is read, got a text without words")
         entry = Entry(
             time=_now(),
             run_id=run_id,

@@ -50,6 +50,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         print(f"the first {contents.unchained:,} lines were written without a chain, and may have been changed before")
     if arguments.guarantee:
         print(f"{len(arguments.guarantee):,} guarantee files agree")
+    else:
+        print("lines that were deleted at its end leave no trace in it: --guarantee PATH finds that of a run")
     print(f"head: {contents.heads[-1]}")
 
 

@@ -218,7 +218,7 @@ def _caption(picture: AlertPicture) -> str:
     else:
         parts.append(". Dashed: thresholds")
     if picture.rows:
-        parts.append("; days: when alerts begin")
+        parts.append(f"; days: when {'alerts' if number <= MOST_DAYS else f'{MOST_DAYS} of them'} begin")
     if picture.truth:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")

@@ -17,7 +17,11 @@ from privstream.transforms.row_types import CardinalityEstimate
 def prepare(given: Given) -> Drawing:
     """Return what draws the estimates."""
     found = band(given.rows, given.truth or [])
-    text = caption(given.rows, found, by_model(given) if is_smoothed(given.rows) else given.sure("Band"))
+    text = caption(
+        given.rows,
+        found,
+        by_model(given) if is_smoothed(given.rows) else given.sure("Band" if len(given.rows) > 1 else "Bar"),
+    )
     return partial(
         draw_bands,
         [found] if given.rows else [],
@@ -31,8 +35,10 @@ def prepare(given: Given) -> Drawing:
 
 def by_model(given: Given) -> str:
     """Say what the band of smoothed sizes means, and what dots are."""
+    several = len(given.rows) > 1
+    shown = "Line: the size, smoothed over windows; dots: with the noise of a window. Band" if several else "Bar"
     return (
-        f"Line: the size, smoothed over windows; dots: with the noise of a window. Band: where {held(given.promise)} "
+        f"{shown}: where {held(given.promise)} "
         "are, with probability 95%, each by itself, if sizes stay near levels that move"
         f"{without_limits(given.promise)}."
     )

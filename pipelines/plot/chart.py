@@ -287,6 +287,8 @@ def _tick_texts(clocks: Clocks, ticks: Sequence[int]) -> list[str]:
             return [f"{moment.day} {moment:%b}\n{moment:%H:%M}" for moment in moments]
         form = "%H:%M:%S" if seconds else "%H:%M"
         return [f"{each.day} {each:%b}" if each.time() == MIDNIGHT else f"{each:{form}}" for each in moments]
+    if len(moments) < 2:  # a year or a month alone does not say which day
+        return [f"{moment.day} {moment:%b}" for moment in moments]
     if all((moment.day, moment.month) == (1, 1) for moment in moments):
         return [f"{moment.year}" for moment in moments]
     if all(moment.day == 1 for moment in moments):

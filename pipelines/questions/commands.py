@@ -88,7 +88,7 @@ def plan_command(spec: QuestionSpec) -> Command:
         parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        with_beam("questions.plan_command.PlanCommand")(spec).run(arguments)
+        loaded("questions.plan_command.PlanCommand")(spec).run(arguments)
 
     return Command(
         description="Predicts, before any data is read, how accurate the answers of each method will be with one "

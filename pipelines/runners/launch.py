@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from functools import partial
+from functools import cache, partial
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
-from apache_beam.transforms import environments
+from apache_beam.transforms import core, environments
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
@@ -137,11 +137,13 @@ def run(
     began = time.monotonic()
     counters: Counters = {}
     try:
-        on_disk = spilled() if runner == LOCAL_RUNNER else nullcontext()
+        local = runner == LOCAL_RUNNER
+        on_disk = spilled() if local else nullcontext()
         with (
             clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
+            _remembering() if local else nullcontext(),  # a run without an end would keep more and more
             submitted_job(options, partial(_tell, shown)) as job,
         ):
             pipeline = _new_pipeline(options)
@@ -177,10 +179,11 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     """
     logging.disable(logging.CRITICAL)
     try:
-        pipeline = _new_pipeline(options)
-        build(pipeline)
-        result = _started(pipeline, options)
-        result.wait_until_finish()
+        with _remembering():
+            pipeline = _new_pipeline(options)
+            build(pipeline)
+            result = _started(pipeline, options)
+            result.wait_until_finish()
     except Exception as error:
         raise RunError(_cause(error)) from None
     return _counted(result)
@@ -240,6 +243,22 @@ def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
             yield
         finally:
             module.python_sdk_dependencies = theirs
+
+
+@contextmanager
+def _remembering() -> Iterator[None]:
+    """Let Beam keep what it finds out again for each stage and type, a fifth of a small run, with the same result.
+
+    These are the arguments of methods, and options, for which it makes a parser of command lines each time.
+    """
+    module: Any = core  # what follows is replaced, which mypy refuses
+    options: Any = PipelineOptions
+    inspect, view_as = module.get_function_args_defaults, options.view_as
+    module.get_function_args_defaults, options.view_as = cache(inspect), cache(view_as)
+    try:
+        yield
+    finally:
+        module.get_function_args_defaults, options.view_as = inspect, view_as
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

@@ -31,8 +31,8 @@ MOST = 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-BY_ITSELF = "privstream.pipelines.questions.shares"
-"""The module that every process needs."""
+BY_ITSELF = ("privstream.pipelines.runners.unused_libraries", "privstream.pipelines.questions.shares")
+"""The modules that every process needs."""
 
 MAIN = "__main__"
 KAFKA = f"{SCHEME}://"
@@ -93,7 +93,7 @@ def load_early(arguments: argparse.Namespace, beam_arguments: Sequence[str], mod
             and not any(text.startswith("--runner") for text in beam_arguments)
             and workers_for(arguments.workers, local_bytes(arguments.input)) > 1
         ):
-            _load_early((BY_ITSELF, module))
+            _load_early((*BY_ITSELF, module))
 
 
 def _load_early(modules: Sequence[str]) -> None:

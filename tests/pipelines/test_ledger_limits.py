@@ -251,6 +251,7 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
     ):
         Path("key.ledger.jsonl").write_bytes(text)
         assert budget(*verify[:3]) == 0, "without the guarantee file nobody knows"
+        assert "lines that were deleted at its end leave no trace in it" in capsys.readouterr().out
         assert budget(*verify) == 1
         assert message in capsys.readouterr().err
     Path("key.ledger.jsonl").write_bytes(whole)
@@ -422,10 +423,24 @@ def test_a_pipeline_of_ones_own_has_an_account(ledger: Ledger) -> None:
     assert (first.line, first.repeats, again.line, again.repeats) == (2, False, 3, True)
     with pytest.raises(ValueError, match=r"run_id must be another one: the run visits of .* differs in data"):
         ledger.record(pure(0.1), **(given | {"data": "visits of 2027"}), **days, parameters={"epsilon": 0.75})
+    more = {"run_id": "more", "noise": KeyedNoise(bytes(range(32)), "more")}
     with pytest.raises(ValueError, match=r"data set 'shop' has in 2026 spent epsilon 0\.7\d+ for one person"):
-        ledger.record(pure(0.5), **(given | {"run_id": "more"}), **days)
+        ledger.record(pure(0.5), **(given | more), **days)
     with pytest.raises(ValueError, match="begin must have a time zone, got 2026-01-01T00:00:00"):
-        ledger.record(pure(0.1), **(given | {"run_id": "more"}), begin=datetime(2026, 1, 1))
+        ledger.record(pure(0.1), **(given | more), begin=datetime(2026, 1, 1))
+
+
+def test_a_run_id_that_its_noise_has_not_is_no_release_of_its_own(ledger: Ledger) -> None:
+    """January and February under one run id of the noise have the same noise, whatever the ledger calls them."""
+    noise = KeyedNoise(bytes(range(32)))
+    message = r"run_id must be that of the noise, got 'January' with noise of ''"
+    with pytest.raises(ValueError, match=message):
+        ledger.record(pure(0.1), noise=noise, run_id="January", data="visits of January")
+    with pytest.raises(ValueError, match="data must say what is read, got a text without words"):
+        ledger.record(pure(0.1), noise=noise, run_id="", data=" ")
+    assert ledger.record(pure(0.1), noise=noise, run_id="", data="visits of January").line == 1
+    with pytest.raises(ValueError, match=r"run_id must be another one: the run .* differs in data"):
+        ledger.record(pure(0.1), noise=noise, run_id="", data="visits of February")
 
 
 def test_metrics_follow_what_is_left() -> None:

@@ -191,6 +191,24 @@ def test_the_day_of_an_alert_can_be_read(figures: list[Figure]) -> None:
     found = texts(figures[0])
     assert {"13 Mar", "22 Mar"} <= {*found} and "14 Mar" not in found, "the days on which alerts begin"
     assert "days: when alerts begin" in caption_of(figures[0])
+    many = [row(2 * number, 2 * number) for number in range(25)]
+    alerts.PICTURE.prepare(Given(stream="", rows=many, promise=promise))(io.BytesIO(), "png")
+    assert "days: when 24 of them begin" in caption_of(figures[1])
+
+
+def test_a_tick_alone_names_its_day(figures: list[Figure]) -> None:
+    """A window of two days from New Year on, whose start is the only tick: it read 2024."""
+    year = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp())
+    row = CategoryFlag("", Timestamp(year), Timestamp(year + 48 * HOUR), "tea", True, 50, 3)
+    histogram.FLAGS.prepare(Given(stream="", rows=[row]))(io.BytesIO(), "png")
+    assert ticks(figures[0].axes[0]) == ["1 Jan"]
+
+
+def test_a_set_in_one_window_has_a_bar_and_no_line(figures: list[Figure]) -> None:
+    for shape, words in (("one window", {"Bar"}), ("ordinary", {"Line", "Band"})):
+        draw("cardinality", [row._replace(smoothed=5.0, smoothed_lower=1.0, smoothed_upper=9.0)
+                             for row in rows_of("cardinality", shape)[:: SHAPES[shape][1]]])  # fmt: skip
+        assert {word for word in ("Bar", "Line", "Band") if f"{word}: " in caption_of(figures[-1])} == words
 
 
 def test_the_moment_of_a_flag_can_be_read(figures: list[Figure]) -> None:
