@@ -271,7 +271,7 @@ HEAVY_HITTERS = (
         name="too many charges",
         text=f"each of {HITTER_WINDOWS} windows has an item of its own and people of its own, so many that trials in "
         "which nothing is reported are rare, but likelier than delta. With D, one person more has all of these items, "
-        "and may be charged for one. The adversary counts the reports. The control may charge for all.",
+        "and may be charged for one. The adversary counts the reports. The control has half of the noise.",
         options={
             "epsilon": EPSILON,
             "delta": DELTA,
@@ -280,7 +280,7 @@ HEAVY_HITTERS = (
             "count_share": 0.0,
             "domain": MANY,
         },
-        control={"epsilon": HITTER_WINDOWS * EPSILON, "max_hits": HITTER_WINDOWS},
+        control=HALF,
         others=others_on_the_edge,
         suspect=lambda seen: [Sent(SUSPECT, f"item {seen.window}")],
         score=lambda transform, rows: float(len(rows)),
