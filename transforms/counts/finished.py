@@ -41,6 +41,7 @@ SPREAD = 1.253 * 1.483  # of a median, from absolute deviations, if these are no
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
 NORMAL = 1.96
+WITHOUT_MODEL = 2.12  # standard deviations within which 95% of Laplace noise is, and 96.6% of normal noise
 LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
@@ -269,7 +270,7 @@ class SmoothFinished:
         columns: dict[str, np.ndarray] = {}
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
         rises = self._unsure_rises(ends, unsure, cut, counts) if self.rising else None
-        reach = np.full(len(counts), NORMAL * self.stddev)
+        reach = np.full(len(counts), WITHOUT_MODEL * self.stddev)
         if self.sums is not None:
             known = np.minimum(1 + np.arange(len(item)) - np.searchsorted(series, series), self.windows)
             shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
