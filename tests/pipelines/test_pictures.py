@@ -172,7 +172,9 @@ def test_a_name_stands_at_the_peak_of_a_line_that_ends_far_below() -> None:
     rows = [count(hour, number=900 if hour == 5 else 20) for hour in range(30)]
     (label,) = [bands._label(band, "tea", "red") for band in counts.bands(rows, [], each=True)]
     assert label.points[0][1] == 900
-    (steady,) = [bands._label(band, "tea", "red") for band in counts.bands([count(h) for h in range(30)], [], each=True)]
+    (steady,) = [
+        bands._label(band, "tea", "red") for band in counts.bands([count(h) for h in range(30)], [], each=True)
+    ]
     assert steady.points[0][0] > steady.points[-1][0]
 
 
