@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any
 
 import mpmath
@@ -400,8 +400,11 @@ def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Lab
 
 def _words(numbers: Sequence[int]) -> tuple[Words, Words]:
     """Return the high and the low words of numbers below 2^128."""
-    text = b"".join(map(int.to_bytes, numbers, repeat(16), repeat("big")))
-    words = np.frombuffer(text, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    words = (
+        np.frombuffer(b"".join([number.to_bytes(16) for number in numbers]), dtype=">u8")
+        .reshape(-1, 2)
+        .astype(np.uint64)
+    )
     return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 
 

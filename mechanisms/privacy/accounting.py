@@ -58,7 +58,7 @@ class _Later:
 
 @functools.cache
 def losses(module: str = "privacy_loss_distribution") -> Any:
-    """Return a module of `dp_accounting.pld`, which is loaded where losses are composed, without what it seldom uses."""
+    """Return a module of `dp_accounting.pld`, for where losses are composed, loaded without what it seldom uses."""
     places: list[tuple[dict[str, Any], str, str]] = [(vars(scipy), part, f"scipy.{part}") for part in SELDOM_USED]
     places.append((sys.modules, GAUSSIAN, GAUSSIAN))
     later = [(names, name, _Later(path)) for names, name, path in places if name not in names]
