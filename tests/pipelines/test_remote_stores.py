@@ -119,14 +119,14 @@ def test_a_run_from_store_to_store(store, tmp_path, capsys):
     (tmp_path / "key").write_text("0123456789abcdef" * 2)
     (tmp_path / "key").chmod(0o600)
     command = [*RUN, "--input", f"{store.root}/in", "--noise_key_file", str(tmp_path / "key"), *store.options]
-    command += ["--output", f"{store.root}/out/rows.parquet", "--dead_letter", f"{store.root}/private/letters.jsonl"]
+    command += ["--output", f"{store.root}/out/rows.parquet", "--dead_letter", f"{store.root}/unused/letters.jsonl"]
     assert cli.main(command) == 0
     assert sorted(name for name in store.files.names() if not name.startswith("in/")) == [
         "out/rows.parquet",
         "out/rows.parquet.guarantee.json",
-        "private/letters.jsonl",
+        "unused/letters.jsonl",
     ]
-    assert store.files.read("private/letters.jsonl") == b""  # nothing could not be used
+    assert store.files.read("unused/letters.jsonl") == b""  # nothing could not be used
     assert json.loads(store.files.read("out/rows.parquet.guarantee.json"))["guarantee"]["epsilon"] == 1
     found = pq.read_table(io.BytesIO(store.files.read("out/rows.parquet"))).to_pylist()
     assert [row["item"] for row in found] == ["tea"] * 2 and all(abs(row["count"] - 300) < 60 for row in found)
