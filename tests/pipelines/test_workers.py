@@ -109,10 +109,10 @@ def answer(
 
 @some_quick("question", list(QUESTIONS), "counts")
 def test_rows_messages_and_dead_letters_are_the_same(question, shop, tmp_path, capsys):
-    found = [answer(shop, tmp_path / "rows.jsonl", question, workers, capsys) for workers in (1, 2, 3)]
+    numbers = (1, 2, 3) if question == "counts" else (1, 3)
+    found = [answer(shop, tmp_path / "rows.jsonl", question, workers, capsys) for workers in numbers]
     assert found[0][0]
-    assert found[1] == found[0]
-    assert found[2] == found[0]
+    assert all(each == found[0] for each in found)
 
 
 @pytest.mark.slow

@@ -207,7 +207,7 @@ PERSON = st.lists(
 
 @some_quick("name", CONFIGURATIONS, "window, streams", "trailing", "start, people")
 @given(moves=PERSON)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     """What the proof rests on: C units in all, one for a key in a window, one for a key in the run since the start."""
     made = transform(name)
