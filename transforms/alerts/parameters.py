@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
@@ -44,6 +45,9 @@ SURE = (
     "noise: look at the next windows first."
 )
 """What a reader may do with bounds: in a test that should give no alert, one with a bound above 0 has a wrong bound."""
+
+MOST_SMOOTHED = 1 << 20
+"""Tests of a run that are decided at its end, by smoothed numbers, at most."""
 
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""
@@ -299,6 +303,18 @@ class SparseVectorParameters(AlertParameters):
         steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
         public = describe(rules, *steps, names, streams_per_person, self.plan.by_rule, quiet)
         self.noise = noise.derive("sparse vector alerts", public + self.steps.further_label.encode())
+
+    @override
+    def to_finish(self) -> Self:
+        """Return this transform with noisy counts of all windows, of which `finish` makes alerts."""
+        first, end, counted = self.steps.first, self.steps.end, self.counted
+        if not isinstance(counted, CountedAlerts) or first is None or end is None:
+            return self
+        if (end - first) * len(self.plan.rules) * len(self.plan.streams) > MOST_SMOOTHED:
+            return self
+        made = copy.copy(self)
+        made.counted = replace(counted, smoothed_over=end - first)
+        return made
 
     def _choose(self, method: str) -> tuple[str, CountedAlerts | StatusAlerts | None]:
         """Return the method that is asked for, or one that never stops."""
