@@ -168,6 +168,11 @@ class Alert(NamedTuple):
     smoothed_upper: Optional[float] = None
 
 
+def deciding(row: Alert) -> float | None:
+    """Return the number by which a rule is met."""
+    return row.estimate if row.smoothed is None else row.smoothed
+
+
 class Measurement(NamedTuple):
     """Input of `MeasurementAlerts`: a private number that no change to be protected moves by more than 1.
 

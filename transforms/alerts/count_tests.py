@@ -227,7 +227,7 @@ class SmoothAlerts:
                 state = Runs((), nothing, nothing)
             full = lengths <= self.steps.number(step)
             alerts = np.nonzero(met[window] & full & state.awake(step, self.method.plan.quiet))
-            state = state.alerted(*alerts, step)
+            state = state.alerted(alerts[0], alerts[1], step)
             hits.append(np.ravel_multi_index((np.full_like(alerts[0], window), *alerts), met.shape))
             since.append(state.since[alerts])
         return np.concatenate(hits), np.concatenate(since)

@@ -34,9 +34,9 @@ SHARES = special.expit(np.linspace(-14.0, 5.0, 58))
 UNSURE = 0.1
 """A number is too near to a threshold where its window is wrong more often."""
 
-SMOOTHED = (
-    "Numbers are smoothed over the windows of the file before they are compared, as counts are, which rests on a "
-    "model: numbers stay near levels that move. "
+BY_MODEL = (
+    "Numbers are smoothed over the windows of the file before they decide, and bounds rest on a model: numbers stay "
+    "near levels that move."
 )
 """What is said of the alerts of a file."""
 
@@ -204,7 +204,7 @@ class CountedAlerts:
                 f"every number of people{of} that passes its threshold by more than {margin:,} gives an alert, and "
                 "none that misses it by more does"
             )
-        return f"{'; '.join(parts)}. {SMOOTHED * bool(self.smoothed_over)}{self.near}"
+        return f"{'; '.join(parts)}. {f'{BY_MODEL} ' * bool(self.smoothed_over)}{self.near}"
 
     def not_tested(self, *, renewed: bool) -> str:
         """Say in which windows rules are not tested, as sentences; `renewed`: whether everything starts afresh."""
@@ -236,7 +236,8 @@ class CountedAlerts:
     def smoothed_bounds(self, gaps: np.ndarray, stddevs: np.ndarray) -> np.ndarray:
         """Return the same of smoothed numbers whose errors have these standard deviations, as the model says."""
         beyond, within = -special.ndtri(self.plan.beta * SHARES), -special.ndtri(SHARES)
-        return stddevs * selected_bounds(gaps / stddevs, beyond, within)
+        found: np.ndarray = stddevs * selected_bounds(gaps / stddevs, beyond, within)
+        return found
 
     def _tail_bound(self, tail: float, windows: int) -> int:
         if isinstance(self.counts, SharedCounts):
@@ -272,7 +273,8 @@ def selected_bounds(gaps: np.ndarray, beyond: np.ndarray, within: np.ndarray) ->
         within: what it reaches with at least each probability itself, shape (p,).
     """
     missed = beyond - np.asarray(gaps)[:, None]  # a number that misses its threshold by so much has such a gap rarely
-    return -np.where(missed <= within, missed, np.inf).min(axis=1)
+    found: np.ndarray = -np.where(missed <= within, missed, np.inf).min(axis=1)
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -508,7 +508,8 @@ def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.nd
 
 def _added_squares(errors: np.ndarray, windows: np.ndarray) -> np.ndarray:
     """Return the root of the sum of squares of errors in each row and those before it, so many in all."""
-    return np.sqrt(np.maximum(_added(np.square(errors), windows), 0.0))
+    added: np.ndarray = np.sqrt(np.maximum(_added(np.square(errors), windows), 0.0))
+    return added
 
 
 def _added(numbers: np.ndarray, windows: np.ndarray) -> np.ndarray:
