@@ -132,8 +132,9 @@ class Alert(NamedTuple):
             a row has it, else `estimate`.
         gap_stddev: standard deviation of the error of that number.
         gap_lower_bound: what the gap without noise is at least. With the method "counts", of the alerts of any number
-            of people at most a part beta have a wrong bound; None where nothing can be said. With other methods, for
-            any one test, the probability of an alert with a wrong bound is at most beta.
+            of people at most a part beta have a wrong bound, of smoothed ones as far as their model holds; None where
+            nothing can be said. With other methods, for any one test, the probability of an alert with a wrong bound is
+            at most beta.
         epsilon_spent: what this alert has cost, rounded up; 0 but with the method "sparse_vector".
         epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no

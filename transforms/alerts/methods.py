@@ -34,6 +34,9 @@ SHARES = special.expit(np.linspace(-14.0, 5.0, 58))
 UNSURE = 0.1
 """A number is too near to a threshold where its window is wrong more often."""
 
+TENTH = -float(special.ndtri(UNSURE))
+"""Standard deviations of a normal error that so many are beyond, to one side."""
+
 BY_MODEL = (
     "Numbers are smoothed over the windows of the file before they decide, and bounds rest on a model: numbers stay "
     "near levels that move."
@@ -190,9 +193,9 @@ class CountedAlerts:
         parts = []
         for windows in self._lengths:
             own = (self._tail_bound(UNSURE, windows) + 1) / windows
-            steady = -float(special.ndtri(UNSURE)) * self.steady_stddev(windows) if self.smoothed_over else None
+            steady = TENTH * self.steady_stddev(windows) if self.smoothed_over else None
             parts.append((windows, own + self.moved(windows) * bool(self.smoothed_over), steady))
-        return near_in_words(parts)
+        return near_in_words(parts, " people")
 
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
@@ -247,20 +250,21 @@ class CountedAlerts:
         return noise.summed(windows).tail_bound(windows, tail)
 
 
-def near_in_words(parts: Sequence[tuple[int, float, float | None]]) -> str:
-    """Say within how many people of a threshold more than one window in ten is decided wrongly.
+def near_in_words(parts: Sequence[tuple[int, float, float | None]], unit: str = "") -> str:
+    """Say how near to a threshold more than one window in ten is decided wrongly.
 
     Args:
+        unit: of numbers, after a space.
         parts: for each number of windows that a mean is over: this number; how many people for a window that differs
             from all others; and for numbers that stay what they are, or None if that makes no difference.
     """
     (_, alone, still), *others = sorted(parts)
     differs = "" if still is None else f" ({math.ceil(alone):,} where a window differs from the others)"
-    people = math.ceil(alone if still is None else still)
-    told = f"Within {people:,} people of a threshold{differs} more than one window in ten is decided wrongly"
+    number = math.ceil(alone if still is None else still)
+    told = f"Within {number:,}{unit} of a threshold{differs} more than one window in ten is decided wrongly"
     for windows, alone, still in others:
-        number = f"{math.ceil(alone):,}" if still is None else f"{math.ceil(still):,} ({math.ceil(alone):,})"
-        told += f"; of means over {windows:,} windows, within {number}"
+        both = f"{math.ceil(alone):,}" if still is None else f"{math.ceil(still):,} ({math.ceil(alone):,})"
+        told += f"; of means over {windows:,} windows, within {both}"
     return f"{told}."
 
 
