@@ -249,9 +249,9 @@ numbers in the answer:
   standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
 Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
 be noticed. More windows raise the margins of status and sparse_vector only with their logarithm; that of counts grows
-with the square root of their number (with delta above 0). Of counts over files it has what smoothing may move, too, and the
-sentence says within how many people of a threshold more than one window in ten is decided wrongly. Status and counts have no number of alerts: they never stop,
-and --method auto takes one of them.
+with the square root of their number (with delta above 0). Of counts over files it has what smoothing may move, too;
+the sentence says within how many people of a threshold more than one window in ten is decided wrongly. Status and
+counts have no number of alerts: they never stop, and --method auto takes one of them.
 The margins of status are for people who have been charged fewer than --max_hits times.
 """
 
