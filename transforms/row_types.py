@@ -507,7 +507,8 @@ class CardinalityEstimate(NamedTuple):
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
             set.
         smoothed: an estimate of the same number from all windows of a finished file, with the method "direct_counter",
-            which gives each window noise of its own. None with other methods, and in streams.
+            which gives each window noise of its own; what weekdays, or hours of the day, have in common is kept. None
+            with other methods, and in streams.
         smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: sizes stay near
             a level that moves. Where a window differs from those beside it, it reaches as far as that of the estimate.
         smoothed_upper: upper end.

@@ -39,7 +39,8 @@ SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
 """Windows of a season, by the length of a window in microseconds: weekdays, and hours of the day."""
 
 LEAST_CYCLES = 4
-SPREAD = 1.253 * 1.483  # of a median, from absolute deviations, if these are normal
+OF_DEVIATIONS = 1.483  # a standard deviation, from the median of absolute deviations, if these are normal
+OF_SQUARES = 5.4  # variance of its square from so many is this by their number, in units of the square's square
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
 NORMAL = 1.96
@@ -260,7 +261,7 @@ class SmoothFinished:
         follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
         series = np.concatenate([[0], np.cumsum(~follows)])
         counts = rows.published[0].astype(np.float64)[order]
-        factors, unsure = self._season(window[order], counts)
+        factors, unsure, _ = season(self.length, window[order], counts, self.stddev)
         shares, cut = self._cut_short(window[order], series, counts / factors)
         factors = factors * shares
         told = None
@@ -439,35 +440,57 @@ class SmoothFinished:
         unsure[here] = np.round(np.sqrt(own * (variances + own * apart)) / found[here], DIGITS)
         return found[windows], unsure[windows]
 
-    def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
-        and how unsure it is, a standard deviation relative to it.
 
-        It is one for all items, from their sums; those of one day or week alone decide nothing, for it is a median. All
-        are 1 where windows have another length, where there are too few days or weeks, and where none is clearly
-        different from 1.
-        """
-        none = np.ones(len(windows)), np.zeros(len(windows))
-        if (length := SEASONS.get(self.length)) is None:
-            return none
-        first = int(windows.min())
-        sums = np.zeros((int(windows.max()) - first) // length * length + length)
-        known = np.zeros(len(sums), bool)
-        np.add.at(sums, windows - first, counts)
-        known[windows - first] = True
-        whole = known.reshape(-1, length).all(axis=1)
-        cycles = sums.reshape(-1, length)[whole]
-        means = cycles.mean(axis=1, keepdims=True)
-        cycles = (cycles / np.where(means > 0, means, np.inf))[means[:, 0] > 0]
-        if len(cycles) < LEAST_CYCLES:
-            return none
-        factors = np.median(cycles, axis=0)
-        spread = SPREAD * np.median(np.abs(cycles - factors), axis=0) / np.sqrt(len(cycles))
-        if not np.any(np.abs(factors - 1) > CLEARLY * spread):
-            return none
-        factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
-        place = (windows - first) % length
-        return factors[place], (spread / factors)[place]
+class Season(NamedTuple):
+    """What is known of a season: float64 arrays (n,), one number for each count.
+
+    Attributes:
+        factors: by how much its weekday, or its hour of the day, is above or below the mean.
+        unsure: how unsure that is, a standard deviation relative to it.
+        apart: by how much cycles differ there by themselves, beside noise, likewise, as far as they surely do.
+    """
+
+    factors: np.ndarray
+    unsure: np.ndarray
+    apart: np.ndarray
+
+
+def season(length: int, windows: np.ndarray, counts: np.ndarray, stddev: float) -> Season:
+    """Return what weekdays, or hours of the day, have in common.
+
+    It is one for all items, from their sums; those of one day or week alone decide nothing, for it is a median. All
+    are 1 where windows have another length, where there are too few days or weeks, and where none is clearly
+    different from 1, by how much cycles differ and by their noise: few cycles may be alike by chance.
+
+    Args:
+        length: of a window, in microseconds.
+        windows: of each count, int64 (n,).
+        counts: with noise, float64 (n,).
+        stddev: of the noise of each.
+    """
+    none = Season(np.ones(len(windows)), np.zeros(len(windows)), np.zeros(len(windows)))
+    if (number := SEASONS.get(length)) is None:
+        return none
+    first = int(windows.min())
+    sums = np.zeros((int(windows.max()) - first) // number * number + number)
+    np.add.at(sums, windows - first, counts)
+    known = np.bincount(windows - first, minlength=len(sums)).reshape(-1, number)
+    cycles = sums.reshape(-1, number)
+    means = cycles.mean(axis=1, keepdims=True)
+    whole = known.all(axis=1) & (means[:, 0] > 0)
+    if whole.sum() < LEAST_CYCLES:
+        return none
+    cycles, noise = cycles[whole] / means[whole], (known[whole] * np.square(stddev / means[whole])).mean(axis=0)
+    factors = np.median(cycles, axis=0)
+    differ = OF_DEVIATIONS * np.median(np.abs(cycles - factors), axis=0)
+    spread = OF_MEDIAN * np.sqrt(np.maximum(np.square(differ), noise) / len(cycles))
+    if not np.any(np.abs(factors - 1) > CLEARLY * spread):
+        return none
+    factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
+    more = np.square(differ) - noise
+    sure = firmly(more / np.maximum(noise * math.sqrt(OF_SQUARES / len(cycles)), np.finfo(float).tiny))
+    place = (windows - first) % number
+    return Season(*(part[place] for part in (factors, spread / factors, np.sqrt(sure * np.maximum(more, 0)) / factors)))
 
 
 def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, ...]:
