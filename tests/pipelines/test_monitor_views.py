@@ -656,7 +656,7 @@ def test_plan_says_how_near_to_a_threshold_an_alert_cannot_tell(
 ) -> None:
     """Of smoothed counts: of those that stay what they are, and of a window that differs from all others."""
     path = tmp_path / "monitor.yaml"
-    head = HEAD.replace("windows: 6", "windows: 48")
+    head = HEAD.replace("windows: 6", "windows: 48").replace("epsilon: 1,", "epsilon: 0.05,")  # numbers are rounded up
     path.write_text(f"{head}{PAGES}views: {{out: {{of: pages, item: a, above: 20}}}}\n")
     assert main(["plan", str(path), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
