@@ -46,6 +46,12 @@ MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
 FULL = f"By how much is estimated in the columns of full numbers, which are empty where noise hides it, if {ASSUMED}"
+IN_COMMON = (
+    "{numbers} of one window{stream} have a part of their noise in common, with a standard deviation of {common:.3g}"
+)
+TOO = "too high by it, or too low, and a sum over items has it once for each."
+"""What is to be said where people may be in many of the counts of a window."""
+
 Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
@@ -239,6 +245,8 @@ class CountsParameters(Parameters):
             contributions_per_window=in_window,
             contributions_per_key=1 if span == "start" else None,
             public_keys=domain is not None,
+            cells=None if domain is None else len(domain),
+            streams=len(self.streams or ("",)),
             min_people=min_people,
             max_value=max_value,
             signed=signed_values,
@@ -316,6 +324,7 @@ class CountsParameters(Parameters):
             self.mechanism.left_out,
             self.chooses_randomly and self.mechanism.contributions_per_window is None,
             live,
+            self.mechanism.common_stddev,
         )
 
     def view(self, *, windows: int = 1, rising: int = 0, live: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
@@ -393,6 +402,11 @@ class CountsParameters(Parameters):
         return self.mechanism.accuracy
 
     @property
+    def shared_variance(self) -> float:
+        """Which part of the variance of counts all items of a window of a stream have in common."""
+        return (self.mechanism.common_stddev / self.mechanism.stddev(1)) ** 2
+
+    @property
     def advice(self) -> str:
         """That items could stay found, where windows forget though nobody asked for it; that periods are short."""
         if self.remembers:
@@ -424,6 +438,9 @@ class CountsParameters(Parameters):
             note = f"Sums and means are of {whose}, clipped to max_value."
         if self.domain is None:
             note = " ".join([note, JUST_FOUND]).strip()
+        if common := self.mechanism.common_stddev:
+            shared = IN_COMMON.format(numbers="Counts", stream=" of a stream" * bool(self.streams), common=common)
+            note = " ".join([note, f"{shared}: no difference between items has it, but all counts there are {TOO}"])
         some = "" if self.domain is not None else f"up to {MANY:,} items"
         scope = f"all of {some} together" if some else TOGETHER
         if self.steps.count is None:
