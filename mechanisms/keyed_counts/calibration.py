@@ -156,7 +156,11 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     if not found:
         raise refused[-1]
     best = min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
-    return _shared(best) or best
+    shared = _shared(epsilon, delta, bounds)
+    if shared is None or (bounds.largest is not None and not isinstance(best.curve, GaussianCurve)):
+        return best  # sums of Laplace noise would be worse with it
+    worth = shared.noises[0].variance(1) <= WORTH_SHARING**2 * best.noises[0].variance(1)
+    return shared if worth else best
 
 
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
@@ -173,22 +177,19 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], 
             yield partial(_gaussian, epsilon, delta, share, factor, bounds)
 
 
-def _shared(apart: KeyLaw) -> KeyLaw | None:
-    """Return a law whose counts of a step have noise in common, where that is worth it; of sums it is the same."""
-    bounds, curve = apart.bounds, apart.curve
-    if not bounds.cells or bounds.span != 1 or bounds.horizon is None or bounds.people != 1:
+def _shared(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw | None:
+    """Return a law whose counts of a step have noise in common, if there is one: of sums it is as in `_gaussian`."""
+    if not bounds.cells or bounds.span != 1 or bounds.horizon is None or bounds.people != 1 or delta == 0:
         return None  # a person who is replaced may move counts in both directions, which noise in common does not hide
     groups = bounds.horizon * bounds.streams
-    if not isinstance(curve, GaussianCurve) or bounds.cells * groups > LARGEST_CELLS:
+    if bounds.cells * groups > LARGEST_CELLS:
         return None
-    shift = curve.shift * math.sqrt(bounds.values[0][1] / groups)
+    shift = largest_shift(epsilon, delta) * math.sqrt(bounds.values[0][1] / groups)
     own, common = least_variances(shift, bounds.cells, min(bounds.cells, bounds.contributions / groups))
     if common == 0 or not is_wide_enough(own, common, bounds.cells):
         return None
-    noise = SharedNoise(*laws_on_grid(own, common))
-    if noise.variance(1) > WORTH_SHARING**2 * apart.noises[0].variance(1):
-        return None
-    return replace(apart, noises=(noise, *apart.noises[1:]))
+    apart = _gaussian(epsilon, delta, 1.0, best_factor(bounds), bounds)
+    return replace(apart, noises=(SharedNoise(*laws_on_grid(own, common)), *apart.noises[1:]))
 
 
 def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
+from privstream.mechanisms.accuracy import COMMON_STDDEV, OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
@@ -299,7 +299,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         """What holds, from public parameters alone.
 
         Its numbers are `stddev`, `threshold` and `detection_threshold` at the last step, `error_bound`, the largest one
-        of counts in any row, and `sum_stddev` if there are sums.
+        of counts in any row, `sum_stddev` if there are sums, and `common_stddev` of noise in common.
         """
         last, noise = self.horizon or 1, self._noise("count")
         numbers = {
@@ -319,6 +319,13 @@ class KeyedCounts(Mechanism[KeyedState]):
             steady=self.bounds.span == 1,
             windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
         )
+        if common := self.common_stddev:
+            numbers[COMMON_STDDEV] = common
+            claim += (
+                f" Counts of one window{' of a stream' * (self.streams > 1)} have a part of their noise in common, with a "
+                f"standard deviation of {_written(common)}: no difference between items has it, but all counts there are "
+                "too high by it, or too low, and a sum over items has it once for each."
+            )
         if self.max_value is not None:
             low = -self.max_value if self.signed else 0
             claim += (

@@ -458,7 +458,7 @@ class SmoothFinished:
 
 
 def _random_effects(
-    groups: np.ndarray, values: np.ndarray, variances: np.ndarray, common: np.ndarray
+    groups: np.ndarray, values: np.ndarray, variances: np.ndarray, common: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, ...]:
     """Return the mean of the values of each group, its variance, and the variance of values there beside errors.
 

@@ -46,12 +46,6 @@ MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
 FULL = f"By how much is estimated in the columns of full numbers, which are empty where noise hides it, if {ASSUMED}"
-IN_COMMON = (
-    "{numbers} of one window{stream} have a part of their noise in common, with a standard deviation of {common:.3g}"
-)
-TOO = "too high by it, or too low, and a sum over items has it once for each."
-"""What is to be said where people may be in many of the counts of a window."""
-
 Counted = TypeVar("Counted", bound=Mechanism)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
@@ -112,7 +106,8 @@ class CountsParameters(Parameters):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
             that is remembered but items that stay found; with windows of a calendar so many days, weeks, months or
             years of it, such as "1month". The guarantee is then for what one person does in one such period.
-        domain: a public list of items. Only these are counted, and all of them have a row in every window.
+        domain: a public list of items. Only these are counted, and all of them have a row in every window. Where a
+            person may have many of them in most windows, counts of a window have a part of their noise in common.
         public_items: a public list of items beside those that are found: they have a row in every window, whether
             anybody has them or not, and need no threshold. Other items are found as without it. It needs items that
             stay found, without `top`.
@@ -438,9 +433,6 @@ class CountsParameters(Parameters):
             note = f"Sums and means are of {whose}, clipped to max_value."
         if self.domain is None:
             note = " ".join([note, JUST_FOUND]).strip()
-        if common := self.mechanism.common_stddev:
-            shared = IN_COMMON.format(numbers="Counts", stream=" of a stream" * bool(self.streams), common=common)
-            note = " ".join([note, f"{shared}: no difference between items has it, but all counts there are {TOO}"])
         some = "" if self.domain is not None else f"up to {MANY:,} items"
         scope = f"all of {some} together" if some else TOGETHER
         if self.steps.count is None:
