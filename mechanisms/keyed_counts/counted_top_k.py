@@ -17,6 +17,7 @@ from privstream.mechanisms.keyed_counts.shared_counts import WORTH_SHARING, Shar
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 
+
 @dataclass(frozen=True, kw_only=True)
 class CountedTopK:
     """Publishes the `top` largest of many noisy counts in each release: which they are, their gaps, how large they are.

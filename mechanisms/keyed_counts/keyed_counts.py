@@ -321,10 +321,11 @@ class KeyedCounts(Mechanism[KeyedState]):
         )
         if common := self.common_stddev:
             numbers[COMMON_STDDEV] = common
+            where = "one window" if self.streams == 1 else "one window of a stream"
             claim += (
-                f" Counts of one window{' of a stream' * (self.streams > 1)} have a part of their noise in common, with a "
-                f"standard deviation of {_written(common)}: no difference between items has it, but all counts there are "
-                "too high by it, or too low, and a sum over items has it once for each."
+                f" Counts of {where} have a part of their noise in common, with a standard deviation of "
+                f"{_written(common)}: no difference between items has it, but all counts there are too high by it, or "
+                "too low, and a sum over items has it once for each."
             )
         if self.max_value is not None:
             low = -self.max_value if self.signed else 0

@@ -206,8 +206,8 @@ class SharedCounts:
 def largest_square(own: float, common: float, cells: int, contributions: float) -> float:
     """Return the largest v (own I + common 1 1')^-1 v of vectors v of zeros and ones, at most so many, rounded up.
 
-    With k ones it is (k - k^2 r) / own, r = common / (own + cells common): a parabola. So it is also the largest mean of
-    that over groups of counts in which a person moves so many on the mean.
+    With k ones it is (k - k^2 r) / own, r = common / (own + cells common): a parabola. So it is also the largest mean
+    of that over groups of counts in which a person moves so many on the mean.
     """
     ratio = common / (own + cells * common)
     ones = float(contributions) if ratio == 0 else min(float(contributions), 1 / (2 * ratio))

@@ -406,7 +406,9 @@ class Totals(OfOne):
         variances = np.array([1.0 if row is None else row.count_stddev**2 for row in published], np.float64)
         found = consistent_totals(counts, np.square(stddevs), groups, totals, variances)
         sizes = np.bincount(groups, minlength=len(numbers))
-        together = np.square(np.bincount(groups, stddevs)) - np.bincount(groups, np.square(stddevs))  # of noise in common
+        together = np.square(np.bincount(groups, stddevs)) - np.bincount(
+            groups, np.square(stddevs)
+        )  # of noise in common
         first = np.unique(groups, return_index=True)[1]
         if self.by:
             of_items = [(parts[place], item) for place, (_, _, item) in zip(first.tolist(), numbers, strict=True)]

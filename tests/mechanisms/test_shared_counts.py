@@ -1,4 +1,4 @@
-"""Counts with noise in common: the bound on one person exactly, the law on a grid exactly, and attacks; counts of lists."""
+"""Counts with noise in common: the bound on one person exactly, the law on a grid exactly; attacks; counts of lists."""
 
 import itertools
 import math
@@ -238,9 +238,9 @@ def test_a_list_shares_noise_where_that_is_worth_it():
     assert "have a part of their noise in common, with a standard deviation of 15.5" in counts.accuracy.claim
     assert counts.accuracy.numbers["common_stddev"] == counts.common_stddev
     least = replace(counts, max_value=10)
-    assert least.common_stddev > counts.common_stddev and least.stddev(1, "sum") == replace(
-        apart, max_value=10
-    ).stddev(1, "sum")
+    assert least.common_stddev > counts.common_stddev and least.stddev(1, "sum") == replace(apart, max_value=10).stddev(
+        1, "sum"
+    )
     told = replace(counts, full_share=0.19)
     assert told.stddev(1) == pytest.approx(counts.stddev(1) / 0.9, rel=1e-3)
     assert told.left_out.stddevs == replace(apart, full_share=0.19).left_out.stddevs
