@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from glob import escape, glob
 from typing import Any, NamedTuple
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.entries import BOUNDS, NOISE, Entry
+from privstream.pipelines.accounts.entries import BOUNDS, NOISE, Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
+from privstream.pipelines.accounts.ledgers_nearby import Doubt, doubts_about
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import RunIdentity
 from privstream.pipelines.accounts.spending import Limit, check_limit
@@ -27,7 +25,7 @@ NONE = "none"
 """The value of `--ledger` that goes without."""
 
 CHAINED = "the {:,} lines before were written without a chain: from now on a change of them is found"
-KNOWN = "another ledger has runs about these data, which a total must have, too: --ledger"
+KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
 NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
 
 
@@ -47,12 +45,14 @@ class Account:
         why: why there is none.
         dataset: whose budget is spent.
         limit: what the total of the data set must not pass, if there is a limit.
+        named: whether `--ledger` says which ledger it is, or that there is none.
     """
 
     path: str | None
     why: str
     dataset: str
     limit: Limit | None
+    named: bool
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Account:
@@ -82,6 +82,7 @@ class Account:
             why=why,
             dataset=arguments.dataset,
             limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
+            named=given is not None,
         )
 
     def charge(
@@ -107,8 +108,7 @@ class Account:
             ValueError: the ledger, or a limit, refuses it.
         """
         if self.path is None:
-            why = f"ledger: none ({self.why}): no account is kept of what this run costs"
-            return Charge(f"run id: {arguments.run_id}; {why}", None)
+            return self._without(identity.data, arguments)
         begin, end = span_of(arguments)
         labels = {NOISE: identity.labels} if identity.labels else {}
         entry = Entry(
@@ -127,43 +127,64 @@ class Account:
             end=end,
             parts=dict(parts or {}),
         )
-        ledger = Ledger(self.path)
-        write = ledger.foresee if arguments.dry_run else ledger.append
-        named: set[str] = set()
-        receipt = write(entry, partial(self._accept, entry, named))
+        return self._written(self.path, entry, arguments)
+
+    def _without(self, data: str, arguments: argparse.Namespace) -> Charge:
+        """Say that no account is kept, unless a limit asks for one."""
+        doubts = () if self.named else doubts_about(self.dataset, data, None, Contents.none(), arguments)
+        _refuse_doubts(doubts, limited=False)
+        how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
+        return Charge("\n".join([how, *(f"{NOTE}{each.text}" for each in doubts)]), None)
+
+    def _written(self, path: str, entry: Entry, arguments: argparse.Namespace) -> Charge:
+        """Write a run into the ledger, unless it is a dry run."""
+        ledger = Ledger(path)
+        before = ledger.contents() if ledger.exists() else Contents.none()
+        doubts = doubts_about(self.dataset, entry.data, path, before, arguments)
+        accept = partial(self._accept, entry, doubts, self.dataset in before.limits)
+        receipt = ledger.foresee(entry, accept) if arguments.dry_run else ledger.append(entry, accept, self.limit)
         how = (
             "a repetition, which costs nothing more"
             if receipt.repeats
             else f"a release about data set {self.dataset!r}"
         )
-        lines = [f"run id: {arguments.run_id}; ledger: {self.path}: {how}"]
+        lines = [f"run id: {entry.name}; ledger: {path}: {how}"]
         if arguments.dry_run:
             lines[0] += " (foreseen, not recorded)"
-        if receipt.line == 1:
-            lines += [NEW, *_others(self.path, arguments, entry)]
-        if named:
-            others = ", ".join(map(repr, sorted(named)))
-            lines.append(
-                f"{NOTE}these data are in this ledger as data set {others}, too, whose total is without this run"
-            )
-        limited = ledger.contents().limits if self.dataset == DEFAULT_DATASET and ledger.exists() else {}
-        if limited and DEFAULT_DATASET not in limited and self.limit is None:
-            others = ", ".join(map(repr, limited))
-            lines.append(
-                f"{NOTE}the data set is '{DEFAULT_DATASET}', which has no limit in this ledger; --dataset names "
-                f"another one, and limits are set for {others}"
-            )
+        if not before.records:
+            lines.append(NEW)
+        if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
+            lines.append(KEPT.format(self.dataset, self.limit.in_words()))
+        if not receipt.repeats:
+            lines += [f"{NOTE}{text}" for text in (*(each.text for each in doubts), *self._names(entry, before))]
         if receipt.unchained:
             lines.append(CHAINED.format(receipt.unchained))
         mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}
         return Charge("\n".join(lines), mark)
 
-    def _accept(self, entry: Entry, named: set[str], earlier: Sequence[Entry]) -> None:
-        """Refuse what the limit of this run does not allow, and add other names that its data have to `named`."""
-        same = {one.dataset for one in earlier if one.data == entry.data}
-        named |= same if entry.dataset not in same else set()
+    def _accept(self, entry: Entry, doubts: Sequence[Doubt], stored: bool, earlier: Sequence[Entry]) -> None:
+        """Refuse what the limit of this run does not allow, and a limit of a part of the releases."""
+        if not self.named:
+            _refuse_doubts(doubts, limited=stored or self.limit is not None)
         if self.limit is not None:
             check_limit(self.limit, entry, earlier)
+
+    def _names(self, entry: Entry, before: Contents) -> Iterator[str]:
+        """Say what speaks against the name of the data set."""
+        earlier, own = before.entries, self.dataset
+        known = dict.fromkeys([*before.limits, *(one.dataset for one in earlier)])
+        if before.limits and own == DEFAULT_DATASET and own not in before.limits and self.limit is None:
+            yield (
+                f"the data set is '{DEFAULT_DATASET}', which has no limit in this ledger; --dataset names another one, "
+                f"and limits are set for {', '.join(map(repr, before.limits))}"
+            )
+        elif known and own not in known:
+            others = ", ".join(map(repr, known))
+            yield f"data set {own!r} is new in this ledger, which has {others}: it begins a budget of its own"
+        same = sorted({one.dataset for one in earlier if one.data == entry.data})
+        if same and own not in same:
+            others = ", ".join(map(repr, same))
+            yield f"these data are in this ledger as data set {others}, too, whose total is without this run"
 
 
 def span_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
@@ -179,20 +200,8 @@ def span_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
     return begin, None if begin is None else end
 
 
-def _others(path: str, arguments: argparse.Namespace, entry: Entry) -> list[str]:
-    """Say which ledgers nearby know the data, or the data set, of a run that begins a new one."""
-    near = [arguments.noise_key_file, None if is_database(path) else path, arguments.output]
-    folders = {os.path.realpath(os.path.dirname(each) or ".") for each in near if each and "://" not in each}
-    found = []
-    for other in sorted({each for folder in folders for each in glob(f"{escape(folder)}/*{ENDING}")}):
-        if is_database(path) or not os.path.exists(path) or not os.path.samefile(other, path):
-            with suppress(ValueError):
-                known = Ledger(other).read()
-                if any(_same_data(one, entry) for one in known):
-                    found.append(f"{KNOWN} {os.path.relpath(other)}")
-    return found
-
-
-def _same_data(one: Entry, other: Entry) -> bool:
-    """Tell whether two runs are about the same files or source, or about one data set that has a name."""
-    return one.data == other.data or (one.dataset == other.dataset != DEFAULT_DATASET)
+def _refuse_doubts(doubts: Sequence[Doubt], *, limited: bool) -> None:
+    """Refuse a run whose limit, here or in a ledger nearby, would be kept for a part of the releases alone."""
+    for each in doubts:
+        if limited or each.limited:
+            raise ValueError(f"ledger must be given, where a limit is to be kept: {each.text}")

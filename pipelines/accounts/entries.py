@@ -180,6 +180,11 @@ class Contents:
     heads: list[str]
     unchained: int
 
+    @classmethod
+    def none(cls) -> Contents:
+        """Return what a ledger without lines says."""
+        return cls(records=[], heads=[BEFORE_ALL], unchained=0)
+
     @property
     def entries(self) -> list[Entry]:
         """All runs, in the order in which they were started."""

@@ -115,25 +115,29 @@ class Ledger:
         """
         return self.contents().entries
 
-    def append(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> Receipt:
+    def append(self, entry: Entry, accept: Callable[[Sequence[Entry]], None], limit: Limit | None = None) -> Receipt:
         """Write an entry, if it agrees with all earlier ones, and they and the limit of its data set accept it.
 
-        Nobody else writes meanwhile, and the entry is on the disk when this returns.
+        Nobody else writes meanwhile, and the entry is on the disk when this returns. A limit is written before it, if
+        its data set has none.
 
         Raises:
             ValueError: the ledger cannot be written, a line is damaged, a run of the same run id had other data or
                 parameters, its run id is the name of a run that was given none, its data set has no account where there
-                are limits, the limit would be exceeded, or `accept`, which gets the earlier entries unless this one
-                repeats one, raised it.
+                are limits or where its data have one under another name, the limit would be exceeded, or `accept`,
+                which gets the earlier entries unless this one repeats one, raised it.
         """
         with self._store.opened(write=True) as lines:
             contents = read_lines(lines.read(), self.path)
             repeats = self._agrees(entry, contents, accept)
+            if limit is not None and entry.dataset not in contents.limits:
+                _write(lines, contents, _limit_record(entry.dataset, limit), repeats=False)
+                contents = read_lines(lines.read(), self.path)
             return _write(lines, contents, entry, repeats)
 
     def foresee(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> Receipt:
         """Do what `append` does, but write nothing; a ledger that is not there has no entries."""
-        contents = self.contents() if self.exists() else read_lines([], self.path)
+        contents = self.contents() if self.exists() else Contents.none()
         repeats = self._agrees(entry, contents, accept)
         return Receipt(repeats=repeats, line=len(contents.heads), head="", unchained=_first_chained(contents))
 
@@ -216,9 +220,7 @@ class Ledger:
                     f"change must be given to change the limit of data set {dataset!r}, which is "
                     f"{limit_of(found).in_words()} since {found.time}"
                 )
-            epsilon, delta, length = limit
-            record = LimitRecord(time=_now(), dataset=dataset, epsilon=epsilon, delta=delta, period=length)
-            return _write(lines, contents, record, repeats=False)
+            return _write(lines, contents, _limit_record(dataset, limit), repeats=False)
 
     def _agrees(self, entry: Entry, contents: Contents, accept: Callable[[Sequence[Entry]], None]) -> bool:
         """Return whether an entry repeats an earlier one, if it agrees with all and they are accepted."""
@@ -236,6 +238,12 @@ class Ledger:
             raise ValueError(
                 f"dataset must be one of {', '.join(map(repr, known))}, which the ledger has, got {entry.dataset!r}; "
                 "privstream budget set opens an account"
+            )
+        same = dict.fromkeys(other.dataset for other in earlier if other.data == entry.data)
+        if same and entry.dataset not in {*same, *contents.limits}:
+            raise ValueError(
+                f"dataset must be {' or '.join(map(repr, same))}, as which the ledger has these data, got "
+                f"{entry.dataset!r}; privstream budget set opens an account for other people in them"
             )
         if (found := contents.limits.get(entry.dataset)) is not None:
             check_limit(limit_of(found), entry, earlier, STORED)
@@ -256,6 +264,11 @@ class Ledger:
             f"run_id must be another one: {entry.run_id} is what the run of {other.time} in {self.path} is called, "
             f"which was given none; without run_id the same run is repeated, at no cost{differs}"
         )
+
+
+def _limit_record(dataset: str, limit: Limit) -> LimitRecord:
+    """Return a line about a limit."""
+    return LimitRecord(time=_now(), dataset=dataset, epsilon=limit.epsilon, delta=limit.delta, period=limit.period)
 
 
 def limit_of(record: LimitRecord) -> Limit:

@@ -355,5 +355,6 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         type=limit,
         metavar="EPSILON[,DELTA]",
         help="refuse a run that would exceed this budget of the data set. EPSILON alone limits the sum of all "
-        "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private",
+        "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private. If the ledger "
+        "has no limit of the data set, this one is kept in it",
     )

@@ -17,6 +17,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.accounts import run_identity
 from privstream.pipelines.accounts.entries import BEFORE_ALL, NOISE, Entry, head_after, to_line
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.runners import launch
 
 GUARANTEE = PrivacyGuarantee(
@@ -97,6 +98,7 @@ def test_what_repeats_a_run_and_what_does_not() -> None:
     assert ledger.append(replace(ENTRY, time="later", output="other"), accept).repeats
     assert not ledger.append(replace(ENTRY, key="fedcba9876543210"), accept).repeats, "another key is another release"
     assert not ledger.append(replace(ENTRY, parameters={**ENTRY.parameters, "beta": 0.1}), accept).repeats
+    ledger.set_limit("other", Limit(9.0))
     assert not ledger.append(replace(ENTRY, dataset="other"), accept).repeats, (
         "another data set has an account of its own"
     )
@@ -198,7 +200,7 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, cap
             "--ledger none/ledger",
             "ledger must be a file that can be written, got none/ledger (No such file or directory)",
         ),
-        ("--ledger .", "ledger must be a file that can be written, got . (Is a directory)"),
+        ("--ledger .", "ledger must be a file that can be used, got . (Is a directory)"),
         (
             "--ledger gs://a/b",
             "ledger must be a file of this machine, postgresql://user@host:port/database/table, or none, got 'gs://a/b'",

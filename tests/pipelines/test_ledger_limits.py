@@ -106,7 +106,7 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(capsys: pytest.Cap
 
 def test_a_mistyped_data_set_opens_no_account_once_there_is_a_limit(ledger: Ledger) -> None:
     ledger.append(entry("old", dataset="old"), accept)
-    ledger.append(entry("before", dataset="shpo"), accept)
+    ledger.append(entry("before", dataset="shpo", data="cd"), accept)
     ledger.set_limit("shop", Limit(9.0))
     ledger.append(entry("known", dataset="old"), accept)
     for name in ("default", "Shop"):
@@ -310,29 +310,101 @@ def test_an_old_ledger_is_read_said_and_chained_by_the_next_run(capsys: pytest.C
             Ledger("key.ledger.jsonl").read()
 
 
-def test_a_new_ledger_for_data_that_another_one_knows_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def other_data(user: str) -> None:
+    Path("a.jsonl").write_text(json.dumps({"user": user, "item": "wish", "time": "2024-01-01T00:00:01Z"}))
+
+
+def test_a_ledger_beside_another_one_that_knows_the_data_is_said_each_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("1.jsonl", "--epsilon", "1") == 0
     Path("bad.ledger.jsonl").write_text("{}\n")
     capsys.readouterr()
-    assert run("2.jsonl", "--epsilon", "1", "--ledger", "new") == 0
-    known = "another ledger has runs about these data, which a total must have, too: --ledger key.ledger.jsonl"
-    assert capsys.readouterr().err.count(known) == 1
-    assert run("3.jsonl", "--epsilon", "2", "--ledger", "new") == 0
-    Path("a.jsonl").write_text(json.dumps({"user": "x", "item": "wish", "time": "2024-01-01T00:00:01Z"}))
-    assert run("4.jsonl", "--epsilon", "2", "--ledger", "newer") == 0
+    known = "NOTE: another ledger has runs about these data, which a total must have, too: --ledger key.ledger.jsonl"
+    for number, epsilon in enumerate(("1", "2", "2"), 2):
+        assert run(f"{number}.jsonl", "--epsilon", epsilon, "--ledger", "new") == 0
+        assert capsys.readouterr().err.count(known) == (number < 4), "a repetition costs nothing"
+    other_data("x")
+    assert run("5.jsonl", "--epsilon", "2", "--ledger", "newer") == 0
     assert known not in capsys.readouterr().err
 
 
-def test_another_name_for_data_that_a_ledger_knows_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_key_or_none_does_not_pass_by_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither beside the key, nor where only the input lies."""
+    Path("keys").mkdir()
+    for path in (Path("another"), Path("keys/third")):
+        path.write_bytes(bytes(range(1, 33)))
+        path.chmod(0o600)
+    assert run("1.jsonl", "--epsilon", "1", "--budget_limit", "1.5") == 0
+    refused = "--ledger must be given, where a limit is to be kept: another ledger has runs about these data"
+    for key in (["--noise_key_file", "another"], ["--noise_key_file", "keys/third"], []):
+        capsys.readouterr()
+        assert cli.main([*LINE.split(), "--output", "keys/2.jsonl", "--epsilon", "1", *key]) == 2
+        assert refused in capsys.readouterr().err
+        named = ["--ledger", "key.ledger.jsonl"]
+        assert cli.main([*LINE.split(), "--output", "keys/2.jsonl", "--epsilon", "1", *key, *named]) == 2
+        assert "the limit in the ledger must not be exceeded" in capsys.readouterr().err
+    other_data("x")
+    assert cli.main([*LINE.split(), "--output", "2.jsonl", "--epsilon", "1"]) == 2
+    assert "another ledger has a limit of data set 'default': --ledger key.ledger.jsonl" in capsys.readouterr().err
+    assert cli.main([*LINE.split(), "--output", "2.jsonl", "--epsilon", "1", "--ledger", "none"]) == 0
+    assert "no account is kept of what this run costs" in capsys.readouterr().err
+
+
+def test_the_first_limit_of_a_run_is_kept_for_all_later_ones(
+    capsys: pytest.CaptureFixture[str], ledger: Ledger
+) -> None:
+    limit = ["--dataset", "shop", "--budget_limit", "2,1e-6"]
+    assert run("1.jsonl", "--epsilon", "1", "--dry_run", *limit) == 0
+    assert not ledger.exists()
+    assert run("1.jsonl", "--epsilon", "1", *limit) == 0
+    told = "the limit of data set 'shop' is in the ledger from now on, and every later run must keep it: epsilon 2"
+    assert capsys.readouterr().err.count(told) == 1
+    assert budget("verify", "--noise_key_file", "key", "--guarantee", "1.jsonl") == 0
+    assert run("2.jsonl", "--epsilon", "1.2", "--dataset", "shop") == 2
+    assert run("2.jsonl", "--epsilon", "1.2", "--dataset", "shop", "--budget_limit", "9") == 2
+    assert capsys.readouterr().err.count("the limit in the ledger must not be exceeded: data set 'shop'") == 2
+    other_data("x")
+    assert run("2.jsonl", "--epsilon", "1", "--dataset", "shpo", "--budget_limit", "2") == 2
+    assert "--dataset must be one of 'shop', which the ledger has, got 'shpo'" in capsys.readouterr().err
+
+
+def test_data_that_a_ledger_knows_have_no_other_name_by_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
-    assert run("2.jsonl", "--epsilon", "2", "--dataset", "shop") == 0
+    assert run("2.jsonl", "--epsilon", "1", "--dataset", "shpo") == 2
+    refused = "--dataset must be 'shop', as which the ledger has these data, got 'shpo'; privstream budget set opens"
+    assert refused in capsys.readouterr().err
+    assert budget("set", "--noise_key_file", "key", "--dataset", "devices", "--limit", "5") == 0
+    assert run("2.jsonl", "--epsilon", "1", "--dataset", "devices") == 0
     said = "NOTE: these data are in this ledger as data set 'shop', too, whose total is without this run"
-    assert said not in capsys.readouterr().err
-    assert run("3.jsonl", "--epsilon", "1", "--dataset", "shpo") == 0
     assert capsys.readouterr().err.count(said) == 1
-    Path("a.jsonl").write_text(json.dumps({"user": "x", "item": "wish", "time": "2024-01-01T00:00:01Z"}))
-    assert run("4.jsonl", "--epsilon", "1", "--dataset", "garden") == 0
-    assert "too, whose total" not in capsys.readouterr().err
+
+
+def test_a_name_that_is_new_is_said_where_there_are_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
+    assert "is new in this ledger" not in capsys.readouterr().err
+    other_data("x")
+    assert run("2.jsonl", "--epsilon", "1", "--dataset", "shpo") == 0
+    assert "NOTE: data set 'shpo' is new in this ledger, which has 'shop'" in capsys.readouterr().err
+    other_data("y")
+    assert run("3.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
+    assert "is new in this ledger" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_line_that_was_deleted_at_the_end_is_missed(lines: int, capsys, ledger: Ledger) -> None:
+    """The guarantee file of its run is where rows are written, whether it is one or the whole ledger."""
+    for number in ("1", "2"):
+        assert run(f"{number}.jsonl", "--epsilon", number) == 0
+    assert "no ledger here has" not in capsys.readouterr().err
+    Path(ledger.path).write_bytes(b"".join(Path(ledger.path).read_bytes().splitlines(keepends=True)[:lines]))
+    lost = f"{lines + 1}.jsonl.guarantee.json names a line that no ledger here has: lines were deleted, or"
+    assert run("3.jsonl", "--epsilon", "3", "--budget_limit", "9") == 2
+    assert f"--ledger must be given, where a limit is to be kept: {lost}" in capsys.readouterr().err
+    assert run("3.jsonl", "--epsilon", "3") == 0
+    assert capsys.readouterr().err.count(f"NOTE: {lost}") == 1
+    for damage in (b"", b"[]", b'{"ledger": 3, "parameters": {"dataset": "default"}}', b'{"parameters": 1}'):
+        Path("1.jsonl.guarantee.json").write_bytes(damage)
+        assert run("4.jsonl", "--epsilon", "4", "--dry_run") == 0
+        assert "1.jsonl.guarantee.json names" not in capsys.readouterr().err
 
 
 def test_nothing_is_half_written_when_the_disk_is_full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
