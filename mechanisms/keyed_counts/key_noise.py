@@ -248,7 +248,7 @@ class SharedNoise(KeyNoise):
 
     def tail_bound(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail: that of sums over one key."""
-        return math.floor(self.sums_tail_bound(step, tail, np.ones(1), np.ones(1))[0])
+        return math.floor(float(self.sums_tail_bound(step, tail, np.ones(1), np.ones(1))[0]))
 
     def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
         """Return bounds for sums over keys: docs/proofs/keyed_counts.md, section 15."""
@@ -256,7 +256,8 @@ class SharedNoise(KeyNoise):
         spread = np.sqrt(steps * (np.square(self.law.sigma * norms) + np.square(self.common.sigma * absolute)))
         normal = -float(special.ndtri(tail * (1 - _SMALL_PART)))
         moved = np.sqrt(steps * (np.square(norms) + np.square(absolute))) * _rounded(tail)
-        return np.ldexp(spread * normal + moved, -FRACTION) + steps * absolute / 2
+        bounds: Floats = np.ldexp(spread * normal + moved, -FRACTION) + steps * absolute / 2
+        return bounds
 
 
 @dataclass(frozen=True)

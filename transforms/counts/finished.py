@@ -414,9 +414,9 @@ class SmoothFinished:
             return found[windows], unsure[windows]
         weights = usual[series[some]]
         here, place = np.unique(windows[some], return_inverse=True)
-        errors, shared = noise[some] / weights, self.common / self.stddev  # taken as common to all streams
+        errors, part = noise[some] / weights, self.common / self.stddev  # that part: taken as common to all streams
         means, variances, apart = _random_effects(
-            place, levels[some] / weights, np.square(errors) * (1 - shared**2), errors * shared
+            place, levels[some] / weights, np.square(errors) * (1 - part**2), errors * part
         )
         squares = np.square(means - 1)
         sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
