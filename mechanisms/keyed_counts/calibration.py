@@ -156,7 +156,7 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     if not found:
         raise refused[-1]
     best = min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
-    shared = _shared(epsilon, delta, bounds)
+    shared = _shared(epsilon, delta, bounds) if bounds.cells and delta > 0 else None
     if shared is None or (bounds.largest is not None and not isinstance(best.curve, GaussianCurve)):
         return best  # sums of Laplace noise would be worse with it
     worth = shared.noises[0].variance(1) <= WORTH_SHARING**2 * best.noises[0].variance(1)
@@ -179,7 +179,7 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], 
 
 def _shared(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw | None:
     """Return a law whose counts of a step have noise in common, if there is one: of sums it is as in `_gaussian`."""
-    if not bounds.cells or bounds.span != 1 or bounds.horizon is None or bounds.people != 1 or delta == 0:
+    if bounds.span != 1 or bounds.horizon is None or bounds.people != 1:
         return None  # a person who is replaced may move counts in both directions, which noise in common does not hide
     groups = bounds.horizon * bounds.streams
     if bounds.cells * groups > LARGEST_CELLS:

@@ -250,6 +250,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
+        theorem = 8 if self.common_stddev else 5 if self.full_share else 1 if self.public_keys else 2
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
             neighbouring=self.neighbouring,
@@ -257,17 +258,11 @@ class KeyedCounts(Mechanism[KeyedState]):
             delta=self.delta,
             limits=limits_told(self.bounds, self.unit),
             public=("all parameters", "the number of windows", *(("the list of items",) if self.public_keys else ())),
-            proof=f"docs/proofs/keyed_counts.md, Theorem {self._theorem}",
+            proof=f"docs/proofs/keyed_counts.md, Theorem {theorem}",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             horizon=self.horizon,
             curve=self.law.curve,
         )
-
-    @property
-    def _theorem(self) -> int:
-        if self.common_stddev:
-            return 8
-        return 5 if self.full_share else 1 if self.public_keys else 2
 
     def stddev(self, step: int, answer: str = "count") -> float:
         """Return the standard deviation of the noise on counts, or on answers "sum", at `step`."""
@@ -401,10 +396,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         kind, values = super()._described()
         if self.contributions_per_window is None:  # as in runs of earlier versions
             del values["contributions_per_window"]
-        if (common := self.common_stddev) == 0:  # as in runs of earlier versions
+        if isinstance(self.law.noises[0], SharedNoise):
+            values["noise"] = [f"{part:.6g}" for part in (self.stddev(1), self.common_stddev)]  # alike on every machine
+        else:  # as in runs of earlier versions
             del values["cells"], values["streams"]
-        else:
-            values["noise"] = [f"{self.stddev(1):.6g}", f"{common:.6g}"]  # alike on every machine
         if not self.full_share:
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
         totals: list[str] = []

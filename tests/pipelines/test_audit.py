@@ -333,7 +333,7 @@ class TestWholeRuns:
         attack = whole_runs(question("counts"))[3]
         trials = Trials(question("counts"), attack, attack.options, 20, SeededNoise(1))
         mechanism = trials.transform.mechanism
-        own = question("counts").transform_class(window=60, start=0, end=360, **attack.options, noise=SeededNoise(1))
+        own = question("counts").transform_class(**attack.options, noise=SeededNoise(1)).to_finish()
         assert mechanism == own.mechanism and mechanism.common_stddev > 0
         assert attack.transcript.counted == 12 and not attack.transcript.apart  # two of three in each of six windows
 
