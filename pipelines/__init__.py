@@ -2,17 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from privstream.pipelines.frames import ask, read
 from privstream.pipelines.questions.spec import loaded
 
 if TYPE_CHECKING:
+    from privstream.pipelines.frames import ask, read
     from privstream.pipelines.monitor.monitor import Monitor
 
 __all__ = ["Monitor", "ask", "read"]
 
+PLACES = {"Monitor": "monitor.monitor.Monitor", "ask": "frames.ask", "read": "frames.read"}
+
 
 def __getattr__(name: str) -> Any:
-    """Import what takes Beam, which takes seconds to load, when it is asked for."""
-    if name != "Monitor":
+    """Import what is asked for: commands need none of it, and libraries are loaded with it."""
+    if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return loaded("monitor.monitor.Monitor")
+    return loaded(PLACES[name])

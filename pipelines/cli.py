@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import io
 import logging
 import os
@@ -12,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, NoReturn
 
 from privstream.pipelines.command import (
     Command,
@@ -31,6 +31,7 @@ from privstream.pipelines.questions.commands import (
     simulate_command,
 )
 from privstream.pipelines.terminal import PrintableFormatter, one_line, say
+from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
@@ -97,14 +98,13 @@ exit status:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     if arguments is None:
-        importlib.import_module("privstream.pipelines.runners.unused_libraries")
+        importlib.import_module("privstream.pipelines.runners.libraries")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")
     _prepare_terminal()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
-    version = f"%(prog)s {importlib.metadata.version('privstream')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action=Version, nargs=0, help="show program's version number and exit")
     commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
     if given[:1] == ["audit"] and given[1:] != [] and given[1].endswith((".json", *MONITOR_FILES)):
         commands = {**COMMANDS, **RESULTS}
@@ -119,6 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _say_no_more()
     return status
+
+
+class Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        print(parser.prog, importlib.import_module("importlib.metadata").version("privstream"))
+        parser.exit()
 
 
 NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"

@@ -73,13 +73,32 @@ def facts_of(path: str) -> FileFacts:
 def matching(pattern: str) -> list[FileFacts]:
     """Return the files that a path or a glob matches; a path of this machine, without a glob, matches itself.
 
+    Folders of a store that has some, such as HDFS, are left out.
+
     Raises:
         OSError, ValueError: they cannot be listed.
     """
     if scheme_of(pattern) is None and not any(sign in pattern for sign in GLOB):
         return [facts_of(pattern)] if os.path.exists(pattern) else []
     found = filesystems().match([pattern])[0].metadata_list
-    return [FileFacts(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found]
+    facts = [FileFacts(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found]
+    if scheme_of(pattern) is None or not has_folders(pattern):
+        return facts
+    return [file for file in facts if file.size or not _is_folder(file.path)]
+
+
+def has_folders(path: str) -> bool:
+    """Tell whether the filesystem of a path knows folders, which stores of objects do not."""
+    return bool(filesystems().get_filesystem(path).has_dirs())
+
+
+def _is_folder(path: str) -> bool:
+    """Tell a folder, which Beam describes as a file without bytes, from a file, which cannot be listed."""
+    try:
+        filesystems().match([f"{path}/*"])
+    except OSError:
+        return False
+    return True
 
 
 def opened(path: str) -> BinaryIO:

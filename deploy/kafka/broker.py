@@ -8,16 +8,15 @@ Data, log and pid file lie in the run folder.
 
 import argparse
 import json
-import shutil
 import socket
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import processes
+from maven_jars import JarsError, fetch_jars
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "kafka"
@@ -29,33 +28,6 @@ STORAGE_TOOL, BROKER = "kafka.tools.StorageTool", "kafka.Kafka"
 
 class BrokerError(Exception):
     """Something the user can put right; the message says what to do."""
-
-
-def libraries() -> Path:
-    """Return the folder of Kafka's jars, fetched on first use."""
-    folder = CACHE / "lib"
-    newest = HERE / "pom.xml"
-    if not folder.is_dir() or folder.stat().st_mtime < newest.stat().st_mtime:
-        for command in ("java", "mvn"):
-            if shutil.which(command) is None:
-                raise BrokerError(f"{command} is not installed; install Java 11 or 17 and Maven")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        scratch = CACHE / f"new-{uuid.uuid4().hex}"
-        print("Fetching Kafka (60 MB)", file=sys.stderr)
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        where = ["-DincludeScope=runtime", f"-DoutputDirectory={scratch}"]
-        fetched = subprocess.run(
-            ["mvn", "-B", "-q", "--strict-checksums", "-f", str(newest), goal, *where],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if fetched.returncode:
-            raise BrokerError(f"Maven could not fetch Kafka: {fetched.stdout.strip()[-500:]}")
-        shutil.rmtree(folder, ignore_errors=True)
-        scratch.rename(folder)
-        folder.touch()
-    return folder
 
 
 def free_port() -> int:
@@ -89,7 +61,7 @@ def start(run: Path, port: int | None) -> str:
     """Start the broker, wait until it listens, and return its address."""
     if any(processes.alive(file) for file in run.glob("*.pid")):
         raise BrokerError(f"a broker runs already in {run}; stop it first")
-    classes = f"{libraries()}/*"
+    classes = f"{fetch_jars(HERE / 'pom.xml', CACHE / 'lib', 'Kafka (60 MB)')}/*"
     run.mkdir(parents=True, exist_ok=True)
     known = run / "broker.json"
     address = json.loads(known.read_text()) if known.exists() else [port or free_port(), free_port()]
@@ -137,7 +109,7 @@ def main() -> None:
             print(start(arguments.run.resolve(), arguments.port))
         else:
             stop(arguments.run.resolve())
-    except BrokerError as error:
+    except (BrokerError, JarsError) as error:
         sys.exit(f"broker: {error}")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import mpmath
@@ -74,9 +75,7 @@ class IntegerLaw:
             raise ValueError("cumulative must be nondecreasing")
         if len(cumulative) and not 0 <= cumulative[0] <= cumulative[-1] <= ONE:
             raise ValueError("cumulative must be in [0, 2^128]")
-        cumulative = cumulative[: bisect_left(cumulative, ONE)]
-        words = np.frombuffer(b"".join(c.to_bytes(16, "big") for c in cumulative), dtype=">u8").reshape(-1, 2)
-        return cls(int(first), words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64))
+        return cls(int(first), *_words(cumulative[: bisect_left(cumulative, ONE)]))
 
     @classmethod
     def from_survival(cls, first: int, survival: Callable[[int], Any]) -> "IntegerLaw":
@@ -399,23 +398,36 @@ def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Lab
     return value ^ sign
 
 
+def _words(numbers: Sequence[int]) -> tuple[Words, Words]:
+    """Return the high and the low words of numbers below 2^128."""
+    words = (
+        np.frombuffer(b"".join([number.to_bytes(16) for number in numbers]), dtype=">u8")
+        .reshape(-1, 2)
+        .astype(np.uint64)
+    )
+    return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
+
+
 @lru_cache(maxsize=64)
 def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     """Return the table of a discrete Gaussian; weights by the recurrence w(k+1) = w(k) e^(-(2k+1) / (2 sigma^2))."""
     sigma = Fraction(sigma)
     reach = math.ceil(14 * sigma) + 1
     step, square = exp_minus(1 / (2 * sigma**2)), exp_minus(1 / sigma**2)
-    weights = [1 << FIXED]
+    weight = 1 << FIXED
+    weights = [weight]
     for _ in range(reach):
-        weights.append(weights[-1] * step >> FIXED)
+        weight = weight * step >> FIXED
+        weights.append(weight)
         step = step * square >> FIXED
     total = 2 * sum(weights) - weights[0]
-    below, running = [], 0
-    for weight in reversed(weights[1:]):
-        running += weight
-        below.append(((running << (WORD_BITS + 1)) + total) // (2 * total))  # the nearest multiple of 2^-128
-    below = [c for c in below if c]
-    return IntegerLaw.from_cumulative(-len(below), below + [ONE - c for c in reversed(below)])
+    bits, twice = WORD_BITS + 1, 2 * total
+    nearest = [((tail << bits) + total) // twice for tail in accumulate(reversed(weights[1:]))]  # multiple of 2^-128
+    below = nearest[bisect_left(nearest, 1) :]
+    high, low = _words(below)
+    zero = low[::-1] == 0
+    above = ~high[::-1] + zero, ~low[::-1] + np.uint64(1)  # 2^128 less than zero
+    return IntegerLaw(-len(below), np.concatenate([high, above[0]]), np.concatenate([low, above[1]]))
 
 
 def _draw_wide_gaussian(sigma: Fraction, noise: NoiseSource, labels: Labels) -> Integers:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import pkgutil
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import scipy
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
 from scipy import special
@@ -31,9 +34,42 @@ SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
 
 
+SELDOM_USED = ("optimize", "signal", "stats")
+"""Parts of SciPy that `dp_accounting` loads, and composing losses does not use: most of its time to load."""
+
+GAUSSIAN = "dp_accounting.gaussian_mechanism"
+"""It loads these parts in another way, and nobody here uses it."""
+
+
+class _Later:
+    """Stands for a module or a function, which is loaded when it is called."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> _Later:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Later(f"{self._path}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return pkgutil.resolve_name(self._path)(*args, **kwargs)
+
+
+@functools.cache
 def losses(module: str = "privacy_loss_distribution") -> Any:
-    """Return a module of `dp_accounting.pld`, which takes long to load, and is needed where losses are composed."""
-    return importlib.import_module(f"dp_accounting.pld.{module}")
+    """Return a module of `dp_accounting.pld`, for where losses are composed, loaded without what it seldom uses."""
+    places: list[tuple[dict[str, Any], str, str]] = [(vars(scipy), part, f"scipy.{part}") for part in SELDOM_USED]
+    places.append((sys.modules, GAUSSIAN, GAUSSIAN))
+    later = [(names, name, _Later(path)) for names, name, path in places if name not in names]
+    for names, name, one in later:
+        names[name] = one
+    try:
+        return importlib.import_module(f"dp_accounting.pld.{module}")
+    finally:
+        for names, name, one in later:
+            if names.get(name) is one:
+                del names[name]
 
 
 class PrivacyCurve(Protocol):

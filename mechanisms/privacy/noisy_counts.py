@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
+from privstream.mechanisms.minimum import root
 from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve, losses
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         high, low = low, low - 1
         if low < math.log(SMALLEST_SIGMA):
             return math.exp(high)
-    root = scipy.optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
-    sigma = math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))
+    found = root(excess, low, high, SIGMA_PRECISION / 4)
+    sigma = math.exp(next(log for log in itertools.count(found, SIGMA_PRECISION / 4) if excess(log) <= 0))
     if sigma > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)
     return sigma

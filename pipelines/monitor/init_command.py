@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from privstream.pipelines.command import Command, UsageError
@@ -59,11 +59,31 @@ MEANS = {
 GUESS = "GUESS"
 
 
+MOST_VALUES = 1_000
+MONTH = "(jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])(r?uary?|ch|z|il|[eiy]|ust|t?ember|ober)?"
+DATE = re.compile(
+    rf"\D*\d{{1,4}}([-./])\d{{1,2}}\1\d{{1,4}}(?!\d).*|(?=.*\d\d).*\b{MONTH}\b.*"
+    r"|(19|20)\d\d[01]\d[0-3]\d(\D?\d{4,6})?\D*",
+    re.IGNORECASE,
+)
+SINCE_1970 = [(631_152_000 * unit, 4_102_444_800 * unit) for unit in (1, 1e3, 1e6, 1e9)]
+"""The years from 1990 to 2100 as numbers since 1970: in seconds, milliseconds, microseconds and nanoseconds."""
+
+
 class Field(NamedTuple):
-    """A field of a file: its name, and the type that the file states for it; None if it states none."""
+    """A field of a file.
+
+    Attributes:
+        name: as it is there.
+        type: that the file states; None if it states none.
+        dated: whether most of its first values are dates.
+        timed: whether they are dates or numbers since 1970, or there are none.
+    """
 
     name: str
     type: pa.DataType | None
+    dated: bool = False
+    timed: bool = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +145,21 @@ def _fields(file: EventFile, form: TextForm) -> list[Field]:
             f"characters and neither a number, a time nor an address: {file.path} begins with something else, "
             "which may be data"
         )
-    return found
+    values = _first_values(file, form, names)
+    return [
+        _told(field, [value for value in values.get(field.name, ()) if value not in (None, "", b"")]) for field in found
+    ]
+
+
+def _first_values(file: EventFile, form: TextForm, names: Sequence[str]) -> Mapping[str, list[Any]]:
+    """Return the first values of all fields."""
+    read = FORMATS[file.format].read
+    for part in FORMATS[file.format].parts(file.path, file.size):
+        for events in read(file.path, part, names, form):
+            if not isinstance(events, Damage):
+                first = events.slice(0, MOST_VALUES).columns.items()
+                return {name: values if isinstance(values, list) else values.to_pylist() for name, values in first}
+    return {}
 
 
 def _first_keys(file: EventFile, encoding: str) -> list[str]:
@@ -134,6 +168,25 @@ def _first_keys(file: EventFile, encoding: str) -> list[str]:
         row = None if isinstance(lines, Damage) or not len(lines.texts) else parse_line(lines.texts[0])
         return [] if row is None else list(row)
     return []
+
+
+def _told(field: Field, values: Sequence[Any]) -> Field:
+    """Return a field with what its values, without gaps, say of times."""
+    if field.type is not None and pa.types.is_temporal(field.type):
+        return field._replace(dated=True)
+    given = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
+    dates = sum(DATE.fullmatch(text.strip()) is not None for text in given)
+    moments = sum(DATE.fullmatch(text.strip()) is None and _since_1970(text) for text in given)
+    return field._replace(dated=2 * dates > len(given), timed=2 * (dates + moments) >= len(given))
+
+
+def _since_1970(text: str) -> bool:
+    """Tell whether a text is a number that may be a time."""
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return any(first <= number < last for first, last in SINCE_1970)
 
 
 def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[str]:
@@ -145,7 +198,7 @@ def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[s
             guessed[kind] = name
     yield "# A monitor: questions about one stream of events, with one privacy budget. Its fields are:"
     yield f"#   {', '.join(_yaml(field.name) for field in fields)}"
-    yield f"# {GUESS} was guessed from these names and their types; no value was looked at. {FILL_IN} must be replaced."
+    yield f"# {GUESS} was guessed from these names and types, the time also from values. {FILL_IN} must be replaced."
     yield "data:"
     yield f"  input: {_yaml(arguments.input)}"
     for name in ("input_format", "encoding", "delimiter"):
@@ -191,9 +244,10 @@ def _guess(kind: str, fields: Sequence[Field]) -> str | None:
     """Return the field that is most likely of a kind; None if none is likely."""
     able = [field for field in fields if _may_be(kind, field.type)]
     if kind == "time":
-        timed = [field.name for field in able if field.type is not None and pa.types.is_temporal(field.type)]
-        if len(timed) == 1:
-            return timed[0]
+        able = [field for field in able if field.timed]
+        dated = [field.name for field in able if field.dated]
+        if len(dated) == 1:
+            return dated[0]
     for word in WORDS[kind]:
         for field in able:
             if word in re.split(r"[^a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", field.name).lower()):
@@ -220,7 +274,8 @@ def _yaml(text: str) -> str:
 COMMAND = Command(
     description="Writes a commented monitor, a file of questions with one privacy budget, from the names of the fields "
     "of a file of events: the header of CSV, the schema of Parquet or Avro, the keys of the first line of JSON. Which "
-    "field is what is guessed from names and types, and marked; no value is read, and none is written. Names of "
+    "field is what is guessed from names and types, and marked; only to find the time are the first values read, and "
+    "none is written. Names of "
     "fields may tell something, too: look at the file before you share it.",
     add_arguments=add_arguments,
     run=run,

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from functools import cache, partial
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -21,7 +21,7 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
-from apache_beam.transforms import core, environments
+from apache_beam.transforms import core, environments, userstate
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
@@ -63,6 +63,9 @@ OUT_OF_MEMORY = (
     "yet and with people who have used up their limits, until the run or a period of --renew_every ends: shorter ones "
     "need less, and workers of a cluster share it"
 )
+
+REMEMBERED = ((core, "get_function_args_defaults"), (userstate, "get_dofn_specs"), (PipelineOptions, "view_as"))
+"""Functions of Beam that find the same each time."""
 
 INSTEAD = {
     "--item_field": ": this command reads no item, and is about all of them together; --where chooses some",
@@ -249,16 +252,15 @@ def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
 def _remembering() -> Iterator[None]:
     """Let Beam keep what it finds out again for each stage and type, a fifth of a small run, with the same result.
 
-    These are the arguments of methods, and options, for which it makes a parser of command lines each time.
+    These are the arguments of methods, the states and timers of a stage, and options, for which it makes a parser of
+    command lines each time.
     """
-    module: Any = core  # what follows is replaced, which mypy refuses
-    options: Any = PipelineOptions
-    inspect, view_as = module.get_function_args_defaults, options.view_as
-    module.get_function_args_defaults, options.view_as = cache(inspect), cache(view_as)
-    try:
+    with ExitStack() as stack:
+        for place, name in REMEMBERED:
+            found = getattr(place, name)
+            stack.callback(setattr, place, name, found)
+            setattr(place, name, cache(found))
         yield
-    finally:
-        module.get_function_args_defaults, options.view_as = inspect, view_as
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

@@ -31,7 +31,7 @@ MOST = 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-BY_ITSELF = ("privstream.pipelines.runners.unused_libraries", "privstream.pipelines.questions.shares")
+BY_ITSELF = ("privstream.pipelines.runners.libraries", "privstream.pipelines.questions.shares")
 """The modules that every process needs."""
 
 MAIN = "__main__"

@@ -22,7 +22,17 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
-from privstream.pipelines.stores import check_store, delete, exists, filesystems, join, opened, scheme_of, upload
+from privstream.pipelines.stores import (
+    check_store,
+    delete,
+    exists,
+    filesystems,
+    has_folders,
+    join,
+    opened,
+    scheme_of,
+    upload,
+)
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.events.item_columns import join_item, split_item
 from privstream.transforms.row_types import Time, is_time, types_of
@@ -186,7 +196,7 @@ def move_file(partial: str, path: str) -> None:
     if scheme_of(path) is None:
         os.replace(partial, path)
         return
-    if filesystems().get_filesystem(path).has_dirs() and exists(path):
+    if has_folders(path) and exists(path):
         delete(path)
     filesystems().rename([partial], [path])
 

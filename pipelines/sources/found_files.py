@@ -2,14 +2,23 @@
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from typing import NamedTuple, cast
 
 from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.parquet_events import row_groups
-from privstream.pipelines.stores import GLOB, FileFacts, check_store, facts_of, filesystems, matching, scheme_of
+from privstream.pipelines.stores import (
+    GLOB,
+    FileFacts,
+    check_store,
+    exists,
+    facts_of,
+    filesystems,
+    has_folders,
+    matching,
+    scheme_of,
+)
 
 FORMATS = {
     "avro": cast(EventFormat, avro_events),
@@ -89,9 +98,10 @@ def _of_store(path: str) -> list[FileFacts]:
     Raises:
         InputFileError: it cannot be listed.
     """
-    with suppress(InputFileError):  # a folder, in stores that have some
-        if not path.endswith("/") and (found := _matching(path)):
-            return found
+    if not path.endswith("/") and (found := _matching(path)):
+        return found
+    if has_folders(path) and not exists(path):
+        return []  # which it would refuse to list
     found = _matching(f"{path.rstrip('/')}/*")
     return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]
 

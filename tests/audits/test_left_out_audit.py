@@ -1,5 +1,6 @@
 """Attacks on what is told of limits: two totals, and who has used up a limit, through the stage and with its noise."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ MADE = KeyedCounts(
 )
 SHIFT = largest_shift(EPSILON, DELTA)
 COUNTER = 2
+OTHERS = np.full((3, WINDOWS), 50)
 
 
 def added(came, per_window=None, again=False):
@@ -53,10 +55,14 @@ def seen(sums, seed):
     return runs
 
 
+@functools.cache
+def seen_of_others():
+    return seen(OTHERS, 1)
+
+
 def worlds(person, which=slice(None)):
     """Scores of runs without and with a person, who is there beside others: the best direction, as samples show it."""
-    others = np.full((3, WINDOWS), 50)
-    runs = [seen(others, 1), seen(others + person, 2)]
+    runs = [seen_of_others(), seen(OTHERS + person, 2)]
     moved = person.astype(float)
     moved[COUNTER] = np.cumsum(moved[COUNTER])
     flat = [run[:, which].reshape(TRIALS, -1) for run in runs]

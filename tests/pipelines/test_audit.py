@@ -210,7 +210,7 @@ class TestAttacks:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("word", "number"),
-        [("alerts", 0), ("histogram", 1), ("quantiles", 1), ("cardinality", 1), ("queries", 1)],
+        [("alerts", 0), ("histogram", 1), ("quantiles", 1)],
     )
     def test_most_of_the_claim_is_measured_without_a_model(self, word, number):
         """Of attacks on limits, and on tests that are misses with the person before a hit without."""
@@ -404,7 +404,7 @@ class TestHiddenTests:
         assert 0.05 < other.mean() < 0.25
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("word", "number"), [("heavy-hitters", 0), ("heavy-hitters", 1), ("alerts", 0)])
+    @pytest.mark.parametrize(("word", "number"), [("heavy-hitters", 1), ("alerts", 0)])
     def test_most_of_the_claim_is_measured_and_noise_that_is_too_small_is_found(self, word, number):
         attack = hidden_test_runs(question(word))[number]
         found = Trying(spec=question(word), trials=2400, key_file=None, wrong=WRONG).find(attack)
@@ -438,11 +438,11 @@ class TestFiles:
         monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people, one_in: 200)
         path = written(tmp_path / "rows.csv.guarantee.json", domain=["a"])
         found = []
-        for workers in ("1", "2", "3"):
+        for workers in ("1", "3"):
             command = ["audit", path, "--json", "--trials", "400", "--noise_key_file", key_in(tmp_path)]
             assert cli.main([*command, "--workers", workers]) in (0, 4)
             found.append(json.loads(capsys.readouterr().out))
-        assert found[0] == found[1] == found[2]
+        assert found[0] == found[1]
 
     @pytest.mark.slow
     def test_a_run_is_attacked_with_its_own_parameters(self, tmp_path, capsys):

@@ -168,9 +168,9 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
 @one_job(
     "late events",
     cases(
-        sets=["doors", "sessions with ends", "visits in streams"],
-        histograms=["several categories", "people", "flags", "published flags"],
-        counts=["window", "window, people", "trailing, people", "start, public"],
+        sets=["doors", "visits in streams"],
+        histograms=["several categories", "people", "published flags"],
+        counts=["window, people", "trailing, people", "start, public"],
     ),
     runners=["prism"],
 )
@@ -180,7 +180,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(case):
     changes = {"delta": 1e-6} if question == "histograms" else {}
     made = flow.transform(name, allowed_lateness=5, **changes, **({"epsilon": 2.9} if "flags" in name else {}))
     start, stream = flow.start, stream_of(made)
-    events = [event for event in flow.events(name, chance, 300) if event[2] >= start * SECOND]
+    events = [event for event in flow.events(name, chance, 150) if event[2] >= start * SECOND]
     one, other = flow.items
     late = [(f"late {i}", one, (start + 10) * SECOND + i, stream) for i in range(30)]
     late += [
@@ -247,7 +247,7 @@ def test_windows_stay_open_as_long_as_is_allowed(case):
     "sets without an end",
     cases(
         sets=["doors", "sessions, short"],
-        histograms=["approximate", "plain", "anchored", "flags", "people, streams"],
+        histograms=["plain", "anchored", "flags"],
     ),
     runners=["prism"],
 )

@@ -126,7 +126,6 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         assert large
 
 
-@some_quick("seed", range(2), 0)
 @some_quick(
     "name",
     CONFIGURATIONS,
@@ -137,12 +136,12 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
     "found, rising",
     "found, several windows",
 )
-def test_failed_bundles_and_moved_keys_change_nothing(name, seed, monkeypatch):
+def test_failed_bundles_and_moved_keys_change_nothing(name, monkeypatch):
     """State is restored again and again, from what was written whole and what was appended."""
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2000)
     monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
     monkeypatch.setattr(publishing, "REPLAYED", 4)
-    chance = random.Random(seed)
+    chance = random.Random(0)
     events = random_events(name, chance)
     made = transform(name)
     quiet, rows = drive(made, events, random.Random(1)), expected(made, events)
@@ -207,7 +206,7 @@ PERSON = st.lists(
 
 @some_quick("name", CONFIGURATIONS, "window, streams", "trailing", "start, people")
 @given(moves=PERSON)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     """What the proof rests on: C units in all, one for a key in a window, one for a key in the run since the start."""
     made = transform(name)

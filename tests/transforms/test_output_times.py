@@ -48,6 +48,11 @@ OF_SETS = {
 """Their windows are decades earlier: beside the others, those without an end would go on until then."""
 
 
+def one_lateness_each(*names: str) -> list[tuple[str, int]]:
+    """Return pairs of a name and an allowed lateness: none, and that of the late events, by turns."""
+    return list(zip(names, itertools.cycle([0, LATENESS]), strict=False))
+
+
 def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
     """Return a transform, and events for it at their own times."""
     if name == "measurements":
@@ -120,34 +125,30 @@ def check(rows: list, found: list, size: int) -> None:
         assert end - start == size
 
 
-@one_job("window ends", [*OF_PEOPLE, "measurements"], runners=["prism"])
-def test_rows_are_in_time_for_the_windows_of_a_user(name):
-    yield from check_times(name)
+@one_job("window ends", one_lateness_each(*OF_PEOPLE, "measurements"), runners=["prism"])
+def test_rows_are_in_time_for_the_windows_of_a_user(case):
+    yield from check_times(case)
 
 
-@one_job("window ends of sets", OF_SETS, runners=["prism"])
-def test_rows_about_sets_are_in_time_for_the_windows_of_a_user(name):
-    yield from check_times(name)
+@one_job("window ends of sets", one_lateness_each(*OF_SETS), runners=["prism"])
+def test_rows_about_sets_are_in_time_for_the_windows_of_a_user(case):
+    yield from check_times(case)
 
 
-def check_times(name: str):
+def check_times(case: tuple[str, int]):
+    name, lateness = case
     made, events = workload(name)
     source = paced(events, made.steps.size * 2 // 3 // MILLISECOND * MILLISECOND, random.Random(SEED))
 
     def build(everything):
-        outputs = {}
-        for lateness in (0, LATENESS):
-            rows = everything | f"Private {lateness}" >> with_lateness(made, lateness)
-            grouped = rows | f"Grouped {lateness}" >> ByWindow(made.steps.size)
-            outputs |= {f"rows {lateness}": rows, f"grouped {lateness}": grouped}
-        return outputs
+        rows = everything | with_lateness(made, lateness)
+        return {"rows": rows, "grouped": rows | ByWindow(made.steps.size)}
 
     results = yield Streamed(source, build)
-    for lateness in (0, LATENESS):
-        rows = results.outputs[f"rows {lateness}"]
-        assert rows
-        assert all(stamp == row.window_end.micros - 1 for row, stamp in rows)
-        check([row for row, _ in rows], results.elements(f"grouped {lateness}"), made.steps.size)
+    rows = results.outputs["rows"]
+    assert rows
+    assert all(stamp == row.window_end.micros - 1 for row, stamp in rows)
+    check([row for row, _ in rows], results.elements("grouped"), made.steps.size)
 
 
 def test_a_side_input_gets_each_row_once():

@@ -1,0 +1,80 @@
+"""Spares the processes of commands what libraries load, write and start, and no command uses.
+
+It is imported before any of them, and by commands alone: programs that use the library may need all of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from typing_extensions import override
+
+UNUSED = ("apache_beam.io.gcp.bigquery", "bson", "pandas", "pymongo")
+"""What Beam and Arrow load where they find it, and do without if it is not there."""
+
+LATER = {"boto3", "httplib2", "numpy.f2py", "numpy.testing"}
+"""What is loaded when something in it is used, by few commands: each takes part of a tenth of a second."""
+
+WITH_NOTES = ("scipy.fft", "scipy.special")
+"""Parts of SciPy that add notes to hundreds of help pages; others load one of these before."""
+
+NOTES = ("scipy._lib._array_api", "xp_capabilities")
+
+
+class Later(ModuleType):
+    """Stands for a module until something in it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what the import system looks for
+            raise AttributeError(name)
+        LATER.discard(self.__name__)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class Libraries(MetaPathFinder, Loader):
+    """Finds nothing that is unused, puts off what is seldom used, and leaves the rest to others."""
+
+    @override
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname in UNUSED:
+            raise ModuleNotFoundError(f"no command uses {fullname}", name=fullname)
+        if fullname in WITH_NOTES:
+            _add_no_notes()
+        found = PathFinder.find_spec(fullname, path) if fullname in LATER else None
+        if found is not None:
+            found.loader = self
+        return found
+
+    @override
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Later(spec.name)
+
+    @override
+    def exec_module(self, module: ModuleType) -> None:
+        return None
+
+
+def _add_no_notes() -> None:
+    """Let SciPy leave its help pages as they are, if this version has what it adds to them in the usual place."""
+    module, name = NOTES
+    with suppress(ImportError):
+        setattr(importlib.import_module(module), name, _as_it_is)
+
+
+def _as_it_is(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    """Take the place of a decorator that changes documentation alone."""
+    return lambda function: function
+
+
+sys.meta_path.insert(0, Libraries())
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads wait by computing; nothing here is large enough for two
