@@ -24,6 +24,7 @@ from privstream.pipelines.sources.json_events import parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.terminal import printable, say
 from privstream.pipelines.yaml_file import CORE
+from privstream.transforms.events.event_columns import is_text
 
 DEFAULT = "monitor.yaml"
 MOST_FIELDS, LONGEST_NAME = 200, 64
@@ -145,21 +146,34 @@ def _fields(file: EventFile, form: TextForm) -> list[Field]:
             f"characters and neither a number, a time nor an address: {file.path} begins with something else, "
             "which may be data"
         )
-    values = _first_values(file, form, names)
+    values = _first_values(file, form, [field.name for field in found if _may_show_times(field.type)])
     return [
         _told(field, [value for value in values.get(field.name, ()) if value not in (None, "", b"")]) for field in found
     ]
 
 
+def _may_show_times(type: pa.DataType | None) -> bool:
+    """Tell whether values of this type, and not it alone, show whether they are times: texts and numbers do."""
+    return type is None or is_text(type) or _is_number(type)
+
+
 def _first_values(file: EventFile, form: TextForm, names: Sequence[str]) -> Mapping[str, list[Any]]:
-    """Return the first values of all fields."""
+    """Return the first values of some fields."""
     read = FORMATS[file.format].read
-    for part in FORMATS[file.format].parts(file.path, file.size):
+    for part in FORMATS[file.format].parts(file.path, file.size) if names else ():
         for events in read(file.path, part, names, form):
             if not isinstance(events, Damage):
-                first = events.slice(0, MOST_VALUES).columns.items()
-                return {name: values if isinstance(values, list) else values.to_pylist() for name, values in first}
+                return {name: _listed(values) for name, values in events.slice(0, MOST_VALUES).columns.items()}
     return {}
+
+
+def _listed(values: pa.Array | list[Any]) -> list[Any]:
+    """Return values as Python has them; texts of Arrow as bytes, for they need not be valid."""
+    if isinstance(values, list):
+        return values
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    found: list[Any] = (plain.cast(pa.large_binary()) if is_text(plain.type) else plain).to_pylist()
+    return found
 
 
 def _first_keys(file: EventFile, encoding: str) -> list[str]:
@@ -259,10 +273,15 @@ def _may_be(kind: str, type: pa.DataType | None) -> bool:
     """Tell whether a field of this type can be of a kind."""
     if type is None:
         return True
-    number: bool = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
     if kind == "value":
-        return number
-    return kind == "time" or not bool(pa.types.is_temporal(type) or pa.types.is_floating(type))
+        return _is_number(type)
+    if kind == "time":
+        return _may_show_times(type) or bool(pa.types.is_temporal(type) or pa.types.is_null(type))
+    return not bool(pa.types.is_temporal(type) or pa.types.is_floating(type))
+
+
+def _is_number(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
 
 
 def _yaml(text: str) -> str:

@@ -102,6 +102,27 @@ def test_a_time_is_what_has_times(tmp_path: Path, header: str, values: list[str]
         assert f"  time: {time}  # " in written(tmp_path, "events.jsonl")
 
 
+NANOSECONDS = 1_704_067_200_000_000_001
+DAMAGED = pa.array([b"stra\xdfe"]).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "time"),
+    [
+        (pa.array([NANOSECONDS], pa.timestamp("ns")), "when"),
+        (pa.array([10**18], pa.timestamp("us")), "when"),
+        (pa.array(["2024-01-01"]).dictionary_encode(), "when"),
+        (pa.array([[NANOSECONDS]], pa.list_(pa.timestamp("ns"))), "FILL_IN"),
+        (DAMAGED, "FILL_IN"),
+    ],
+    ids=["nanoseconds", "far", "dictionary", "nested", "no text"],
+)
+def test_no_value_keeps_a_monitor_from_being_written(tmp_path: Path, column: pa.Array, time: str) -> None:
+    """Those that Python cannot hold, either: its errors would quote them."""
+    pq.write_table(pa.table({"user": ["u"], "when": column, "note": DAMAGED}), tmp_path / "events.parquet")
+    assert f"  time: {time}  # " in written(tmp_path, "events.parquet")
+
+
 def as_json(text: str) -> int | str | None:
     """Return a value of CSV as JSON would have it."""
     return int(text) if text.isdigit() else text or None
