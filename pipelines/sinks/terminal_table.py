@@ -54,7 +54,7 @@ IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
 
 SPARED = (
     *("gap_lower_bound", "epsilon_spent", "gap", "distance", "error_bound", "threshold", "status", "rank"),
-    "measurements_left",
+    *("measurements_left", "epsilon_left"),
 )
 """Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
 
