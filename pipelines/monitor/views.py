@@ -555,6 +555,10 @@ class Alerts(OfOne):
 
     @override
     def note(self, tables: Mapping[str, Table]) -> str:
+        rows = self._watched(tables[self.of]).values()
+        if not any(_number(row, full=self.full)[0] is not None for row in rows):
+            number = "full number" if self.full else "number"
+            return f"no data in any window: {self.of} has published no {number} to compare, so that nothing can alert"
         if self.full or not limits_bind(tables[self.of].rows):
             return ""
         return (

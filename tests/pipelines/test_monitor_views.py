@@ -110,7 +110,11 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
         ),
         ("{of: pages, ovr: 2h}", "line 9: views.v.ovr: unknown key; did you mean `over`?"),
         ("{of: pages, over: 2h, larges: 3}", "views.v.larges: unknown key; did you mean `largest`?"),
-        ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: make it a view of anoth"),
+        ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: nothing tells how sums"),
+        (
+            "{of: pages, over: 2h, item: a, above: 3}",
+            "views.v.above: must not be given with over: make it a view of an",
+        ),
         ("{of: pages, over: 2x}", "views.v.over: must be a number of seconds, or a number with its unit"),
         ("{of: v, over: 2h}", "views.v: must not be made of itself: v of v"),
         ("{over: 2h}", "views.v.of: must be given"),
@@ -295,6 +299,9 @@ def test_an_alert_compares_full_numbers_if_it_is_told_to(tmp_path: Path, made: d
     transforms = {"pages": made["pages", asked]}
     assert of_all.note(tables_of(monitor, transforms, {"pages": rows})) == ""
     assert "`number: full` compares estimates of all" in of_some.note(tables_of(monitor, transforms, {"pages": rows}))
+    hidden = [row._replace(full=None, full_lower=None, full_upper=None) for row in rows]
+    note = of_all.note(tables_of(monitor, transforms, {"pages": hidden}))
+    assert note == "no data in any window: pages has published no full number to compare, so that nothing can alert"
     few = [row._replace(left_out=5.0) for row in rows]
     assert of_some.note(tables_of(monitor, transforms, {"pages": few})) == ""
 
