@@ -176,10 +176,10 @@ class Asked:
 
     def _of_usual_limit(self, report: RunReport) -> str:
         """Say what it costs that nobody has given a limit of people; empty where that is as it should be."""
-        stddev = self.promised["accuracy"].get("stddev")
-        if stddev is None:
+        accuracy = self.promised["accuracy"]
+        if accuracy.get("stddev") is None:
             return ""
-        return usual_limit_in_words(self.promised["parameters"], stddev, report.used_up, vars(self.arguments))
+        return usual_limit_in_words(self.promised["parameters"], accuracy, report.used_up, vars(self.arguments))
 
 
 @dataclass(frozen=True)

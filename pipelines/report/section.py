@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from privstream.mechanisms.accuracy import COMMON_STDDEV
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import MINUTES, Entry
@@ -386,10 +387,11 @@ def _rounded(number: float | None) -> str:
 
 def _of_usual_limit(result: Result) -> str:
     """Say what it costs that nobody has given a limit of people, as the run says it; empty where it did not."""
-    stddev, of_left_out = (result.promise.maybe("accuracy", name) for name in ("stddev", "left_out_stddev"))
-    if stddev is None or of_left_out is None:
+    names = ("stddev", "left_out_stddev", COMMON_STDDEV)
+    known = {name: value for name in names if (value := result.promise.maybe("accuracy", name)) is not None}
+    if "stddev" not in known or "left_out_stddev" not in known:
         return ""
-    return usual_limit_in_words(result.parameters, stddev, used_up(result.rows, of_left_out), {})
+    return usual_limit_in_words(result.parameters, known, used_up(result.rows, known["left_out_stddev"]), {})
 
 
 def _end(row: Any) -> int:
