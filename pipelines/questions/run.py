@@ -28,6 +28,7 @@ from privstream.pipelines.questions.shares import (
     Receive,
     Share,
     events_for,
+    get_ready,
     perform,
     share_out,
     stage_label,
@@ -321,9 +322,11 @@ class Run:
             fields=self.fields,
             processes=self.processes,
             letters=bool(self.letters),
+            options=options.get_all_options(drop_default=True),
         )
         with Crew(self.processes, perform).working() as crew:
-            first = partial(share_out, crew, share, self.read, options)
+            get_ready(crew, share)
+            first = partial(share_out, crew, share, self.read)
             return launch.run(options, build, ends, accepted, first)
 
     def _build(self, pipeline: beam.Pipeline, options: PipelineOptions, writes: Sequence[Any]) -> None:
