@@ -126,12 +126,15 @@ class Alert(NamedTuple):
         window_end: first moment after the window.
         rule: name of the rule.
         threshold: its threshold.
-        estimate: the value that was tested, with noise, rounded; a number of people who count if the rule is about
+        estimate: the value of the window with its noise, rounded; a number of people who count if the rule is about
             people, and a mean of such numbers, not rounded, if it is about several windows.
-        gap: by how much it passes the threshold, above or below as the rule says, with the same noise.
-        gap_stddev: standard deviation of that noise.
-        gap_lower_bound: what the gap without noise is at least. For any one test, the probability of an alert with a
-            wrong bound is at most the beta of the transform.
+        gap: by how much the number that decides passes the threshold, above or below as the rule says: `smoothed` where
+            a row has it, else `estimate`.
+        gap_stddev: standard deviation of the error of that number.
+        gap_lower_bound: what the gap without noise is at least. With the method "counts", of the alerts of any number
+            of people at most a part beta have a wrong bound, of smoothed ones as far as their model holds; None where
+            nothing can be said. With other methods, for any one test, the probability of an alert with a wrong bound is
+            at most beta.
         epsilon_spent: what this alert has cost, rounded up; 0 but with the method "sparse_vector".
         epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
@@ -140,6 +143,13 @@ class Alert(NamedTuple):
         status: "started" in that window, "continues" in those that follow. With the method "status" a rule that is met
             stays so until it ends; its row then says "ended", and where it continues, `estimate` and all of `gap` are
             None.
+        smoothed: with the method "counts" and a finished file, the number from all of its windows, which decides: the
+            rule is met where it passes the threshold. None with other methods, and in streams, where `estimate` does.
+        smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: numbers stay
+            near levels that move. It holds so often of all windows. Of alerts of a number that misses its threshold
+            fewer hold, 63% where it misses by 1.5 standard deviations: only large errors give them, which
+            `gap_lower_bound` knows.
+        smoothed_upper: upper end.
     """
 
     stream: str
@@ -156,6 +166,14 @@ class Alert(NamedTuple):
     stopped: bool
     since: Timestamp
     status: str
+    smoothed: Optional[float] = None
+    smoothed_lower: Optional[float] = None
+    smoothed_upper: Optional[float] = None
+
+
+def deciding(row: Alert) -> float | None:
+    """Return the number by which a rule is met."""
+    return row.estimate if row.smoothed is None else row.smoothed
 
 
 class Measurement(NamedTuple):
@@ -491,7 +509,8 @@ class CardinalityEstimate(NamedTuple):
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
             set.
         smoothed: an estimate of the same number from all windows of a finished file, with the method "direct_counter",
-            which gives each window noise of its own. None with other methods, and in streams.
+            which gives each window noise of its own; what weekdays, or hours of the day, have in common is kept. None
+            with other methods, and in streams.
         smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: sizes stay near
             a level that moves. Where a window differs from those beside it, it reaches as far as that of the estimate.
         smoothed_upper: upper end.

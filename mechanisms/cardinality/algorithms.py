@@ -199,7 +199,12 @@ class FreshNoise(CardinalityAlgorithm):
             noise = noise.derive("streams together", self.streams)
         return sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
 
-    def smooth(self, estimates: NDArray[np.float64]) -> Smoothed:
+    def smooth(
+        self,
+        estimates: NDArray[np.float64],
+        factors: NDArray[np.float64] | float = 1.0,
+        unsure: NDArray[np.float64] | float = 0.0,
+    ) -> Smoothed:
         """Return sizes and intervals of 95% of steps that follow each other, each from those before and after it.
 
         The noise in common is no part of what is smoothed, and widens all intervals. Where an estimate is off the mean
@@ -209,14 +214,16 @@ class FreshNoise(CardinalityAlgorithm):
 
         Args:
             estimates: with their noise, also below 0, shape (steps, streams), at least one step.
+            factors: by which levels are multiplied in each step, as by a season; of a shape that goes with that.
+            unsure: standard deviations of factors, relative to them.
         """
         own, common = self.stddevs
-        sizes, _, upper = LocalLevel(max(LEAST_STDDEV, own)).smooth(estimates)
-        all_steps = np.hypot(common, self._unexplained(estimates, sizes, upper))
+        sizes, _, upper = LocalLevel(max(LEAST_STDDEV, own)).smooth(estimates, factors)
+        all_steps = np.hypot(np.hypot(common, unsure * sizes), self._unexplained(estimates, sizes, upper))
         reach: NDArray[np.float64] = np.hypot(upper - sizes, NORMAL * all_steps)
         lower, upper = sizes - reach, sizes + reach
         if len(estimates) > 1:
-            differ = np.abs(estimates - beside(sizes)) > _DIFFER * own
+            differ = np.abs(estimates - factors * beside(sizes / factors)) > _DIFFER * own
             alone = self._reach(self.law, _TAIL)
             lower = np.where(differ, np.minimum(lower, estimates - alone), lower)
             upper = np.where(differ, np.maximum(upper, estimates + alone), upper)

@@ -243,11 +243,17 @@ class SetCardinality(Mechanism[CardinalityState]):
         return state, published if signed else published._replace(estimates=np.maximum(published.estimates, 0))
 
     @property
+    def stddevs(self) -> tuple[float, float]:
+        """Standard deviations of the noise of a size by itself, and of that which all have in common; if `smooths`."""
+        assert isinstance(self.algorithm, FreshNoise)
+        return self.algorithm.stddevs
+
+    @property
     def smooths(self) -> bool:
         """Whether sizes can be smoothed: each has noise of its own."""
         return isinstance(self.algorithm, FreshNoise)
 
-    def smooth(self, estimates: ArrayLike) -> Smoothed:
+    def smooth(self, estimates: ArrayLike, factors: ArrayLike = 1.0, unsure: ArrayLike = 0.0) -> Smoothed:
         """Return the sizes of all steps of a run that is over, each from the estimates before and after it.
 
         Noise that all sizes of a stream have in common does not become smaller, and widens all intervals.
@@ -260,13 +266,16 @@ class SetCardinality(Mechanism[CardinalityState]):
 
         Args:
             estimates: of `run` with `signed`, shape (steps, streams), at least one step.
+            factors: by which sizes of each step are known to be multiplied, as on a weekday; > 0.
+            unsure: standard deviations of these factors, relative to them.
 
         Raises:
             ValueError: `estimates` has another shape or an infinite number, or sizes have no noise of their own.
         """
         if not isinstance(self.algorithm, FreshNoise):
             raise ValueError(f"mode must be direct where sizes are smoothed, got {self.chosen_mode}")
-        return self.algorithm.smooth(np.asarray(estimates, np.float64))
+        parts = (np.asarray(part, np.float64) for part in (estimates, factors, unsure))
+        return self.algorithm.smooth(*parts)
 
     def _fields(self, state: CardinalityState) -> dict[str, Any]:
         return vars(state) | {"exhausted": int(state.exhausted)}

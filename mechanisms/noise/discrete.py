@@ -75,7 +75,9 @@ class IntegerLaw:
             raise ValueError("cumulative must be nondecreasing")
         if len(cumulative) and not 0 <= cumulative[0] <= cumulative[-1] <= ONE:
             raise ValueError("cumulative must be in [0, 2^128]")
-        return cls(int(first), *_words(cumulative[: bisect_left(cumulative, ONE)]))
+        below = [number.to_bytes(16) for number in cumulative[: bisect_left(cumulative, ONE)]]
+        words = np.frombuffer(b"".join(below), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        return cls(int(first), np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1]))
 
     @classmethod
     def from_survival(cls, first: int, survival: Callable[[int], Any]) -> "IntegerLaw":
@@ -398,16 +400,6 @@ def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Lab
     return value ^ sign
 
 
-def _words(numbers: Sequence[int]) -> tuple[Words, Words]:
-    """Return the high and the low words of numbers below 2^128."""
-    words = (
-        np.frombuffer(b"".join([number.to_bytes(16) for number in numbers]), dtype=">u8")
-        .reshape(-1, 2)
-        .astype(np.uint64)
-    )
-    return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
-
-
 @lru_cache(maxsize=64)
 def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     """Return the table of a discrete Gaussian; weights by the recurrence w(k+1) = w(k) e^(-(2k+1) / (2 sigma^2))."""
@@ -423,11 +415,10 @@ def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     total = 2 * sum(weights) - weights[0]
     bits, twice = WORD_BITS + 1, 2 * total
     nearest = [((tail << bits) + total) // twice for tail in accumulate(reversed(weights[1:]))]  # multiple of 2^-128
-    below = nearest[bisect_left(nearest, 1) :]
-    high, low = _words(below)
-    zero = low[::-1] == 0
-    above = ~high[::-1] + zero, ~low[::-1] + np.uint64(1)  # 2^128 less than zero
-    return IntegerLaw(-len(below), np.concatenate([high, above[0]]), np.concatenate([low, above[1]]))
+    lower = IntegerLaw.from_cumulative(0, nearest[bisect_left(nearest, 1) :])
+    high, low = lower.high[::-1], lower.low[::-1]
+    above = ~high + (low == 0), ~low + np.uint64(1)  # 2^128 less than zero
+    return IntegerLaw(-len(high), np.concatenate([lower.high, above[0]]), np.concatenate([lower.low, above[1]]))
 
 
 def _draw_wide_gaussian(sigma: Fraction, noise: NoiseSource, labels: Labels) -> Integers:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from privstream.pipelines.command import Command, UsageError
@@ -24,6 +24,7 @@ from privstream.pipelines.sources.json_events import parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.terminal import printable, say
 from privstream.pipelines.yaml_file import CORE
+from privstream.transforms.events.event_columns import is_text
 
 DEFAULT = "monitor.yaml"
 MOST_FIELDS, LONGEST_NAME = 200, 64
@@ -59,11 +60,31 @@ MEANS = {
 GUESS = "GUESS"
 
 
+MOST_VALUES = 1_000
+MONTH = "(jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])(r?uary?|ch|z|il|[eiy]|ust|t?ember|ober)?"
+DATE = re.compile(
+    rf"\D*\d{{1,4}}([-./])\d{{1,2}}\1\d{{1,4}}(?!\d).*|(?=.*\d\d).*\b{MONTH}\b.*"
+    r"|(19|20)\d\d[01]\d[0-3]\d(\D?\d{4,6})?\D*",
+    re.IGNORECASE,
+)
+SINCE_1970 = [(631_152_000 * unit, 4_102_444_800 * unit) for unit in (1, 1e3, 1e6, 1e9)]
+"""The years from 1990 to 2100 as numbers since 1970: in seconds, milliseconds, microseconds and nanoseconds."""
+
+
 class Field(NamedTuple):
-    """A field of a file: its name, and the type that the file states for it; None if it states none."""
+    """A field of a file.
+
+    Attributes:
+        name: as it is there.
+        type: that the file states; None if it states none.
+        dated: whether most of its first values are dates.
+        timed: whether they are dates or numbers since 1970, or there are none.
+    """
 
     name: str
     type: pa.DataType | None
+    dated: bool = False
+    timed: bool = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +146,33 @@ def _fields(file: EventFile, form: TextForm) -> list[Field]:
             f"characters and neither a number, a time nor an address: {file.path} begins with something else, "
             "which may be data"
         )
+    values = _first_values(file, form, [field.name for field in found if _may_show_times(field.type)])
+    return [
+        _told(field, [value for value in values.get(field.name, ()) if value not in (None, "", b"")]) for field in found
+    ]
+
+
+def _may_show_times(type: pa.DataType | None) -> bool:
+    """Tell whether values of this type, and not it alone, show whether they are times: texts and numbers do."""
+    return type is None or is_text(type) or _is_number(type)
+
+
+def _first_values(file: EventFile, form: TextForm, names: Sequence[str]) -> Mapping[str, list[Any]]:
+    """Return the first values of some fields."""
+    read = FORMATS[file.format].read
+    for part in FORMATS[file.format].parts(file.path, file.size) if names else ():
+        for events in read(file.path, part, names, form):
+            if not isinstance(events, Damage):
+                return {name: _listed(values) for name, values in events.slice(0, MOST_VALUES).columns.items()}
+    return {}
+
+
+def _listed(values: pa.Array | list[Any]) -> list[Any]:
+    """Return values as Python has them; texts of Arrow as bytes, for they need not be valid."""
+    if isinstance(values, list):
+        return values
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    found: list[Any] = (plain.cast(pa.large_binary()) if is_text(plain.type) else plain).to_pylist()
     return found
 
 
@@ -136,6 +184,25 @@ def _first_keys(file: EventFile, encoding: str) -> list[str]:
     return []
 
 
+def _told(field: Field, values: Sequence[Any]) -> Field:
+    """Return a field with what its values, without gaps, say of times."""
+    if field.type is not None and pa.types.is_temporal(field.type):
+        return field._replace(dated=True)
+    given = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
+    dates = sum(DATE.fullmatch(text.strip()) is not None for text in given)
+    moments = sum(DATE.fullmatch(text.strip()) is None and _since_1970(text) for text in given)
+    return field._replace(dated=2 * dates > len(given), timed=2 * (dates + moments) >= len(given))
+
+
+def _since_1970(text: str) -> bool:
+    """Tell whether a text is a number that may be a time."""
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return any(first <= number < last for first, last in SINCE_1970)
+
+
 def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[str]:
     """Yield the lines of the monitor."""
     guessed: dict[str, str] = {}
@@ -145,7 +212,7 @@ def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[s
             guessed[kind] = name
     yield "# A monitor: questions about one stream of events, with one privacy budget. Its fields are:"
     yield f"#   {', '.join(_yaml(field.name) for field in fields)}"
-    yield f"# {GUESS} was guessed from these names and their types; no value was looked at. {FILL_IN} must be replaced."
+    yield f"# {GUESS} was guessed from these names and types, the time also from values. {FILL_IN} must be replaced."
     yield "data:"
     yield f"  input: {_yaml(arguments.input)}"
     for name in ("input_format", "encoding", "delimiter"):
@@ -191,9 +258,10 @@ def _guess(kind: str, fields: Sequence[Field]) -> str | None:
     """Return the field that is most likely of a kind; None if none is likely."""
     able = [field for field in fields if _may_be(kind, field.type)]
     if kind == "time":
-        timed = [field.name for field in able if field.type is not None and pa.types.is_temporal(field.type)]
-        if len(timed) == 1:
-            return timed[0]
+        able = [field for field in able if field.timed]
+        dated = [field.name for field in able if field.dated]
+        if len(dated) == 1:
+            return dated[0]
     for word in WORDS[kind]:
         for field in able:
             if word in re.split(r"[^a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", field.name).lower()):
@@ -205,10 +273,15 @@ def _may_be(kind: str, type: pa.DataType | None) -> bool:
     """Tell whether a field of this type can be of a kind."""
     if type is None:
         return True
-    number: bool = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
     if kind == "value":
-        return number
-    return kind == "time" or not bool(pa.types.is_temporal(type) or pa.types.is_floating(type))
+        return _is_number(type)
+    if kind == "time":
+        return _may_show_times(type) or bool(pa.types.is_temporal(type) or pa.types.is_null(type))
+    return not bool(pa.types.is_temporal(type) or pa.types.is_floating(type))
+
+
+def _is_number(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
 
 
 def _yaml(text: str) -> str:
@@ -220,7 +293,8 @@ def _yaml(text: str) -> str:
 COMMAND = Command(
     description="Writes a commented monitor, a file of questions with one privacy budget, from the names of the fields "
     "of a file of events: the header of CSV, the schema of Parquet or Avro, the keys of the first line of JSON. Which "
-    "field is what is guessed from names and types, and marked; no value is read, and none is written. Names of "
+    "field is what is guessed from names and types, and marked; only to find the time are the first values read, and "
+    "none is written. Names of "
     "fields may tell something, too: look at the file before you share it.",
     add_arguments=add_arguments,
     run=run,

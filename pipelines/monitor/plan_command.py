@@ -46,8 +46,10 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
         planned = shared_out(monitor, None)
         improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
-        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}, Time))
-        answer = _answer(monitor, planned, improved)
+        tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}, Time)
+        answer_views(views, tables)
+        near = {view.name: text for view in views if (text := view.near(tables))}
+        answer = _answer(monitor, planned, improved) | {"views": [view.name for view in views], "near": near}
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
     else:
@@ -108,8 +110,7 @@ def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | No
             "improved": None if other is None else {"share": other.share, "error": accuracy_of(other.transform).error},
         }
     guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
-    views = [view.name for view in read_views(monitor)]
-    return {"monitor": monitor.path, "questions": questions, "views": views, "guarantee": guarantee}
+    return {"monitor": monitor.path, "questions": questions, "guarantee": guarantee}
 
 
 def _print(answer: dict[str, Any], improve: str | None) -> None:
@@ -133,6 +134,7 @@ def _print(answer: dict[str, Any], improve: str | None) -> None:
         "its row, with as many digits."
     )
     sentences = [f"{name}: {each['sentence']}" for name, each in answer["questions"].items()]
+    sentences += [f"{name}: {text}" for name, text in answer["near"].items()]
     show(f"{answer['monitor']}: one budget, {len(answer['questions'])} questions", table, [*sentences, together])
 
 

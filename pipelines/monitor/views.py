@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
+from privstream.mechanisms.smoothing import steady_part
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
 from privstream.pipelines.questions.option_types import length
@@ -17,6 +18,7 @@ from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.yaml_file import Document
+from privstream.transforms.alerts.methods import TENTH, near_in_words
 from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
@@ -45,6 +47,12 @@ HISTORY = 128
 
 COMPARED = {"KeyCount", "KeySum", "TotalEstimate", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
+
+DIFFERS = 3.0
+"""Standard deviations of noise by which smoothing may hold back a window that differs from all others; measured."""
+
+OF_SHARE = "That is of what counts: full numbers are divided by the share that counts, and are off by more."
+"""What is said of an alert about full numbers."""
 
 NAMED_BY = {"item": "item", "quantile": "rank"}
 """Fields of rows that tell numbers of a window apart, and the keys that name one of them."""
@@ -144,6 +152,10 @@ class View(ABC):
 
     def note(self, tables: Mapping[str, Table]) -> str:
         """Return what must be said of the rows beside them, in words; empty where there is nothing."""
+        return ""
+
+    def near(self, tables: Mapping[str, Table]) -> str:
+        """Say how near to a threshold it cannot tell, before there are rows; empty where that is not known."""
         return ""
 
     @abstractmethod
@@ -526,7 +538,21 @@ class Alerts(OfOne):
     full: bool = False
 
     @override
+    def near(self, tables: Mapping[str, Table]) -> str:
+        counts = tables[self.of].transform if self.of in tables else None
+        if not isinstance(counts, CountsParameters) or "smoothed" not in tables[self.of].row_type._fields:
+            return ""
+        stddev, windows = counts.mechanism.stddev(1), counts.smoothed_over
+        own, alone = TENTH * stddev, (DIFFERS + TENTH) * stddev
+        told = near_in_words([(1, alone, own * steady_part(windows) if windows else own)])
+        return f"{told} {OF_SHARE}" if self.full else told
+
+    @override
     def note(self, tables: Mapping[str, Table]) -> str:
+        rows = self._watched(tables[self.of]).values()
+        if not any(_number(row, full=self.full)[0] is not None for row in rows):
+            number = "full number" if self.full else "number"
+            return f"no data in any window: {self.of} has published no {number} to compare, so that nothing can alert"
         if self.full or not limits_bind(tables[self.of].rows):
             return ""
         return (

@@ -18,6 +18,9 @@ from privstream.pipelines.yaml_file import Document, meant
 COUNTED, FULL = "counted", "full"
 """Numbers of counts that an alert may compare."""
 
+RISES_OF_SUMS = {"over", "against"}
+"""Kinds that cannot be views of each other."""
+
 
 def read_views(monitor: MonitorFile) -> tuple[View, ...]:
     """Return the views of a monitor, each behind those that it is made of.
@@ -62,7 +65,8 @@ def _view(document: Document, name: str, asked: Iterable[str]) -> View:
         raise document.error(keys, f"must have one of {', '.join(KINDS)}")
     other = next((key for key in KINDS if key in given and key not in KINDS[kind]), None)
     if other is not None:
-        raise document.error((*keys, other), f"must not be given with {kind}: make it a view of another view")
+        instead = "nothing tells how sums rise" if {kind, other} == RISES_OF_SUMS else "make it a view of another view"
+        raise document.error((*keys, other), f"must not be given with {kind}: {instead}")
     document.check_keys(keys, KINDS[kind])
     read = _Read(document, name)
     common: dict[str, Any] = {"name": name, "document": document, "largest": read.whole("largest", None)}

@@ -36,11 +36,11 @@ from privstream.pipelines.plot.chart import (
     style_axes,
     told,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
 from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
 from privstream.pipelines.simulate.truths import RuleCount
 from privstream.transforms import Alert
-from privstream.transforms.row_types import ENDED
+from privstream.transforms.row_types import ENDED, deciding
 
 MOST_POINTS = 200
 """Points that beginnings of alerts keep off."""
@@ -135,7 +135,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
         key_above(axes, marks, names)
         freeze_layout(figure)
-        points = [(middle_day(row), row.estimate) for row in picture.rows if row.estimate is not None]
+        points = [(middle_day(row), number) for row in picture.rows if (number := deciding(row)) is not None]
         place(axes, labels[:MOST_DAYS], points if len(points) <= MOST_POINTS else ())
 
 
@@ -150,8 +150,10 @@ def _beginnings(rows: Sequence[Alert], colour: str, when: Callable[[float], str]
     for row in rows:
         if row.status != ENDED and row.since.micros not in begun:
             begun.add(row.since.micros)
-            height = row.threshold if row.estimate is None else row.estimate
-            yield Label(when(row.since.micros), [(middle_day(row), height)], colour)
+            number = deciding(row)
+            yield Label(
+                when(row.since.micros), [(middle_day(row), row.threshold if number is None else number)], colour
+            )
 
 
 def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> None:
@@ -176,17 +178,18 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None
     bars: list[tuple[float, float, float]] = []
     inside: dict[str, list[tuple[float, float]]] = {colour: [], "white": []}
     for row in rows:
-        day = middle_day(row)
-        if row.estimate is None or row.gap is None or row.gap_lower_bound is None:
+        day, number = middle_day(row), deciding(row)
+        if number is None or row.gap is None:
             note(axes, row.rule, [(day, row.threshold, row.window_start.micros, row.status)])
             continue
-        sign = 1 if (row.estimate >= row.threshold) == (row.gap >= 0) else -1
-        bound = row.threshold + sign * row.gap_lower_bound
-        bars.append((day, bound, row.estimate))
-        inside["white" if row.status == ENDED else colour].append((day, row.estimate))
-        words = "at least" if sign > 0 else "at most"
-        text = f"{told(row.estimate)}, {words} {bound:,.6g}, {row.status}"
-        note(axes, row.rule, [(day, row.estimate, row.window_start.micros, text)])
+        sign, words = (1, "at least") if (number >= row.threshold) == (row.gap >= 0) else (-1, "at most")
+        text = told(number)
+        if row.gap_lower_bound is not None:
+            bound = row.threshold + sign * row.gap_lower_bound
+            bars.append((day, bound, number))
+            text += f", {words} {bound:,.6g}"
+        inside["white" if row.status == ENDED else colour].append((day, number))
+        note(axes, row.rule, [(day, number, row.window_start.micros, f"{text}, {row.status}")])
     axes.vlines(*np.array(bars).reshape(-1, 3).T, color=colour, linewidth=1.6, alpha=0.55, capstyle="butt", zorder=2)
     for fill, points in inside.items():
         days, numbers = np.array(points).reshape(-1, 2).T
@@ -207,7 +210,7 @@ def _caption(picture: AlertPicture) -> str:
     number = len({(row.rule, row.since) for row in picture.rows})
     parts = [
         f"Alerts: {number:,}, of {plural(len(picture.rules), 'rule')}; thick lines show how long they last. Points: "
-        "numbers of people with noise"
+        f"numbers of people {'smoothed over windows' if is_smoothed(picture.rows) else 'with noise'}"
     ]
     if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
         parts.append(f" ({'; '.join(means)})")

@@ -249,8 +249,9 @@ numbers in the answer:
   standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
 Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
 be noticed. More windows raise the margins of status and sparse_vector only with their logarithm; that of counts grows
-with the square root of their number (with delta above 0). Status and counts have no number of alerts: they never stop,
-and --method auto takes one of them.
+with the square root of their number (with delta above 0). Of counts over files it has what smoothing may move, too;
+the sentence says within how many people of a threshold more than one window in ten is decided wrongly. Status and
+counts have no number of alerts: they never stop, and --method auto takes one of them.
 The margins of status are for people who have been charged fewer than --max_hits times.
 """
 
@@ -261,7 +262,7 @@ ALERTS_BY_METHOD = {
     "sparse_vector": f"{MET} Tests without an alert cost nothing. Alerts spend the budget; when it is spent, the run "
     "stops, and its last row says so.",
     "counts": f"{MET} Every number gets noise in every window, which is paid for before the run, and is compared with "
-    "its threshold. No alert costs anything, and no run stops.",
+    "its threshold; numbers of a file are smoothed over its windows before. No alert costs anything, and no run stops.",
 }
 """What a page says, of the method that ran."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,10 @@ from privstream.pipelines.command import NUMBERS
 UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 """How many seconds there are in each unit."""
 
-RULE = "must be a number of seconds, or a number with its unit, such as 500ms, 90s, 30m, 1h, 1d or 1w"
+WORDS: Mapping[str, str] = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+"""Words for units whose length never changes, as long as a day has 24 hours."""
+
+RULE = "must be a number of seconds, or a number with its unit, such as 500ms, 90s, 30m, 1h, 1d, 1w or 2weeks"
 CALENDAR_RULE = f"{RULE}; or days, weeks, months or years of the calendar, such as 1day or 3months"
 CALENDAR = ("day", "week", "month", "year")
 SPANS = ("window", "start")
@@ -24,14 +28,16 @@ LISTS = "questions.public_lists"
 
 
 def seconds(text: str) -> float:
-    """Return how many seconds a text means.
+    """Return how many seconds a text means; a day has 24 hours.
 
     Raises:
         ValueError: it is neither a number nor one with a unit.
 
-    >>> seconds("90"), seconds("1.5h"), seconds("1d")
-    (90.0, 5400.0, 86400.0)
+    >>> seconds("90"), seconds("1.5h"), seconds("1d"), seconds("2weeks")
+    (90.0, 5400.0, 86400.0, 1209600.0)
     """
+    for word, unit in WORDS.items():
+        text = re.sub(rf"(?<=\d){word}s?$", unit, text)
     number = text.rstrip("".join(UNITS))
     try:
         return float(number) * UNITS[text.removeprefix(number)]
@@ -45,10 +51,10 @@ def length(text: str) -> str | float:
     Raises:
         ValueError: it is neither.
 
-    >>> length("7d"), length("1month")
-    (604800.0, '1month')
+    >>> length("7d"), length("7days"), length("1month")
+    (604800.0, '7days', '1month')
     """
-    unit = text.partition(" ")[0].lstrip("0123456789").removesuffix("s")
+    unit = text.partition(" ")[0].lstrip("0123456789.").removesuffix("s")
     try:
         return text if unit in CALENDAR else seconds(text)
     except ValueError:
@@ -195,7 +201,7 @@ OPTION_TYPES: Mapping[str, OptionType] = {
         float | str,
         of_text(seconds),
         python="in seconds",
-        shell="in seconds, or such as 90s, 30m, 1h, 1d, 1w",
+        shell="in seconds, or such as 90s, 30m, 1h, 1day, 1week (of days of 24 hours)",
     ),
     "Length": OptionType(
         "DURATION",

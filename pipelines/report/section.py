@@ -28,7 +28,7 @@ from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.left_out import limits_in_words, used_up
 from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
-from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, is_time
+from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, deciding, is_time
 
 LARGEST_FACTOR = 1000.0
 NOT_COVERED = (
@@ -370,7 +370,7 @@ def _alerts(rows: Sequence[Alert], clocks: Clocks) -> Iterator[str]:
     """Yield the last alert of each rule, the newest first."""
     last = {row.rule: row for row in rows if row.status != ENDED}
     for row in sorted(last.values(), key=lambda row: -row.window_end.micros)[:MOST_HIGHLIGHTS]:
-        number = "" if row.estimate is None else f", about {row.estimate:,.0f} in its last window"
+        number = "" if (known := deciding(row)) is None else f", about {known:,.0f} in its last window"
         begun, last_seen = clocks.moment(row.since.micros), clocks.moment(row.window_end.micros)
         yield f"Alert {row.rule}: from {begun} to {last_seen}{number}."
 

@@ -39,7 +39,7 @@ from privstream.pipelines.runners.local_runner import (
     choose_local_runner,
     on_loopback,
     state_cache_as_asked,
-    without_prism,
+    without_program,
 )
 from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable, say
@@ -161,7 +161,7 @@ def run(
     except CommandError:
         raise
     except Exception as error:
-        raise RunError(without_prism(error) or _cause(error)) from error
+        raise RunError(without_program(error) or _cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     say(f"ran on {runner} in {time.monotonic() - began:.1f} s")

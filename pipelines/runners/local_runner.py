@@ -83,8 +83,15 @@ SWITCHES = ("directrunner", "switchingdirectrunner")
 
 BUNDLE_BASED = "bundlebaseddirectrunner"
 EMBEDDED = "embed"
-NO_PRISM = "Unable to fetch remote prism binary"
 BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
+DOWNLOADS = {
+    "Unable to fetch remote prism binary": ("Prism", BUILD_PRISM),
+    "Unable to fetch remote job server jar": (
+        "the job server of Flink",
+        "deploy/get_flink_job_server.sh makes one; give its path by --flink_job_server_jar",
+    ),
+}
+"""What Beam says where it cannot download a program: the program, and what to do."""
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
@@ -148,9 +155,10 @@ def state_cache_as_asked(options: PipelineOptions) -> Iterator[None]:
         module.STATE_CACHE_SIZE_MB = theirs
 
 
-def without_prism(error: BaseException) -> str | None:
-    """Say what to do if an error is that Prism cannot be downloaded."""
-    if NO_PRISM not in str(error):
-        return None
-    reason = str(error).rpartition("<urlopen error")[2].strip(" >") or "no answer"
-    return f"Prism, which Beam downloads when it is first used, cannot be had ({reason}): {BUILD_PRISM}"
+def without_program(error: BaseException) -> str | None:
+    """Say what to do if an error is that Prism, or the job server of Flink, cannot be downloaded."""
+    for told, (program, instead) in DOWNLOADS.items():
+        if told in str(error):
+            reason = str(error).rpartition("<urlopen error")[2].partition(">")[0].strip() or "no answer"
+            return f"{program}, which Beam downloads when it is first used, cannot be had ({reason}): {instead}"
+    return None

@@ -195,7 +195,7 @@ def add_simulation(
         type=parsed(seconds),
         default=3600.0,
         metavar="DURATION",
-        help="length of a window in seconds, or such as 90s, 30m, 1h, 1d (default: 1h)",
+        help="length of a window in seconds, or such as 90s, 30m, 1h, 1day (default: 1h)",
     )
     if windows:
         parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")

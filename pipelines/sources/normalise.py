@@ -263,7 +263,7 @@ class Normaliser:
 
     def _wording(self, code: str, name: str) -> str:
         """Say a rule in words."""
-        zone, text = self.fields.time_zone, self.fields.time_format
+        zone, forms = self.fields.time_zone, forms_of(self.fields.time_format or "")
         others = ", without letters in UTF-8" if self.encoding in WESTERN else ""
         iso = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         number = f"a number, with a {'comma' if self.fields.decimal == ',' else 'point'} before decimals"
@@ -274,7 +274,9 @@ class Normaliser:
             ),
             ENCODING: f"must be valid {self.encoding.upper()}{others}",
             LONG: f"must be at most {self.longest} bytes",
-            SYNTAX: f"must be {iso}" if text is None else f"must be of the form {' or '.join(forms_of(text))}",
+            SYNTAX: f"must be {'a' if len(forms) == 1 else 'one'} time that exists, of the form {' or '.join(forms)}"
+            if self.fields.time_format
+            else f"must be {iso}",
             ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",
             SKIPPED: f"must be one that clocks show: in {zone} they leave out that hour when summer time begins",
             FINITE: "must be finite",

@@ -81,7 +81,7 @@ def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:
     """Yield what a terminal shows: a table for each measure, and the options."""
     for measure in dict.fromkeys(row.measure for row in rows):
         if not any(row.measure == measure and row.within is not None for row in rows):
-            yield Text(f"{measure} ({WORDS[measure]}): nobody can be seen; there may be {_beyond(rows, measure)}")
+            yield Text(f"{measure} ({WORDS[measure]}): hidden by noise; there may be {_beyond(rows, measure)}")
             continue
         table = Table(title=Text(f"{measure}: {WORDS[measure]}"), title_justify="left", box=SIMPLE_HEAD)
         shown = [row for row in rows if row.measure == measure]

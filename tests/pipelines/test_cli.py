@@ -27,7 +27,7 @@ from privstream.pipelines.command import (
     collecting_seldom,
 )
 from privstream.pipelines.questions.catalogue import WORDS
-from privstream.pipelines.runners import launch
+from privstream.pipelines.runners import launch, local_runner
 from questions import run_line, write_folder
 
 SECRET = "u000042"
@@ -241,6 +241,16 @@ def test_prism_that_cannot_be_downloaded_is_explained(tmp_path: Path) -> None:
     home = os.environ | {"HOME": str(tmp_path)}  # without what was downloaded before
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=home).stdout
     assert shown.startswith("Prism, which Beam downloads when it is first used, cannot be had (no way out): deploy/")
+
+
+@pytest.mark.parametrize(
+    ("told", "option"), [("prism binary", "prism_location"), ("job server jar", "flink_job_server_jar")]
+)
+def test_a_program_that_cannot_be_downloaded_is_explained(told: str, option: str) -> None:
+    error = RuntimeError(f"Unable to fetch remote {told} at a.example: <urlopen error [Errno 5] no way>. Stage it")
+    said = local_runner.without_program(error)
+    assert said is not None and "([Errno 5] no way)" in said and said.endswith(f"give its path by --{option}")
+    assert local_runner.without_program(RuntimeError("another")) is None
 
 
 def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from privstream.pipelines.sources.normalise import Normaliser
 from privstream.pipelines.sources.readers import ReadEvents
 
 BERLIN = {"time_zone": "Europe/Berlin", "time_format": "%d.%m.%Y %H:%M"}
-FORM = "time must be of the form %d.%m.%Y %H:%M"
+FORM = "time must be a time that exists, of the form %d.%m.%Y %H:%M"
 
 
 def at(text, zone="Europe/Berlin"):
@@ -219,7 +219,9 @@ def test_times_of_several_forms_in_one_file(ending, tmp_path, read_all):
     (tmp_path / f"a.{ending}").write_text("\n".join(lines))
     outcome = read_all(tmp_path / f"a.{ending}", time_zone="Europe/Berlin", time_format=forms)
     assert [row["time"] for row in outcome.rows] == [at("2025-12-24T18:30"), at("2025-12-24"), at("2025-12-24T18:30")]
-    assert [reason for _, reason in faults(outcome)] == ["time must be of the form " + forms.replace("|", " or ")]
+    assert [reason for _, reason in faults(outcome)] == [
+        "time must be one time that exists, of the form " + forms.replace("|", " or ")
+    ]
 
 
 ISO = ["2024-07-01T12:00:00Z", "2024-07-01T12:00:00", "2024-07-01", "2024-07-01T12:00+02:00"]
@@ -441,9 +443,9 @@ def test_values_may_be_views_of_text():
 
 FAULTS = {
     "1042;Gartenstühle;24.12.2025 18:30;12,50": None,
-    "1043;Bücher;2025-12-24 18:30;12,50": "time must be of the form %d.%m.%Y %H:%M",
-    "1044;Bücher;12/24/2025 18:30;12,50": "time must be of the form %d.%m.%Y %H:%M",
-    "1045;Bücher;31.02.2026 10:00;12,50": "time must be of the form %d.%m.%Y %H:%M",
+    "1043;Bücher;2025-12-24 18:30;12,50": "time must be a time that exists, of the form %d.%m.%Y %H:%M",
+    "1044;Bücher;12/24/2025 18:30;12,50": "time must be a time that exists, of the form %d.%m.%Y %H:%M",
+    "1045;Bücher;31.02.2026 10:00;12,50": "time must be a time that exists, of the form %d.%m.%Y %H:%M",
     "1046;Bücher;29.03.2026 02:30;12,50": "time must be one that clocks show: in Europe/Berlin they leave out that "
     "hour when summer time begins",
     "1047;Bücher;25.10.2026 02:30;12,50": None,

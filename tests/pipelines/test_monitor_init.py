@@ -75,6 +75,59 @@ def test_types_help_to_guess(tmp_path: Path) -> None:
     assert main(["plan", str(tmp_path / "monitor.yaml")]) == 0
 
 
+@pytest.mark.parametrize(
+    ("header", "values", "time"),
+    [
+        ("dep_time,Gekauft am", ["517,24.12.2025 18:30", "2359,"], '"Gekauft am"'),
+        ("dep_time,day,time_hour", ["517,1,2013-01-01T05:00:00Z", ",,"], "time_hour"),
+        ("dep_time,item", ["517,Market 51", "533,12"], "FILL_IN"),
+        ("dep_time,ts", ["517,1700000000", "533,1700000001"], "ts"),
+        ("customer,at", ["1700000007,1700000000123"], "at"),
+        ("born,ts", ["2001-02-03,2026-03-01 10:00"], "ts"),
+        (
+            "time,shipped",
+            [f"517,{date}" for date in ("March 3 2026", "3. Mär 2026", "20260303", "3/3/26", "x")],
+            "shipped",
+        ),
+        ("dep_time,item", [], "dep_time"),
+    ],
+)
+def test_a_time_is_what_has_times(tmp_path: Path, header: str, values: list[str], time: str) -> None:
+    (tmp_path / "events.csv").write_text("\n".join([header, *values]) + "\n")
+    assert f"  time: {time}  # " in written(tmp_path, "events.csv")
+    rows = [dict(zip(header.split(","), map(as_json, line.split(",")), strict=True)) for line in values]
+    if rows:
+        (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        (tmp_path / "monitor.yaml").unlink()
+        assert f"  time: {time}  # " in written(tmp_path, "events.jsonl")
+
+
+NANOSECONDS = 1_704_067_200_000_000_001
+DAMAGED = pa.array([b"stra\xdfe"]).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "time"),
+    [
+        (pa.array([NANOSECONDS], pa.timestamp("ns")), "when"),
+        (pa.array([10**18], pa.timestamp("us")), "when"),
+        (pa.array(["2024-01-01"]).dictionary_encode(), "when"),
+        (pa.array([[NANOSECONDS]], pa.list_(pa.timestamp("ns"))), "FILL_IN"),
+        (DAMAGED, "FILL_IN"),
+    ],
+    ids=["nanoseconds", "far", "dictionary", "nested", "no text"],
+)
+def test_no_value_keeps_a_monitor_from_being_written(tmp_path: Path, column: pa.Array, time: str) -> None:
+    """Those that Python cannot hold, either: its errors would quote them."""
+    pq.write_table(pa.table({"user": ["u"], "when": column, "note": DAMAGED}), tmp_path / "events.parquet")
+    assert f"  time: {time}  # " in written(tmp_path, "events.parquet")
+
+
+def as_json(text: str) -> int | str | None:
+    """Return a value of CSV as JSON would have it."""
+    return int(text) if text.isdigit() else text or None
+
+
 def test_keys_of_json_lines_are_the_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names that YAML would read as something else stand in quotes."""
     line = json.dumps({"user": SECRET, "true": SECRET, "a: b": 1, "time": 2, "page": 3})

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor import views_stream
 from privstream.pipelines.monitor.monitor_file import read_monitor
+from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.views import Table, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import FollowView, followed
@@ -108,7 +110,11 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
         ),
         ("{of: pages, ovr: 2h}", "line 9: views.v.ovr: unknown key; did you mean `over`?"),
         ("{of: pages, over: 2h, larges: 3}", "views.v.larges: unknown key; did you mean `largest`?"),
-        ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: make it a view of anoth"),
+        ("{of: pages, over: 2h, against: 1h}", "views.v.against: must not be given with over: nothing tells how sums"),
+        (
+            "{of: pages, over: 2h, item: a, above: 3}",
+            "views.v.above: must not be given with over: make it a view of an",
+        ),
         ("{of: pages, over: 2x}", "views.v.over: must be a number of seconds, or a number with its unit"),
         ("{of: v, over: 2h}", "views.v: must not be made of itself: v of v"),
         ("{over: 2h}", "views.v.of: must be given"),
@@ -293,6 +299,9 @@ def test_an_alert_compares_full_numbers_if_it_is_told_to(tmp_path: Path, made: d
     transforms = {"pages": made["pages", asked]}
     assert of_all.note(tables_of(monitor, transforms, {"pages": rows})) == ""
     assert "`number: full` compares estimates of all" in of_some.note(tables_of(monitor, transforms, {"pages": rows}))
+    hidden = [row._replace(full=None, full_lower=None, full_upper=None) for row in rows]
+    note = of_all.note(tables_of(monitor, transforms, {"pages": hidden}))
+    assert note == "no data in any window: pages has published no full number to compare, so that nothing can alert"
     few = [row._replace(left_out=5.0) for row in rows]
     assert of_some.note(tables_of(monitor, transforms, {"pages": few})) == ""
 
@@ -374,7 +383,8 @@ def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "monitor.yaml"
     path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 2h}}}}\n")
     assert main(["plan", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["views"] == ["sums"]
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["views"] == ["sums"] and answer["near"] == {}, "a sum has no threshold"
     path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 90m}}}}\n")
     assert main(["plan", str(path)]) == 2
     assert "line 8: views.sums.over: must be a multiple of window" in capsys.readouterr().err
@@ -646,6 +656,42 @@ def test_the_example_of_all_keys_can_be_planned(tmp_path: Path, capsys: pytest.C
     (tmp_path / "monitor.yaml").write_text(SPECIFIED)
     assert main(["plan", str(tmp_path / "monitor.yaml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["views"] == ["weekly", "top", "risers", "outage"]
+
+
+def test_plan_says_how_near_to_a_threshold_an_alert_cannot_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of smoothed counts: of those that stay what they are, and of a window that differs from all others."""
+    path = tmp_path / "monitor.yaml"
+    head = HEAD.replace("windows: 6", "windows: 48").replace("epsilon: 1,", "epsilon: 0.05,")  # numbers are rounded up
+    path.write_text(f"{head}{PAGES}views: {{out: {{of: pages, item: a, above: 20}}}}\n")
+    assert main(["plan", str(path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    told = re.fullmatch(
+        r"Within ([\d,]+) of a threshold \(([\d,]+) where a window differs from the others\) more than one .*wrongly.",
+        answer["near"]["out"],
+    )
+    assert told is not None
+    still, alone = (int(number.replace(",", "")) for number in told.groups())
+    monitor = read_monitor(str(path), str(tmp_path))
+    counts = shared_out(monitor).questions[0].transform
+    stddev, windows = counts.mechanism.stddev(1), counts.steps.count
+    draw, level = np.random.default_rng(1), LocalLevel(stddev)
+    steady = level.smooth(10_000 - still + draw.normal(0, stddev, (windows, 500))).estimates
+    assert 0.05 < np.mean(steady > 10_000) < 0.18
+    worst = 0.0
+    for below in (0.5, 1, 2, 5):
+        numbers = np.full((windows, 500), 10_000 - below * stddev)
+        numbers[windows // 2] = 10_000 + alone
+        found = level.smooth(numbers + draw.normal(0, stddev, numbers.shape)).estimates[windows // 2]
+        worst = max(worst, float(np.mean(found <= 10_000)))
+    assert 0.02 < worst < 0.18
+    assert main(["plan", str(path)]) == 0
+    assert f"out: Within {still:,} of a threshold" in " ".join(capsys.readouterr().out.split())
+    whole = PAGES.replace("4}", "4, full_share: 0.05}")
+    path.write_text(f"{head}{whole}views: {{out: {{of: pages, item: a, above: 20, number: full}}}}\n")
+    assert main(["plan", str(path), "--json"]) == 0
+    assert "full numbers are divided by the share" in json.loads(capsys.readouterr().out)["near"]["out"]
 
 
 def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: dict[str, Any]) -> None:

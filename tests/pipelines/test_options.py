@@ -630,6 +630,10 @@ LENGTHS = {
     "1.5h": 5400,
     "1d": 86_400,
     "1w": 604_800,
+    "90seconds": 90,
+    "1.5hours": 5400,
+    "1day": 86_400,
+    "2weeks": 1_209_600,
 }
 
 
@@ -638,7 +642,7 @@ def test_a_duration_is_a_number_with_or_without_a_unit(text: str, length: float)
     assert seconds(text) == DURATION.read("window", text) == DURATION.read("window", length) == length
 
 
-@pytest.mark.parametrize("text", ["", "s", "1y", "1h30m", "1dd", "1 day", "h1", "0x1d"])
+@pytest.mark.parametrize("text", ["", "s", "1y", "1h30m", "1dd", "1 day", "1month", "week", "1weekss", "h1", "0x1d"])
 def test_what_is_no_duration_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="window must be a number of seconds, or a number with its unit, such as"):
         DURATION.read("window", text)

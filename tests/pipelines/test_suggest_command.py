@@ -138,7 +138,7 @@ def test_few_people_are_a_line_and_no_options(shop: Path, capsys: pytest.Capture
     assert "Nothing can be suggested: too few people to be seen with this epsilon" in " ".join(shown.split())
     assert "--max_contributions" not in shown
     flat = " ".join(shown.split())
-    assert re.search(r"contributions \(items in windows.*\): nobody can be seen; there may be 0 to [\d,]+ people", flat)
+    assert re.search(r"contributions \(items in windows.*\): hidden by noise; there may be 0 to [\d,]+ people", flat)
     assert "some 80,000 people with alike numbers; with --epsilon 0.8 it would take 100" in flat
 
 

@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+import statistics
 from collections import defaultdict
 
 import numpy as np
@@ -11,6 +12,7 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
+from privstream.transforms.alerts.methods import SHARES
 
 KEY = b"a key for tests, no secret"
 SECOND = 1_000_000
@@ -152,16 +154,33 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
                 began = since_when(last, since, (stream, rule.name), step)
                 start = step * made.steps.period
                 bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
-                if isinstance(counts, SharedCounts):
-                    stddev, bound = counts.stddev(n), counts.sum_tail_bound(n, plan.beta)
-                else:
-                    law = counts.law.noises[0]
-                    stddev = counts.stddev(1) / math.sqrt(n)
-                    bound = counts.error(1, 2 * plan.beta) if n == 1 else law.summed(n).tail_bound(n, plan.beta)
-                noise = (gap / n, stddev, (gap - bound) / n)
+                stddev = counts.stddev(n) if isinstance(counts, SharedCounts) else counts.stddev(1) / math.sqrt(n)
+                noise = (gap / n, stddev, bound_of(made, rule, gap))
                 numbers_of = (float(rule.threshold), sums / n, *noise, 0.0, 0.0, False)
                 rows.append(Alert(stream, *bounds, rule.name, *numbers_of, *lasting(made, began, step)))
     return sorted(rows)
+
+
+def bound_of(made: SparseVectorAlerts, rule: AlertRule, gap: int) -> float | None:
+    """Return what the gap of an alert, a sum over the windows of its rule, is at least without noise."""
+    counts, beta, n, least = made.counted.counts, made.plan.beta, rule.windows, math.inf
+    law = None if isinstance(counts, SharedCounts) else counts.law.noises[0]
+    stddev = counts.stddev(n) * n if law is None else counts.stddev(1) * math.sqrt(n)
+    normal = statistics.NormalDist(0, stddev)
+    for share in SHARES.tolist():
+        if law is None or not law.is_laplace:
+            beyond, within = n - normal.inv_cdf(beta * share), -normal.inv_cdf(share)
+        else:
+            beyond = law.summed(n).tail_bound(n, beta * share) + 1
+            below = share >= 0.5
+            within = -law.summed(n).tail_bound(n, 1 - share) if below else law.tail_bound(1, share * (1 + (n > 1)))
+        if beyond - gap <= within:
+            least = min(least, beyond - gap)
+    known = -float(rule.threshold) if rule.sign > 0 else None
+    if least == math.inf:
+        return known
+    bound = math.floor(-least) / n
+    return bound if known is None else max(bound, known)
 
 
 def with_noise(made: SparseVectorAlerts, key: bytes, step: int, values: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
-from privstream.transforms.counts.finished import FULL, SmoothFinished, _random_effects
+from privstream.transforms.counts.finished import FULL, SmoothFinished, _random_effects, season
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
@@ -94,7 +94,7 @@ def test_a_season_that_is_not_known_well_widens_rises():
     factors = np.tile(np.array([1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 1.7]), 6)[:, None] * chance.uniform(0.9, 1.1, (42, 1))
     exact = 3000 * factors * np.ones(4)
     rows = rows_of(np.rint(exact + chance.normal(0, NOISE, exact.shape)), DAY)
-    assert all(SmoothFinished(DAY * SECOND, NOISE)._season(np.arange(42), exact[:, 0])[1] > 0)
+    assert all(season(DAY * SECOND, np.arange(42), exact[:, 0], NOISE)[1] > 0)
     for back, share in ((1, 0.8), (7, 0.8)):
         found = SmoothFinished(DAY * SECOND, NOISE, rising=back)(rows)
         low, high = (np.array([getattr(r, name) for r in found[4 * back :]]) for name in ("rise_lower", "rise_upper"))

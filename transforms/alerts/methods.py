@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -17,13 +18,30 @@ from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.smoothing import WITHOUT_MODEL, steady_part
 from privstream.transforms.alerts.rules import (
     AlertRule,
 )
 from privstream.transforms.events.coverage import charged_out
+from scipy import special
 
 BETTER = 0.75
 """A method without a number in each row must need so much less than one that has them."""
+
+SHARES = special.expit(np.linspace(-14.0, 5.0, 58))
+"""Probabilities of an alert, of numbers that are ever nearer to what gives one, or beyond it."""
+
+UNSURE = 0.1
+"""A number is too near to a threshold where its window is wrong more often."""
+
+TENTH = -float(special.ndtri(UNSURE))
+"""Standard deviations of a normal error that so many are beyond, to one side."""
+
+BY_MODEL = (
+    "Numbers are smoothed over the windows of the file before they decide, and bounds rest on a model: numbers stay "
+    "near levels that move."
+)
+"""What is said of the alerts of a file."""
 
 BY_NAME = "sparse_vector, which stops when its budget is spent, is taken by its name alone"
 
@@ -81,10 +99,13 @@ class CountedAlerts:
     Attributes:
         plan: the rules, the streams and what was asked of the tests.
         counts: of people for each rule, of all streams and windows together.
+        smoothed_over: windows of a file over which numbers are smoothed before they decide; 0 where each window is
+            decided by its own number.
     """
 
     plan: AlertPlan
     counts: KeyedCounts | SharedCounts
+    smoothed_over: int = 0
 
     proof: ClassVar[str] = "docs/proofs/alerts.md, section 6"
 
@@ -100,7 +121,18 @@ class CountedAlerts:
 
     def margin(self, tests: int, windows: int = 1) -> float:
         """Return by how much means over so many windows are off at most in all tests, but with the plan's beta."""
-        return self._tail_bound(self.plan.beta / (2 * tests), windows) / windows
+        own = self._tail_bound(self.plan.beta / (2 * tests), windows) / windows
+        return own + (self.moved(windows) if self.smoothed_over else 0.0)
+
+    def moved(self, windows: int = 1) -> float:
+        """Return by how much smoothing moves a mean over so many windows at most, whatever its model says."""
+        return WITHOUT_MODEL * self.stddevs_apart[0] / math.sqrt(windows)
+
+    def steady_stddev(self, windows: int = 1) -> float:
+        """Return the standard deviation of the error of a smoothed mean over so many windows, of a number that stays
+        what it is."""
+        own, common = self.stddevs_apart
+        return math.hypot(own * steady_part(self.smoothed_over, windows), common)
 
     def distance(self, duration: int, tests: int) -> float:
         """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
@@ -109,11 +141,14 @@ class CountedAlerts:
         """
         return float(self._tail_bound(self.plan.beta / tests, 1) + 1)
 
+    @property
+    def stddevs_apart(self) -> tuple[float, float]:
+        """Standard deviations of the noise of a count by itself, and of that which all counts have in common."""
+        return _stddevs(self.counts)
+
     def stddev(self, windows: int = 1) -> float:
         """Return the standard deviation of the noise on a mean over so many windows."""
-        if isinstance(self.counts, SharedCounts):
-            return self.counts.stddev(windows)
-        return self.counts.stddev(1) / math.sqrt(windows)
+        return _stddev(self.counts, windows)
 
     @property
     def typical_stddev(self) -> float:
@@ -141,8 +176,26 @@ class CountedAlerts:
         return sorted({rule.windows for rule in self.plan.rules})
 
     def enough(self, tail: float, windows: int) -> int:
-        """Return the least threshold that a mean of noise over so many windows meets with such a probability."""
-        return -(-(self._tail_bound(tail, windows) + 1) // windows)
+        """Return the least threshold that a mean of noise over so many windows meets with such a probability.
+
+        A smoothed one meets it where it is so far off, or where that of the window itself is so far off that smoothing
+        must leave it there.
+        """
+        own = self._tail_bound(tail, windows) + 1
+        if not self.smoothed_over:
+            return -(-own // windows)
+        steady = -float(special.ndtri(tail)) * self.steady_stddev(windows)
+        return math.ceil(max(steady, own / windows - self.moved(windows)))
+
+    @property
+    def near(self) -> str:
+        """How near to a threshold one cannot tell, as a sentence."""
+        parts = []
+        for windows in self._lengths:
+            own = (self._tail_bound(UNSURE, windows) + 1) / windows
+            steady = TENTH * self.steady_stddev(windows) if self.smoothed_over else None
+            parts.append((windows, own + self.moved(windows) * bool(self.smoothed_over), steady))
+        return near_in_words(parts, " people")
 
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
@@ -154,7 +207,7 @@ class CountedAlerts:
                 f"every number of people{of} that passes its threshold by more than {margin:,} gives an alert, and "
                 "none that misses it by more does"
             )
-        return f"{'; '.join(parts)}."
+        return f"{'; '.join(parts)}. {f'{BY_MODEL} ' * bool(self.smoothed_over)}{self.near}"
 
     def not_tested(self, *, renewed: bool) -> str:
         """Say in which windows rules are not tested, as sentences; `renewed`: whether everything starts afresh."""
@@ -170,9 +223,24 @@ class CountedAlerts:
             )
         return told
 
-    def lower_bound(self, windows: int) -> int:
-        """Return by how much, with the plan's beta in one test, noise makes a gap summed over them too large."""
-        return self._tail_bound(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
+    def lower_bounds(self, gaps: np.ndarray, windows: int) -> np.ndarray:
+        """Return what gaps of alerts, summed over so many windows, are at least without noise, float64; -inf for
+        nothing.
+
+        Of the alerts of any number of people at most the plan's beta have a wrong bound: docs/proofs/alerts.md, section
+        5.
+
+        Args:
+            gaps: sums by which noisy counts pass the threshold, whole numbers >= 0, shape (n,).
+            windows: of a sum.
+        """
+        return selected_bounds(gaps, *_reaches(self.counts, self.plan.beta, windows))
+
+    def smoothed_bounds(self, gaps: np.ndarray, stddevs: np.ndarray) -> np.ndarray:
+        """Return the same of smoothed numbers whose errors have these standard deviations, as the model says."""
+        beyond, within = -special.ndtri(self.plan.beta * SHARES), -special.ndtri(SHARES)
+        found: np.ndarray = stddevs * selected_bounds(gaps / stddevs, beyond, within)
+        return found
 
     def _tail_bound(self, tail: float, windows: int) -> int:
         if isinstance(self.counts, SharedCounts):
@@ -180,6 +248,68 @@ class CountedAlerts:
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows).tail_bound(windows, tail)
+
+
+def near_in_words(parts: Sequence[tuple[int, float, float | None]], unit: str = "") -> str:
+    """Say how near to a threshold more than one window in ten is decided wrongly.
+
+    Args:
+        unit: of numbers, after a space.
+        parts: for each number of windows that a mean is over: this number; how many people for a window that differs
+            from all others; and for numbers that stay what they are, or None if that makes no difference.
+    """
+    (_, alone, still), *others = sorted(parts)
+    differs = "" if still is None else f" ({math.ceil(alone):,} where a window differs from the others)"
+    number = math.ceil(alone if still is None else still)
+    told = f"Within {number:,}{unit} of a threshold{differs} more than one window in ten is decided wrongly"
+    for windows, alone, still in others:
+        both = f"{math.ceil(alone):,}" if still is None else f"{math.ceil(still):,} ({math.ceil(alone):,})"
+        told += f"; of means over {windows:,} windows, within {both}"
+    return f"{told}."
+
+
+def selected_bounds(gaps: np.ndarray, beyond: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """Return bounds on gaps of alerts, float64 (n,), -inf for none: docs/proofs/alerts.md, section 5.
+
+    Args:
+        gaps: by how much noisy numbers pass their threshold, >= 0, shape (n,).
+        beyond: what noise reaches with at most beta times each of some probabilities, shape (p,).
+        within: what it reaches with at least each probability itself, shape (p,).
+    """
+    missed = beyond - np.asarray(gaps)[:, None]  # a number that misses its threshold by so much has such a gap rarely
+    found: np.ndarray = -np.where(missed <= within, missed, np.inf).min(axis=1)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _reaches(counts: KeyedCounts | SharedCounts, beta: float, windows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what sums of noise over so many windows are beyond and within, as `selected_bounds` takes them.
+
+    Of several Laplace noises, one is so large, and the sum of the others at least 0, with half the probability.
+    """
+    noise = None if isinstance(counts, SharedCounts) else counts.law.noises[0]
+    if noise is None or not noise.is_laplace:
+        stddev = _stddev(counts, windows) * windows
+        return windows - stddev * special.ndtri(beta * SHARES), -stddev * special.ndtri(SHARES)
+    assert isinstance(noise, ToeplitzNoise)
+    added, half = noise.summed(windows), 1 if windows == 1 else 2
+    beyond = [added.tail_bound(windows, beta * share) + 1 for share in SHARES.tolist()]
+    within = [
+        -added.tail_bound(windows, 1 - share) if share >= 0.5 else noise.tail_bound(1, half * share)
+        for share in SHARES.tolist()
+    ]
+    return np.array(beyond), np.array(within)
+
+
+def _stddevs(counts: KeyedCounts | SharedCounts) -> tuple[float, float]:
+    """Return standard deviations of the noise of a count by itself, and of that which all counts have in common."""
+    return counts.stddevs if isinstance(counts, SharedCounts) else (counts.stddev(1), 0.0)
+
+
+def _stddev(counts: KeyedCounts | SharedCounts, windows: int) -> float:
+    """Return the standard deviation of the noise of a mean of so many counts."""
+    own, common = _stddevs(counts)
+    return math.sqrt(own**2 / windows + common**2)
 
 
 def why_stopped(changes: int) -> str:

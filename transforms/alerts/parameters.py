@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
@@ -17,7 +18,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.transforms.alerts.methods import AlertPlan, CountedAlerts, StatusAlerts, choose_lasting
+from privstream.transforms.alerts.methods import BY_MODEL, AlertPlan, CountedAlerts, StatusAlerts, choose_lasting
 from privstream.transforms.alerts.rules import (
     AlertRule,
     FalseAlerts,
@@ -44,6 +45,9 @@ SURE = (
     "noise: look at the next windows first."
 )
 """What a reader may do with bounds: in a test that should give no alert, one with a bound above 0 has a wrong bound."""
+
+MOST_SMOOTHED = 1 << 20
+"""Tests of a run that are decided at its end, by smoothed numbers, at most."""
 
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""
@@ -163,9 +167,16 @@ class SparseVectorParameters(AlertParameters):
         `margin()`: with probability 1 - beta, every count that passes its threshold by more than the margin gives an
         alert while the run lasts; with the method "status", every count of people who have not been charged `max_hits`
         times. Of a rule about n windows that is said of means over n windows, with a margin that is smaller by about
-        sqrt(n). For any one test, the probability of an alert with a wrong `gap_lower_bound` is at most beta. Among the
-        alerts alone wrong bounds may be more frequent: of the counts far from their threshold, only those with large
-        noise give an alert.
+        sqrt(n). With the method "counts", of the alerts of any count at most a part beta have a wrong
+        `gap_lower_bound`. With the other methods, for any one test, the probability of an alert with a wrong one is at
+        most beta; among the alerts alone wrong bounds may be more frequent: of the counts far from their threshold,
+        only those with large noise give an alert.
+
+        With the method "counts" the command decides the alerts of a finished file by counts that are smoothed over all
+        of its windows (`to_finish`, `finish`), which costs no privacy: a rule is met where the smoothed number passes
+        its threshold. Numbers near a threshold, states that last and those that come slowly are decided better, and
+        fewer alerts are noise; a single window that stands out by few standard deviations of the noise is found less
+        often. Bounds then rest on a model, in which counts stay near levels that move.
 
     Args:
         epsilon: limit on what all rows together show about one person over the whole run, > 0. A smaller value protects
@@ -299,6 +310,18 @@ class SparseVectorParameters(AlertParameters):
         steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
         public = describe(rules, *steps, names, streams_per_person, self.plan.by_rule, quiet)
         self.noise = noise.derive("sparse vector alerts", public + self.steps.further_label.encode())
+
+    @override
+    def to_finish(self) -> Self:
+        """Return this transform with noisy counts of all windows, of which `finish` makes alerts."""
+        first, end, counted = self.steps.first, self.steps.end, self.counted
+        if not isinstance(counted, CountedAlerts) or first is None or end is None:
+            return self
+        if (end - first) * len(self.plan.rules) * len(self.plan.streams) > MOST_SMOOTHED:
+            return self
+        made = copy.copy(self)
+        made.counted = replace(counted, smoothed_over=end - first)
+        return made
 
     def _choose(self, method: str) -> tuple[str, CountedAlerts | StatusAlerts | None]:
         """Return the method that is asked for, or one that never stops."""
@@ -466,7 +489,9 @@ class SparseVectorParameters(AlertParameters):
         more += "; alerts of at_most rules may be false" * (-1 in signs and (bool(limits) or not by_status))
         if isinstance(self.counted, StatusAlerts):
             return people_who_count([*limits, *self.counted.charges], EACH, self.counted.note, more)
-        return people_who_count(limits, OF_ALL_TESTS, SURE, more)
+        if self.counted is None:
+            return people_who_count(limits, OF_ALL_TESTS, SURE, more)
+        return people_who_count(limits, EACH, f"{SURE} {BY_MODEL}" if self.counted.smoothed_over else SURE, more)
 
     @property
     @override

@@ -6,8 +6,8 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from privstream.transforms.alerts.count_tests import CompareCounts
-from privstream.transforms.alerts.methods import StatusAlerts
+from privstream.transforms.alerts.count_tests import CompareCounts, SmoothAlerts
+from privstream.transforms.alerts.methods import CountedAlerts, StatusAlerts
 from privstream.transforms.alerts.parameters import SparseVectorParameters
 from privstream.transforms.alerts.status_tests import DecideRules, rank_rules
 from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules, TestCounts
@@ -23,6 +23,14 @@ from typing_extensions import override
 
 
 class SparseVectorAlerts(SparseVectorParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
+    @property
+    @override
+    def finish(self) -> SmoothAlerts | None:
+        counted = self.counted
+        return (
+            SmoothAlerts(counted, self.steps) if isinstance(counted, CountedAlerts) and counted.smoothed_over else None
+        )
+
     @override
     def _splitter(self) -> SplitEvents:
         plan = self.plan

@@ -125,6 +125,7 @@ def decode_counts(data: bytes) -> tuple[list[str], np.ndarray]:
 
 
 NEVER = -1
+PUBLISHED = "alerts_published"
 PARTS = 10**6  # of epsilon, to which what is left is rounded down
 
 
@@ -160,6 +161,11 @@ class Runs:
         fired[streams, rules] = step
         return replace(self, fired=fired, since=since)
 
+    def awake(self, step: int, quiet: int) -> np.ndarray:
+        """Tell which rules are tested, bool (streams, rules), if they are not in so many windows after an alert."""
+        found: np.ndarray = (self.fired == NEVER) | (self.fired + quiet < step)
+        return found
+
 
 class TestAlerts(SingleSteps):
     """Test the rules of each window once, and publish the alerts. Misses publish nothing.
@@ -173,7 +179,7 @@ class TestAlerts(SingleSteps):
         super().__init__(steps=steps, timer_offset=timer_offset, streams=plan.streams if plan.by_stream else None)
         self.plan = plan
         self.noise = noise
-        self.alerts = Metrics.counter("privstream", "alerts_published")
+        self.alerts = Metrics.counter("privstream", PUBLISHED)
         self.stopped = Metrics.counter("privstream", "runs_stopped")
 
     @abstractmethod
@@ -204,7 +210,7 @@ class TestAlerts(SingleSteps):
             return state, []
         streams = plan.streams_of(key)
         tests = self.read(streams, batches)
-        awake = self.awake(state.fired[tests.streams, tests.rules], step)
+        awake = state.awake(step, plan.quiet)[tests.streams, tests.rules]
         after, progress, alerts = state, list(state.progress), []
         for run, rules in enumerate(plan.groups):
             mine = tests.take(np.flatnonzero(awake & np.isin(tests.rules, rules)))
@@ -216,11 +222,6 @@ class TestAlerts(SingleSteps):
             alerts += self._rows(streams, step, hits, answers, progress[run], since)
         self.alerts.inc(len(alerts))
         return replace(after, progress=tuple(progress)), alerts
-
-    def awake(self, last: np.ndarray, step: int) -> np.ndarray:
-        """Tell which tests are made, given the step of the last alert of each."""
-        found: np.ndarray = (last == NEVER) | (last + self.plan.quiet < step)
-        return found
 
     def _test(
         self, key: bytes, step: int, run: int, tests: Tests, before: GapProgress

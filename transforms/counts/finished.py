@@ -17,7 +17,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.keyed_counts.left_out import DIGITS, LEAST_SHARE, LeftOutLaw, full_counts
 from privstream.mechanisms.keyed_counts.part_told import firmly
 from privstream.mechanisms.privacy.units import SECOND
-from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
+from privstream.mechanisms.smoothing import LEAST_STDDEV, WITHOUT_MODEL, LocalLevel, Rises
 from privstream.transforms.timing.steps import Steps
 
 TELLING = ("kept", "left_out")
@@ -28,6 +28,8 @@ OF_TOLD = ("kept_variance", "left_out_variance")
 """Counters of the variances of that noise."""
 USED_UP = ("used_up", "used_up_lower", "used_up_upper")
 """Fields of rows, and counters, of how many people have used up their limit by the end of the last window."""
+SMOOTHED = ("smoothed", "smoothed_lower", "smoothed_upper")
+"""Fields of rows with a number smoothed over windows, and its interval of 95%."""
 FULL = ("full", "full_lower", "full_upper")
 """Fields of rows with an estimate of the count as it would be without limits, and its interval."""
 WITHOUT_FULL = "rows_without_full"
@@ -37,11 +39,11 @@ SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
 """Windows of a season, by the length of a window in microseconds: weekdays, and hours of the day."""
 
 LEAST_CYCLES = 4
-SPREAD = 1.253 * 1.483  # of a median, from absolute deviations, if these are normal
+OF_DEVIATIONS = 1.483  # a standard deviation, from the median of absolute deviations, if these are normal
+OF_SQUARES = 5.4  # variance of its square from so many is this by their number, in units of the square's square
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
 NORMAL = 1.96
-WITHOUT_MODEL = 2.12  # standard deviations within which 95% of Laplace noise is, and 96.6% of normal noise
 LEAST_WINDOWS = 7  # beside the first one
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
@@ -178,7 +180,7 @@ class SmoothFinished:
         rising: number of windows to look back for what rose; 0 for none.
         at_least: rows with a smaller smoothed number are left out; None for none.
         windows: of which counts are to be the sum, as far as an item has so many; 1 for counts as they are.
-        sums: what knows the errors of such sums; None where `windows` is 1.
+        sums: what knows the errors of such sums; None where `windows` is 1, and where smoothed ones alone are wanted.
         steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
             windows are not compared with those before it.
         left_out: what knows the errors of totals of what counts and of what limits leave out; None without them.
@@ -223,6 +225,21 @@ class SmoothFinished:
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
         return rows if shown is None else rows.filter(pa.array(shown))
 
+    def of_series(self, counts: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Return what rows would have as smoothed counts, with the ends of their intervals.
+
+        Args:
+            counts: of some items in all windows, int64 (windows, items).
+            starts: of the windows, in microseconds, int64 (windows,), increasing.
+
+        Returns:
+            float64 (3, windows, items).
+        """
+        windows, items = counts.shape
+        every = np.tile(np.arange(items), windows), np.repeat(starts, items)
+        found = self._smoothed(_Read(*every, counts.reshape(1, -1), None, np.full(counts.size, np.nan)))
+        return np.reshape([found[name] for name in SMOOTHED], (3, windows, items))
+
     def _changed(self, rows: _Read) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return columns in place of those of rows, nan for none, and which rows are shown, bool; None for all."""
         found = self._smoothed(rows)
@@ -244,7 +261,7 @@ class SmoothFinished:
         follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
         series = np.concatenate([[0], np.cumsum(~follows)])
         counts = rows.published[0].astype(np.float64)[order]
-        factors, unsure = self._season(window[order], counts)
+        factors, unsure, _ = season(self.length, window[order], counts, self.stddev)
         shares, cut = self._cut_short(window[order], series, counts / factors)
         factors = factors * shares
         told = None
@@ -254,7 +271,7 @@ class SmoothFinished:
             factors, cut = factors * share, np.hypot(cut, moves)
             activity, error = self._activity(window[order], series, counts, factors)
             factors, cut = factors * activity, np.hypot(cut, error)
-        ends = np.empty((5 if self.sums is None else 6, len(item)))
+        ends = np.empty((5 if self.windows == 1 else 6, len(item)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
             number = np.unique(series[some], return_inverse=True)[1]
@@ -271,17 +288,17 @@ class SmoothFinished:
         shown, off, alone = ends[:3], unsure * ends[0], cut * ends[0]
         rises = self._unsure_rises(ends, unsure, cut, counts) if self.rising else None
         reach = np.full(len(counts), WITHOUT_MODEL * self.stddev)
-        if self.sums is not None:
+        if self.windows > 1:
             known = np.minimum(1 + np.arange(len(item)) - np.searchsorted(series, series), self.windows)
             shown, off, alone = ends[3:], self._unsure_sums(off, known), _added_squares(alone, known)
-            columns |= _added_up(self.sums, rows, order, known)
-            counts, reach = columns["count"][order], (columns["upper"] - columns["count"])[order]
+            columns |= {} if self.sums is None else _added_up(self.sums, rows, order, known)
+            counts, reach = _added(counts, known), _reach_of_sums(columns, order, reach * np.sqrt(known))
         found = np.empty((3, len(item)))
         found[:, order] = (
             shown[0],
             *_widened(shown[0], shown[1], shown[2], NORMAL * np.hypot(off, alone), counts, reach),
         )
-        columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found, strict=True))
+        columns |= dict(zip(SMOOTHED, found, strict=True))
         if told is not None:
             assert self.left_out is not None
             full = full_counts(found[0], (found[2] - found[0]) / NORMAL, told[0], told[1], self.left_out.least_share)
@@ -317,7 +334,7 @@ class SmoothFinished:
     def _ends(self, noisy: np.ndarray, factors: np.ndarray) -> list[np.ndarray]:
         """Return estimates and the ends of their intervals, and then rises, or the same of sums."""
         level = LocalLevel(max(LEAST_STDDEV, self.stddev))
-        if self.sums is not None:
+        if self.windows > 1:
             return [part for ends in level.smooth_sums(noisy, self.windows, factors) for part in ends]
         smoothed, rises = level.smooth_rises(noisy, self.rising, factors)
         return [*smoothed, *rises]
@@ -423,35 +440,57 @@ class SmoothFinished:
         unsure[here] = np.round(np.sqrt(own * (variances + own * apart)) / found[here], DIGITS)
         return found[windows], unsure[windows]
 
-    def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
-        and how unsure it is, a standard deviation relative to it.
 
-        It is one for all items, from their sums; those of one day or week alone decide nothing, for it is a median. All
-        are 1 where windows have another length, where there are too few days or weeks, and where none is clearly
-        different from 1.
-        """
-        none = np.ones(len(windows)), np.zeros(len(windows))
-        if (length := SEASONS.get(self.length)) is None:
-            return none
-        first = int(windows.min())
-        sums = np.zeros((int(windows.max()) - first) // length * length + length)
-        known = np.zeros(len(sums), bool)
-        np.add.at(sums, windows - first, counts)
-        known[windows - first] = True
-        whole = known.reshape(-1, length).all(axis=1)
-        cycles = sums.reshape(-1, length)[whole]
-        means = cycles.mean(axis=1, keepdims=True)
-        cycles = (cycles / np.where(means > 0, means, np.inf))[means[:, 0] > 0]
-        if len(cycles) < LEAST_CYCLES:
-            return none
-        factors = np.median(cycles, axis=0)
-        spread = SPREAD * np.median(np.abs(cycles - factors), axis=0) / np.sqrt(len(cycles))
-        if not np.any(np.abs(factors - 1) > CLEARLY * spread):
-            return none
-        factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
-        place = (windows - first) % length
-        return factors[place], (spread / factors)[place]
+class Season(NamedTuple):
+    """What is known of a season: float64 arrays (n,), one number for each count.
+
+    Attributes:
+        factors: by how much its weekday, or its hour of the day, is above or below the mean.
+        unsure: how unsure that is, a standard deviation relative to it.
+        apart: by how much cycles differ there by themselves, beside noise, likewise, as far as they surely do.
+    """
+
+    factors: np.ndarray
+    unsure: np.ndarray
+    apart: np.ndarray
+
+
+def season(length: int, windows: np.ndarray, counts: np.ndarray, stddev: float) -> Season:
+    """Return what weekdays, or hours of the day, have in common.
+
+    It is one for all items, from their sums; those of one day or week alone decide nothing, for it is a median. All
+    are 1 where windows have another length, where there are too few days or weeks, and where none is clearly
+    different from 1, by how much cycles differ and by their noise: few cycles may be alike by chance.
+
+    Args:
+        length: of a window, in microseconds.
+        windows: of each count, int64 (n,).
+        counts: with noise, float64 (n,).
+        stddev: of the noise of each.
+    """
+    none = Season(np.ones(len(windows)), np.zeros(len(windows)), np.zeros(len(windows)))
+    if (number := SEASONS.get(length)) is None:
+        return none
+    first = int(windows.min())
+    sums = np.zeros((int(windows.max()) - first) // number * number + number)
+    np.add.at(sums, windows - first, counts)
+    known = np.bincount(windows - first, minlength=len(sums)).reshape(-1, number)
+    cycles = sums.reshape(-1, number)
+    means = cycles.mean(axis=1, keepdims=True)
+    whole = known.all(axis=1) & (means[:, 0] > 0)
+    if whole.sum() < LEAST_CYCLES:
+        return none
+    cycles, noise = cycles[whole] / means[whole], (known[whole] * np.square(stddev / means[whole])).mean(axis=0)
+    factors = np.median(cycles, axis=0)
+    differ = OF_DEVIATIONS * np.median(np.abs(cycles - factors), axis=0)
+    spread = OF_MEDIAN * np.sqrt(np.maximum(np.square(differ), noise) / len(cycles))
+    if not np.any(np.abs(factors - 1) > CLEARLY * spread):
+        return none
+    factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
+    more = np.square(differ) - noise
+    sure = firmly(more / np.maximum(noise * math.sqrt(OF_SQUARES / len(cycles)), np.finfo(float).tiny))
+    place = (windows - first) % number
+    return Season(*(part[place] for part in (factors, spread / factors, np.sqrt(sure * np.maximum(more, 0)) / factors)))
 
 
 def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -492,9 +531,15 @@ def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.nd
 
 def _added_squares(errors: np.ndarray, windows: np.ndarray) -> np.ndarray:
     """Return the root of the sum of squares of errors in each row and those before it, so many in all."""
-    squares = np.concatenate([[0.0], np.cumsum(np.square(errors))])
-    end = 1 + np.arange(len(errors))
-    added: np.ndarray = np.sqrt(np.maximum(squares[end] - squares[end - windows], 0.0))
+    added: np.ndarray = np.sqrt(np.maximum(_added(np.square(errors), windows), 0.0))
+    return added
+
+
+def _added(numbers: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Return the sum of the numbers in each row and those before it, so many in all."""
+    totals = np.concatenate([[0.0], np.cumsum(numbers)])
+    end = 1 + np.arange(len(numbers))
+    added: np.ndarray = totals[end] - totals[end - windows]
     return added
 
 
@@ -543,6 +588,11 @@ def _added_up(sums: KeyedCounts, rows: _Read, order: np.ndarray, known: np.ndarr
         of_values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
         columns |= dict(zip(("sum", "sum_stddev", "mean", "mean_error_bound"), of_values, strict=True))
     return columns
+
+
+def _reach_of_sums(columns: Mapping[str, np.ndarray], order: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """Return how far intervals of sums reach, in this order, where columns have them; else what is given."""
+    return (columns["upper"] - columns["count"])[order] if "upper" in columns else reach
 
 
 def _shares(

@@ -299,6 +299,11 @@ class CountsParameters(Parameters):
         return self._finished(windows, self.rising or 0, self.at_least)
 
     @property
+    def smoothed_over(self) -> int:
+        """Windows of a file over which counts are smoothed; 0 where they are not, or windows come one by one."""
+        return (self.steps.count or 0) if self._to_finish else 0
+
+    @property
     def _of_windows(self) -> bool:
         """Whether an item has a noisy count of each window, of which others can be made."""
         return self.remembers or (self.mechanism.over == "window" and self._clocked)
