@@ -4,22 +4,54 @@ Signatures of methods, views of pipeline options and the list of all modules' gl
 small pipeline in this process. Runners in other processes run Beam as it is.
 """
 
+import inspect
 import sys
+import types
 from copy import copy
 from functools import cache
+from weakref import WeakKeyDictionary
 
 import objsize.traverse
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import core, userstate
-from privstream.pipelines.runners import launch
 
 
 def install() -> None:
     """Put what remembers in the place of Beam's functions."""
-    core.get_function_args_defaults = launch.arguments_of
-    userstate.get_dofn_specs = launch.states_of
+    core.get_function_args_defaults = _inspected_once(core.get_function_args_defaults)
+    userstate.get_dofn_specs = _found_once(userstate.get_dofn_specs)
     PipelineOptions.view_as = _view_as
     objsize.traverse._iter_modules_globals = _listed_once(objsize.traverse._iter_modules_globals)
+
+
+def _inspected_once(inspect_arguments):
+    """Beam inspects every method of a DoFn some ten times, to find states and timers."""
+    known: WeakKeyDictionary = WeakKeyDictionary()
+
+    def arguments(function):
+        if not isinstance(function, types.MethodType) or not inspect.isfunction(function.__func__):
+            return inspect_arguments(function)
+        if function.__func__ not in known:
+            known[function.__func__] = inspect_arguments(function)
+        names, defaults = known[function.__func__]
+        return list(names), list(defaults)
+
+    return arguments
+
+
+def _found_once(find):
+    """The states and timers of a DoFn are those of its class, unless it stands for another function."""
+    known: WeakKeyDictionary = WeakKeyDictionary()
+
+    def specs(dofn):
+        if hasattr(dofn, "_inspect_process"):
+            return find(dofn)
+        if type(dofn) not in known:
+            known[type(dofn)] = find(dofn)
+        states, timers = known[type(dofn)]
+        return set(states), set(timers)
+
+    return specs
 
 
 def _view_as(self: PipelineOptions, cls: type[PipelineOptions]) -> PipelineOptions:

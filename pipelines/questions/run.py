@@ -28,7 +28,6 @@ from privstream.pipelines.questions.shares import (
     Receive,
     Share,
     events_for,
-    get_ready,
     perform,
     share_out,
     stage_label,
@@ -177,10 +176,10 @@ class Asked:
 
     def _of_usual_limit(self, report: RunReport) -> str:
         """Say what it costs that nobody has given a limit of people; empty where that is as it should be."""
-        stddev = self.promised["accuracy"].get("stddev")
-        if stddev is None:
+        accuracy = self.promised["accuracy"]
+        if accuracy.get("stddev") is None:
             return ""
-        return usual_limit_in_words(self.promised["parameters"], stddev, report.used_up, vars(self.arguments))
+        return usual_limit_in_words(self.promised["parameters"], accuracy, report.used_up, vars(self.arguments))
 
 
 @dataclass(frozen=True)
@@ -322,11 +321,9 @@ class Run:
             fields=self.fields,
             processes=self.processes,
             letters=bool(self.letters),
-            options=options.get_all_options(drop_default=True),
         )
         with Crew(self.processes, perform).working() as crew:
-            get_ready(crew, share)
-            first = partial(share_out, crew, share, self.read)
+            first = partial(share_out, crew, share, self.read, options)
             return launch.run(options, build, ends, accepted, first)
 
     def _build(self, pipeline: beam.Pipeline, options: PipelineOptions, writes: Sequence[Any]) -> None:

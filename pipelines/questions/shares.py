@@ -5,8 +5,7 @@ from __future__ import annotations
 import marshal
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -134,70 +133,48 @@ def _received(name: str, kind: Any) -> Iterator[Any]:
             yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
 
 
-class Task(NamedTuple):
-    """What a process does at a time: a segment of each question; those that share no such segment are left out.
-
-    Attributes:
-        segment: its number.
-        parts: what is read in the first segment.
-        received: what comes from the segment before, by question.
-    """
-
-    segment: int
-    parts: Sequence[FilePart] = ()
-    received: Mapping[str, Sequence[bytes]] = MappingProxyType({})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one process does of a run: segments of each question, for some parts of files or shards of people.
+    """What one process does at a time: a segment of each question, for some parts of files or shards of people.
 
     Attributes:
         transforms: those of the questions, by their names.
         fields: what is read.
         processes: that share the work.
         letters: whether dead letters are wanted.
-        options: those of Beam that were given.
         number: of this process, from 0 on.
+        segment: the number of the segment; questions that share no such segment are left out.
+        parts: what is read in the first segment.
+        received: what comes from the segment before, by question.
+        options: those of Beam that were given.
     """
 
     transforms: Mapping[str, PrivateTransform]
     fields: FieldMapping | SharedFields
     processes: int
     letters: bool
-    options: Mapping[str, Any]
     number: int = 0
+    segment: int = 0
+    parts: Sequence[FilePart] = ()
+    received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def segments(self) -> int:
-        """How many segments are shared."""
-        return max(each.shared_segments for each in self.transforms.values())
-
-    def run(self, task: Task, *, start: bool = True) -> launch.Counters:
-        """Do a task, or build what does it; return what was counted.
-
-        Raises:
-            RunError: it failed.
-        """
-        options = PipelineOptions.from_dictionary(dict(self.options))
-        return launch.run_quietly(options, partial(self._build, task), start=start)
-
-    def _build(self, task: Task, pipeline: beam.Pipeline) -> None:
+    def build(self, pipeline: beam.Pipeline) -> None:
         """Read, or receive, and send on what a segment of each question gives."""
         dead, read = [], None
-        if task.segment == 0:
-            read = pipeline | READ >> ReadSome(task.parts, self.fields)
+        if self.segment == 0:
+            read = pipeline | READ >> ReadSome(self.parts, self.fields)
             dead.append(read.dead_letters)
         for name, transform in self.transforms.items():
-            following = transform.shared_segments - task.segment - 1
+            following = transform.shared_segments - self.segment - 1
             if following < 0:
                 continue
             if read is not None:
                 given = events_for(name, read.events, self.fields)
             else:
-                before = transform.segments[task.segment - 1]
+                before = transform.segments[self.segment - 1]
                 given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
-            segment = transform.segment(task.segment, Shared(self.number, self.processes))
+            segment = transform.segment(self.segment, Shared(self.number, self.processes))
             found = given | stage_label(name, type(transform).__name__) >> segment
             send = SendAway(name, self.processes if following else None)
             found.rows | stage_label(name, "SendAway") >> beam.ParDo(send)
@@ -214,26 +191,16 @@ class Done(NamedTuple):
     sent: Mapping[Place, Sequence[bytes]]
 
 
-class Doing:
-    """What this process does of a run, which it is told first."""
-
-    share: ClassVar[Share]
-
-
-def perform(message: bytes) -> Done:
-    """Get ready for a `Share`, or do a `Task` of it, as a process of a crew.
+def perform(task: bytes) -> Done:
+    """Do a `Share`, as a process of a crew.
 
     Raises:
         RunError: it failed.
     """
-    told: Share | Task = pickler.loads(message)
-    if isinstance(told, Share):
-        Doing.share = told
-        for segment in range(told.segments):  # so that each is built sooner, with what was calibrated for it
-            told.run(Task(segment), start=False)
-        return Done({}, {})
-    Post.begin(told.received)
-    return Done(Doing.share.run(told), Post.end())
+    share: Share = pickler.loads(task)
+    Post.begin(share.received)
+    counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)
+    return Done(counted, Post.end())
 
 
 def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
@@ -251,42 +218,39 @@ def _size(part: FilePart) -> int:
     return part.rows or part.end - part.start
 
 
-def get_ready(crew: Crew, share: Share) -> None:
-    """Let the processes of a crew get ready for their shares, while this one goes on: they read nothing yet.
-
-    Args:
-        crew: the processes.
-        share: what all do alike.
-    """
-    crew.ask([pickler.dumps(replace(share, number=number)) for number in range(crew.number)])
-
-
-def share_out(crew: Crew, share: Share, read: ReadEvents) -> launch.Counters:
+def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> launch.Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given.
 
     Args:
-        crew: the processes, which get ready.
+        crew: the processes.
         share: what all do alike.
         read: the reader of the input.
+        options: of Beam.
 
     Raises:
         InputFileError: a file has changed since it was found, or cannot be read.
         RunError: one of them failed, or was killed.
     """
-    parts = evenly(read.parts(), crew.number)
+    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), crew.number)
     counted: list[launch.Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
-    crew.answers()
-    for segment in range(share.segments):
+    for segment in range(max(each.shared_segments for each in share.transforms.values())):
         tasks = [
-            Task(segment, parts[number] if segment == 0 else (), dict(there[number])) for number in range(crew.number)
+            replace(
+                share,
+                number=number,
+                segment=segment,
+                parts=parts[number] if segment == 0 else (),
+                received=dict(there[number]),
+                options=given,
+            )
+            for number in range(crew.number)
         ]
         there = [defaultdict(list) for _ in range(crew.number)]
-        crew.ask([pickler.dumps(task) for task in tasks])
-        for done in crew.answers():
+        for done in crew.tell([pickler.dumps(task) for task in tasks]):
             counted.append(done.counted)
             for (name, to), references in done.sent.items():
                 whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import logging
 import os
 import re
@@ -17,7 +16,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from functools import cache, partial
 from tempfile import TemporaryDirectory
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -65,6 +63,9 @@ OUT_OF_MEMORY = (
     "yet and with people who have used up their limits, until the run or a period of --renew_every ends: shorter ones "
     "need less, and workers of a cluster share it"
 )
+
+REMEMBERED = ((core, "get_function_args_defaults"), (userstate, "get_dofn_specs"), (PipelineOptions, "view_as"))
+"""Functions of Beam that find the same each time."""
 
 INSTEAD = {
     "--item_field": ": this command reads no item, and is about all of them together; --where chooses some",
@@ -173,13 +174,8 @@ def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> No
     build(_new_pipeline(options))
 
 
-def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], *, start: bool = True) -> Counters:
+def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
     """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters.
-
-    Args:
-        options: Beam's options.
-        build: adds the transforms.
-        start: whether it runs; else it is built alone.
 
     Raises:
         RunError: it failed; the message is as that of `run`.
@@ -189,8 +185,6 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any],
         with _remembering():
             pipeline = _new_pipeline(options)
             build(pipeline)
-            if not start:
-                return {}
             result = _started(pipeline, options)
             result.wait_until_finish()
     except Exception as error:
@@ -258,44 +252,15 @@ def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
 def _remembering() -> Iterator[None]:
     """Let Beam keep what it finds out again for each stage and type, a fifth of a small run, with the same result.
 
-    These are the arguments of methods and what states and timers are among them, which follow from functions and
-    classes; and options, for which it makes a parser of command lines each time.
+    These are the arguments of methods, the states and timers of a stage, and options, for which it makes a parser of
+    command lines each time.
     """
-    options: Any = PipelineOptions  # what follows is replaced, which mypy refuses
     with ExitStack() as stack:
-        for place, name, found in (
-            (core, "get_function_args_defaults", arguments_of),
-            (userstate, "get_dofn_specs", states_of),
-            (options, "view_as", cache(options.view_as)),
-        ):
-            stack.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, found)
+        for place, name in REMEMBERED:
+            found = getattr(place, name)
+            stack.callback(setattr, place, name, found)
+            setattr(place, name, cache(found))
         yield
-
-
-ARGUMENTS, STATES = core.get_function_args_defaults, userstate.get_dofn_specs
-KNOWN: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""What was found out of functions and of classes of stages."""
-
-
-def arguments_of(function: Any) -> tuple[list[str], list[Any]]:
-    """Return the arguments of a function, or of a method but for its object, and their default values."""
-    if not inspect.ismethod(function) or not inspect.isfunction(function.__func__):
-        return ARGUMENTS(function)
-    if function.__func__ not in KNOWN:
-        KNOWN[function.__func__] = ARGUMENTS(function)
-    names, defaults = KNOWN[function.__func__]
-    return list(names), list(defaults)
-
-
-def states_of(dofn: Any) -> tuple[set[Any], set[Any]]:
-    """Return the states and timers of a stage: those of its class, unless it stands for another function."""
-    if hasattr(dofn, "_inspect_process"):
-        return STATES(dofn)
-    if type(dofn) not in KNOWN:
-        KNOWN[type(dofn)] = STATES(dofn)
-    states, timers = KNOWN[type(dofn)]
-    return set(states), set(timers)
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

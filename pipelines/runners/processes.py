@@ -170,14 +170,10 @@ class Crew:
         Raises:
             RunError: one of them has failed, or was killed.
         """
-        self.ask(tasks)
-        return self.answers()
-
-    def ask(self, tasks: Sequence[Any]) -> None:
-        """Give each process a task, and go on; `answers` waits for what they make of it."""
         for pipe, task in zip(self._pipes, tasks, strict=True):
-            with suppress(BrokenPipeError):  # that it has ended is seen in its answer
+            with suppress(BrokenPipeError):  # that it has ended is seen below
                 pipe.send(task)
+        return self._answers()
 
     def _start(self, paths: Sequence[str], folder: str) -> None:
         """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
@@ -192,14 +188,10 @@ class Crew:
                 there.close()
                 self._pipes.append(here)
                 self._processes.append(process)
-        self.answers()
+        self._answers()
 
-    def answers(self) -> list[Any]:
-        """Wait for an answer of each, and return them in their order.
-
-        Raises:
-            RunError: one of them has failed, or was killed.
-        """
+    def _answers(self) -> list[Any]:
+        """Wait for an answer of each."""
         answers: dict[int, Any] = {}
         while len(answers) < self.number:
             waited = {pipe: number for number, pipe in enumerate(self._pipes) if number not in answers}
