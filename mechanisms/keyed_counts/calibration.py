@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, SharedNoise, ToeplitzNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.keyed_counts.shared_counts import (
+    LARGEST_CELLS,
+    WORTH_SHARING,
+    is_wide_enough,
+    laws_on_grid,
+    least_variances,
+)
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     BandedFactor,
@@ -62,6 +69,8 @@ class Bounds:
         full_share: of the budget, a squared shift, for what limits leave out; 0 where nothing is told of that.
         per_window: contributions of one person in one window, or None where there is no limit of its own.
         at_end: whether keys may be found by what is known after the last step alone.
+        cells: keys of a step of a stream, if their list is public; 0 where they are not known to be so few.
+        streams: that there are.
     """
 
     span: int | None
@@ -77,6 +86,8 @@ class Bounds:
     full_share: float = 0.0
     per_window: int | None = None
     at_end: bool = False
+    cells: int = 0
+    streams: int = 1
 
     @property
     def steps(self) -> int:
@@ -144,7 +155,12 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
             refused.append(error)
     if not found:
         raise refused[-1]
-    return min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
+    best = min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
+    shared = _shared(epsilon, delta, bounds) if bounds.cells and delta > 0 else None
+    if shared is None or (bounds.largest is not None and not isinstance(best.curve, GaussianCurve)):
+        return best  # sums of Laplace noise would be worse with it
+    worth = shared.noises[0].variance(1) <= WORTH_SHARING**2 * best.noises[0].variance(1)
+    return shared if worth else best
 
 
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
@@ -159,6 +175,21 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], 
         factor = best_factor(bounds)
         for share in (1.0,) if public else SHARES:
             yield partial(_gaussian, epsilon, delta, share, factor, bounds)
+
+
+def _shared(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw | None:
+    """Return a law whose counts of a step have noise in common, if there is one: of sums it is as in `_gaussian`."""
+    if bounds.span != 1 or bounds.horizon is None or bounds.people != 1:
+        return None  # a person who is replaced may move counts in both directions, which noise in common does not hide
+    groups = bounds.horizon * bounds.streams
+    if bounds.cells * groups > LARGEST_CELLS:
+        return None
+    shift = largest_shift(epsilon, delta) * math.sqrt(bounds.values[0][1] / groups)
+    own, common = least_variances(shift, bounds.cells, min(bounds.cells, bounds.contributions / groups))
+    if common == 0 or not is_wide_enough(own, common, bounds.cells):
+        return None
+    apart = _gaussian(epsilon, delta, 1.0, best_factor(bounds), bounds)
+    return replace(apart, noises=(SharedNoise(*laws_on_grid(own, common)), *apart.noises[1:]))
 
 
 def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:

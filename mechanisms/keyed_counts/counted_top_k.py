@@ -13,12 +13,9 @@ from privstream.mechanisms.free_gap.measured_top_k import RankedCounts
 from privstream.mechanisms.free_gap.noisy_top_k import gaps_between, leaders
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
+from privstream.mechanisms.keyed_counts.shared_counts import WORTH_SHARING, SharedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
-
-WORTH_SHARING = 0.95
-"""Noise that counts of a release share is taken where the deviation of one count is at most so many times as large."""
 
 
 @dataclass(frozen=True, kw_only=True)

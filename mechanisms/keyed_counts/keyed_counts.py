@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
+from privstream.mechanisms.accuracy import COMMON_STDDEV, OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, SharedNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, clips_of, limits_windows_alone
 from privstream.mechanisms.mechanism import Mechanism
@@ -71,6 +71,9 @@ class KeyedCounts(Mechanism[KeyedState]):
         contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
             in each step. Changes nothing for "window".
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
+        cells: number of keys on that list, of each stream: where a person may contribute to many of them in most steps,
+            with delta > 0, counts of one window have a part of their noise in common. None: they never have.
+        streams: of which each has that list.
         min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers.
         signed: whether values are in [-max_value, max_value], and not in [0, max_value].
@@ -107,6 +110,8 @@ class KeyedCounts(Mechanism[KeyedState]):
     contributions_per_window: int | None = None
     contributions_per_key: int | None = None
     public_keys: bool = False
+    cells: int | None = None
+    streams: int = 1
     min_people: int = 1
     max_value: int | None = None
     signed: bool = False
@@ -176,6 +181,11 @@ class KeyedCounts(Mechanism[KeyedState]):
             checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
             raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
+        checks.integer("streams", self.streams, minimum=1)
+        if self.cells is not None and not self.public_keys:
+            raise ValueError(f"cells must be None unless the list of items is public, got {self.cells}")
+        if self.cells is not None:
+            checks.integer("cells", self.cells, minimum=1)
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -193,6 +203,8 @@ class KeyedCounts(Mechanism[KeyedState]):
             min_people=None if self.public_keys else self.min_people,
             full_share=float(self.full_share),
             per_window=self.contributions_per_window,
+            cells=self.cells or 0,
+            streams=self.streams,
         )
 
     @property
@@ -238,6 +250,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
+        theorem = 8 if self.common_stddev else 5 if self.full_share else 1 if self.public_keys else 2
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
             neighbouring=self.neighbouring,
@@ -245,7 +258,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             delta=self.delta,
             limits=limits_told(self.bounds, self.unit),
             public=("all parameters", "the number of windows", *(("the list of items",) if self.public_keys else ())),
-            proof=f"docs/proofs/keyed_counts.md, Theorem {5 if self.full_share else 1 if self.public_keys else 2}",
+            proof=f"docs/proofs/keyed_counts.md, Theorem {theorem}",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             horizon=self.horizon,
             curve=self.law.curve,
@@ -254,6 +267,12 @@ class KeyedCounts(Mechanism[KeyedState]):
     def stddev(self, step: int, answer: str = "count") -> float:
         """Return the standard deviation of the noise on counts, or on answers "sum", at `step`."""
         return math.sqrt(self._noise(answer).variance(self._step_number(step)))
+
+    @property
+    def common_stddev(self) -> float:
+        """Standard deviation of the part of the noise that all counts of a window of a stream have in common."""
+        noise = self.law.noises[0]
+        return math.sqrt(noise.common_variance(1)) if isinstance(noise, SharedNoise) else 0.0
 
     def threshold(self, step: int) -> int | None:
         """Return the least noisy count with which a key is published at `step`; None if the list of keys is public."""
@@ -275,7 +294,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         """What holds, from public parameters alone.
 
         Its numbers are `stddev`, `threshold` and `detection_threshold` at the last step, `error_bound`, the largest one
-        of counts in any row, and `sum_stddev` if there are sums.
+        of counts in any row, `sum_stddev` if there are sums, and `common_stddev` of noise in common.
         """
         last, noise = self.horizon or 1, self._noise("count")
         numbers = {
@@ -295,6 +314,14 @@ class KeyedCounts(Mechanism[KeyedState]):
             steady=self.bounds.span == 1,
             windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
         )
+        if common := self.common_stddev:
+            numbers[COMMON_STDDEV] = common
+            where = "one window" if self.streams == 1 else "one window of a stream"
+            claim += (
+                f" Counts of {where} have a part of their noise in common, with a standard deviation of "
+                f"{_written(common)}: no difference between items has it, but all counts there are too high by it, or "
+                "too low, and a sum over items has it once for each."
+            )
         if self.max_value is not None:
             low = -self.max_value if self.signed else 0
             claim += (
@@ -369,6 +396,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         kind, values = super()._described()
         if self.contributions_per_window is None:  # as in runs of earlier versions
             del values["contributions_per_window"]
+        if isinstance(self.law.noises[0], SharedNoise):
+            values["noise"] = [f"{part:.6g}" for part in (self.stddev(1), self.common_stddev)]  # alike on every machine
+        else:  # as in runs of earlier versions
+            del values["cells"], values["streams"]
         if not self.full_share:
             return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
         totals: list[str] = []
@@ -465,7 +496,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
         """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
         noise = KeyedCounts._noise(self, answer)
-        assert isinstance(noise, ToeplitzNoise)
+        assert isinstance(noise, ToeplitzNoise | SharedNoise)
         return noise.summed(windows) if windows > 1 else noise
 
     def _noise(self, answer: str) -> KeyNoise:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, whole_counts
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.prf import Words
@@ -19,6 +19,9 @@ from privstream.mechanisms.privacy.accounting import SMOOTHING, GaussianCurve, P
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from scipy import special
+
+WORTH_SHARING = 0.95
+"""Noise that counts of a window share is taken where the deviation of one count is at most so many times as large."""
 
 FRACTION = 8
 """Fractional bits of the grid on which noise is drawn: far finer than the shared noise, as the proof needs."""
@@ -97,10 +100,9 @@ class SharedCounts:
         if checks.integer("contributions", self.contributions, minimum=1) > self.cells:
             raise ValueError(f"contributions must be <= cells {self.cells}, got {self.contributions}")
         checks.integer("horizon", self.horizon, minimum=1)
-        own, common = self.variances
-        if common == 0:
+        if self.variances[1] == 0:
             raise ValueError(f"contributions must be larger for noise that counts share, got {self.contributions}")
-        if math.ldexp(own * common / (own + self.cells * common), 2 * FRACTION) < _LEAST_GRID_VARIANCE:
+        if not is_wide_enough(*self.variances, self.cells):
             raise ValueError(f"epsilon must be smaller for noise that counts share, got {self.epsilon}")
         _ = self._laws  # noise that cannot be drawn is refused now
 
@@ -112,22 +114,13 @@ class SharedCounts:
     @cached_property
     def variances(self) -> tuple[float, float]:
         """Variance of the noise of a count by itself, and of the one in common, whose sum is least."""
-        part = _PARTS[np.argmin(np.sqrt(self._left(_PARTS)) + _PARTS)]
-        root = math.sqrt(self._left(part))
-        own, common = root * (root + part), float(part * (root + part))
-        worst = largest_square(own, common, self.cells, self.contributions) * (1 + _ROUNDED)
         shift = largest_shift(self.epsilon, self.delta) / math.sqrt(self.streams)
-        return own * worst / shift**2, common * worst / shift**2
-
-    def _left(self, part: Floats) -> Floats:
-        """Return the square of what is left of a person in the counts, if so much of each is seen in common."""
-        return self.contributions * (1 - 2 * part) + self.cells * part**2
+        return least_variances(shift, self.cells, self.contributions)
 
     @cached_property
     def _laws(self) -> tuple[WideGaussian, WideGaussian]:
         """Both laws, in units of the grid."""
-        own, common = (math.ldexp(variance, 2 * FRACTION) * (1 + _ROUNDED) for variance in self.variances)
-        return WideGaussian(math.sqrt(own + SMOOTHING)), WideGaussian(math.sqrt(common))
+        return laws_on_grid(*self.variances)
 
     @property
     def best_seen(self) -> int:
@@ -210,11 +203,41 @@ class SharedCounts:
         return math.floor(2 * math.ldexp(normal + 1, -FRACTION) + 1)  # each count is rounded by 1/2 at most
 
 
-def largest_square(own: float, common: float, cells: int, contributions: int) -> float:
+def largest_square(own: float, common: float, cells: int, contributions: float) -> float:
     """Return the largest v (own I + common 1 1')^-1 v of vectors v of zeros and ones, at most so many, rounded up.
 
-    With k ones it is (k - k^2 r) / own, r = common / (own + cells common): a parabola.
+    With k ones it is (k - k^2 r) / own, r = common / (own + cells common): a parabola. So it is also the largest mean
+    of that over groups of counts in which a person moves so many on the mean.
     """
     ratio = common / (own + cells * common)
-    ones = contributions if ratio == 0 else min(float(contributions), 1 / (2 * ratio))
+    ones = float(contributions) if ratio == 0 else min(float(contributions), 1 / (2 * ratio))
     return (ones - ones**2 * ratio) / own
+
+
+def least_variances(shift: float, cells: int, contributions: float) -> tuple[float, float]:
+    """Return the variances of the noise of a count by itself and of that in common, whose sum is least.
+
+    A person who moves so many of these counts, on the mean of several groups of them, is seen as `shift` in each; the
+    second one is 0 where that is best.
+    """
+    left = contributions * (1 - 2 * _PARTS) + cells * _PARTS**2  # of a person, if so much of each is seen in common
+    best = int(np.argmin(np.sqrt(left) + _PARTS))
+    root, part = math.sqrt(left[best]), float(_PARTS[best])
+    own, common = root * (root + part), part * (root + part)
+    worst = largest_square(own, common, cells, contributions) * (1 + _ROUNDED)
+    return own * worst / shift**2, common * worst / shift**2
+
+
+def is_wide_enough(own: float, common: float, cells: int) -> bool:
+    """Tell whether noise of these variances is as wide on the grid as the proof needs: tau there."""
+    return math.ldexp(own * common / (own + cells * common), 2 * FRACTION) >= _LEAST_GRID_VARIANCE
+
+
+def laws_on_grid(own: float, common: float) -> tuple[WideGaussian, WideGaussian]:
+    """Return the laws of the noise of a count by itself and of that in common, in units of the grid.
+
+    Raises:
+        ValueError: noise as wide as that cannot be drawn.
+    """
+    alone, shared = (math.ldexp(variance, 2 * FRACTION) * (1 + _ROUNDED) for variance in (own, common))
+    return WideGaussian(math.sqrt(alone + SMOOTHING)), WideGaussian(math.sqrt(shared))

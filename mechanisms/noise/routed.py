@@ -78,7 +78,7 @@ class RoutedNoise:
         if len(self.names) == 1:
             return self.sources[self.names[0]].words(own, lanes)
         drawn = np.empty((len(rows), lanes, 2), np.uint64)
-        for source, some in self._runs(rows):
+        for source, some in self.runs(rows):
             drawn[some] = source.words(own[some], lanes)
         return drawn
 
@@ -90,13 +90,22 @@ class RoutedNoise:
         if len(self.names) == 1:
             bound[:, :_ROW] = self.sources[self.names[0]].bind(own, values)
             return bound
-        for source, some in self._runs(rows):
+        for source, some in self.runs(rows):
             bound[some, :_ROW] = source.bind(own[some], values[some])
         return bound
 
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
         """Refuse: strings have no rows."""
         raise TypeError("strings must be hashed by one source, got several for the rows of a table")
+
+    def runs(self, rows: Words) -> Iterator[tuple[NoiseSource, NDArray[np.int64]]]:
+        """Yield each source that is needed for rows, with their places, in their order."""
+        codes = self.codes[rows]
+        order = np.argsort(codes, kind="stable")
+        codes = codes[order]
+        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)] if len(codes) else [0]
+        for start, end in pairwise(starts):
+            yield self.sources[self.names[codes[start]]], order[start:end]
 
     def _own(self, labels: Labels) -> tuple[Words, Words]:
         """Return the rows of labels, and the labels that the source of each row takes."""
@@ -106,14 +115,13 @@ class RoutedNoise:
             return labels[:, _ROW], labels[:, :_ROW]
         return labels[:, 0], np.stack([self.keys[labels[:, 0]], labels[:, 1]], axis=1)
 
-    def _runs(self, rows: Words) -> Iterator[tuple[NoiseSource, NDArray[np.int64]]]:
-        """Yield each source that is needed, with its rows, in their order."""
-        codes = self.codes[rows]
-        order = np.argsort(codes, kind="stable")
-        codes = codes[order]
-        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)] if len(codes) else [0]
-        for start, end in pairwise(starts):
-            yield self.sources[self.names[codes[start]]], order[start:end]
+
+def sources_of(noise: NoiseSource, rows: Words) -> Iterator[tuple[NoiseSource, NDArray[np.int64]]]:
+    """Yield each source that keys of a mechanism have, with the places of its keys: where noise is not routed, one."""
+    if isinstance(noise, RoutedNoise):
+        yield from noise.runs(rows)
+    elif len(rows):
+        yield noise, np.arange(len(rows))
 
 
 class SideBySide:

@@ -31,6 +31,7 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
+from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -138,9 +139,16 @@ class Trials:
             given[STREAMS_PER_PERSON] = 1
         if SHARDS in known:
             given[SHARDS] = 1  # trials are parts enough
-        made: PrivateTransform = spec.transform_class(**given, **{NOISE: noise})
-        self.transform: PrivateTransform = made if attack.transcript is None else made.to_finish()
+        self.transform: PrivateTransform = self._made(given, noise)
+        if isinstance(self.transform, CountsParameters) and self.streams:  # each is as one is that has no others
+            alone: Any = self._made({name: value for name, value in given.items() if name != STREAMS}, noise)
+            self.transform.mechanism = alone.mechanism
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
+
+    def _made(self, given: Mapping[str, Any], noise: NoiseSource) -> PrivateTransform:
+        """Return a transform with these arguments."""
+        made: PrivateTransform = self.spec.transform_class(**given, **{NOISE: noise})
+        return made if self.attack.transcript is None else made.to_finish()
 
     def run(self, start: Start = launch.run) -> tuple[Floats, Floats]:
         """Return the scores of the trials with D, and of those with D', float64 (trials,) each.

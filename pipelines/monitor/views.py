@@ -74,6 +74,7 @@ class Table:
         transform: what has published the rows; None for a view.
         live: whether the last rows are those of a run that goes on.
         time: makes times of microseconds, as for `read_row_file`.
+        shared: part of the variance of counts that all of a window of a stream have in common.
     """
 
     row_type: Any
@@ -87,6 +88,7 @@ class Table:
     transform: Any = None
     live: bool = False
     time: Callable[[int], Any] = timestamp
+    shared: float = 0.0
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
@@ -103,6 +105,7 @@ class Table:
             listed=getattr(transform, "domain", None),
             transform=transform,
             time=time,
+            shared=transform.shared_variance if isinstance(transform, CountsParameters) else 0.0,
         )
 
     def bounds(self, step: int) -> tuple[Any, Any]:
@@ -415,10 +418,13 @@ class Totals(OfOne):
         variances = np.array([1.0 if row is None else row.count_stddev**2 for row in published], np.float64)
         found = consistent_totals(counts, np.square(stddevs), groups, totals, variances)
         sizes = np.bincount(groups, minlength=len(numbers))
+        together = np.square(np.bincount(groups, stddevs)) - np.bincount(
+            groups, np.square(stddevs)
+        )  # of noise in common
         first = np.unique(groups, return_index=True)[1]
         if self.by:
             of_items = [(parts[place], item) for place, (_, _, item) in zip(first.tolist(), numbers, strict=True)]
-            given = found.totals, found.total_variances, sizes
+            given = found.totals, found.total_variances + table.shared * together, sizes
         else:
             of_items = [(row, row.item) for row in parts]
             given = found.parts, found.part_variances, np.ones(len(parts), np.int64)

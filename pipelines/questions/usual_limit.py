@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from privstream.mechanisms.accuracy import COMMON_STDDEV
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.sinks.left_out import UsedUp
 from privstream.pipelines.terminal import printable
@@ -20,7 +21,7 @@ QUARTER = USUAL_CONTRIBUTIONS // 4
 
 
 def usual_limit_in_words(
-    parameters: Mapping[str, Any], stddev: float, told: UsedUp | None, places: Mapping[str, Any]
+    parameters: Mapping[str, Any], accuracy: Mapping[str, Any], told: UsedUp | None, places: Mapping[str, Any]
 ) -> str:
     """Say what the usual limit costs, how many people have used it up, and which command chooses another one.
 
@@ -30,7 +31,7 @@ def usual_limit_in_words(
 
     Args:
         parameters: public options of the run.
-        stddev: of the noise of a count.
+        accuracy: what is promised of it.
         told: of the people who have used up the limit; None if nothing is to be said of them.
         places: as those of `suggest_line`.
     """
@@ -40,7 +41,7 @@ def usual_limit_in_words(
         return ""  # of input without an end nothing is suggested
     line = loaded("questions.command_lines.suggest_line")(parameters, places)
     return (
-        f"{_costs(stddev, parameters['delta'])} By the last window about {told.people:,} people (between "
+        f"{_costs(accuracy, parameters['delta'])} By the last window about {told.people:,} people (between "
         f"{told.lower:,} and {told.upper:,}) have used it up. Where hardly anybody does, a limit near what people have "
         f"makes counts better; where a few have much of everything, it leaves that out, and makes them worse. "
         f"This chooses one, for a small epsilon of its own: {printable(line)}"
@@ -58,7 +59,7 @@ def planned_in_words(options: Mapping[str, Any], accuracy: Mapping[str, Any], co
     if not _nobody_gave(options) or contributions != USUAL_CONTRIBUTIONS:
         return ""
     return (
-        f"{_costs(accuracy['stddev'], options['delta'])} Where all people have far fewer, a limit near that makes "
+        f"{_costs(accuracy, options['delta'])} Where all people have far fewer, a limit near that makes "
         "counts better: privstream suggest chooses one from the data, privately, and plan --like SAMPLE from public "
         "data."
     )
@@ -70,10 +71,14 @@ def _nobody_gave(options: Mapping[str, Any]) -> bool:
     return options.get("unit") == "person" and not given
 
 
-def _costs(stddev: float, delta: float) -> str:
-    """Say what the usual limit costs: noise is Gaussian where delta is above 0, and grows with its square root."""
+def _costs(accuracy: Mapping[str, Any], delta: float) -> str:
+    """Say what the usual limit costs: noise is Gaussian where delta is above 0, and grows with its square root; less
+    where counts have a part of it in common.
+    """
     part = "half" if delta else "a quarter"
+    shared = COMMON_STDDEV in accuracy
     return (
         f"max_contributions is not given, so that a person counts at most {USUAL_CONTRIBUTIONS} times, and every count "
-        f"has noise for so many: a standard deviation of {stddev:.3g}. With {QUARTER} it would be about {part} of that."
+        f"has noise for so many: a standard deviation of {accuracy['stddev']:.3g}."
+        f"{'' if shared else f' With {QUARTER} it would be about {part} of that.'}"
     )

@@ -1,4 +1,4 @@
-"""Counts with noise in common: the bound on one person exactly, the law on a grid exactly, and attacks."""
+"""Counts with noise in common: the bound on one person exactly, the law on a grid exactly; attacks; counts of lists."""
 
 import itertools
 import math
@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.keyed_counts.key_noise import SharedNoise
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.shared_counts import FRACTION, SharedCounts, largest_square
+from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, counting_sigma, largest_shift
 
@@ -188,3 +193,182 @@ def test_guarantee_and_refusals():
         assert SharedCounts.possible(**{**good, name: value}) is None
     assert SharedCounts.possible(**good) == SharedCounts(**good)
     assert 2**-FRACTION < 0.01
+
+
+LIST = {"epsilon": 1.0, "delta": 1e-6, "public_keys": True}
+
+
+def listed(cells, windows, most, /, **changes):
+    """Return counts of a list."""
+    return KeyedCounts(**(LIST | {"cells": cells, "horizon": windows, "contributions": most} | changes))
+
+
+def of_windows(counts, steps, seed, keys=None):
+    """Return the noise of a run without people, (windows, keys)."""
+    keys = np.arange(counts.cells if keys is None else keys, dtype=np.uint64)
+    state, found = counts.initial_state(keys), []
+    for step in range(1, steps + 1):
+        nobody = KeyedStep(step=step, keys=keys, counts=np.zeros(len(keys), np.int64))
+        state, rows = counts.step(state, nobody, SeededNoise(seed))
+        found.append(rows.counts)
+    return np.array(found, float)
+
+
+@pytest.mark.parametrize(
+    ("cells", "windows", "most", "streams"), [(4, 3, 12, 1), (4, 3, 10, 1), (3, 2, 11, 2), (7, 1, 7, 1), (2, 8, 16, 1)]
+)
+def test_a_person_of_a_list_is_seen_by_no_more_than_the_shift(cells, windows, most, streams):
+    """However the contributions are spread over windows of streams, all of which are tried."""
+    counts = listed(cells, windows, most, streams=streams)
+    common = counts.common_stddev**2
+    own = counts.stddev(1) ** 2 - common
+    covariance = own * np.eye(cells) + common
+    alone = [np.ones(k) @ np.linalg.inv(covariance)[:k, :k] @ np.ones(k) for k in range(cells + 1)]
+    spread = itertools.combinations_with_replacement(range(cells + 1), windows * streams)
+    found = max(sum(alone[k] for k in person) for person in spread if sum(person) <= most)
+    square = largest_shift(1.0, 1e-6) ** 2
+    assert 0.93 * square < found <= square * (1 + 1e-9)  # persons come in whole counts
+    assert found / 0.85**2 > square
+
+
+def test_a_list_shares_noise_where_that_is_worth_it():
+    counts, apart = listed(10, 13, 130), listed(10, 13, 130, cells=None)
+    assert (round(counts.stddev(5), 1), round(counts.common_stddev, 1), round(apart.stddev(5), 1)) == (31.7, 15.5, 48.2)
+    assert counts.guarantee.proof.endswith("Theorem 8") and counts.guarantee.curve == apart.guarantee.curve
+    assert "have a part of their noise in common, with a standard deviation of 15.5" in counts.accuracy.claim
+    assert counts.accuracy.numbers["common_stddev"] == counts.common_stddev
+    least = replace(counts, max_value=10)
+    assert least.common_stddev > counts.common_stddev and least.stddev(1, "sum") == replace(apart, max_value=10).stddev(
+        1, "sum"
+    )
+    told = replace(counts, full_share=0.19)
+    assert told.stddev(1) == pytest.approx(counts.stddev(1) / 0.9, rel=1e-3)
+    assert told.left_out.stddevs == replace(apart, full_share=0.19).left_out.stddevs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"neighbouring": "replace_one"},
+        {"delta": 0.0},
+        {"horizon": None},
+        {"contributions": 13},
+        {"cells": 1, "contributions": 13},
+        {"cells": None},
+        {"streams": 13},
+        {"over": "start", "contributions_per_key": 1},
+        {"over": 3},
+        {"horizon": 1, "contributions": 2, "cells": 2, "epsilon": 3.0},  # Laplace noise
+        {"unit": "event", "contributions": 1},
+        {"epsilon": 3000.0},  # finer than the grid
+    ],
+    ids=str,
+)
+def test_elsewhere_noise_and_labels_of_a_list_are_as_they_were(changes):
+    counts = listed(10, 13, 130, **changes)
+    before = replace(counts, cells=None, streams=1)
+    assert counts.common_stddev == 0 and not any(isinstance(noise, SharedNoise) for noise in counts.law.noises)
+    assert counts.parameters == before.parameters
+    assert counts.law.noises == before.law.noises
+    assert "in common" not in counts.accuracy.claim and "common_stddev" not in counts.accuracy.numbers
+
+
+def test_cells_and_streams_are_checked():
+    with pytest.raises(ValueError, match="cells must be None unless the list of items is public, got 3"):
+        listed(3, 2, 6, public_keys=False)
+    for name in ("cells", "streams"):
+        with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
+            listed(3, 2, 6, **{name: 0})
+
+
+def test_noise_of_a_list_is_as_large_as_is_said_and_in_common_in_each_window():
+    counts = listed(5, 1000, 5000)
+    drawn = of_windows(counts, 1000, 3)
+    noise, error = counts.law.noises[0], 6.5 * math.sqrt(2 / 1000)
+    for weights in (np.eye(5)[0], np.ones(5), np.array([1.0, -1.0, 0, 0, 0]), np.array([0.5, -1.0, 0.3, 1.0, 0.0])):
+        norms, total = np.linalg.norm(weights, keepdims=True), np.abs(weights).sum(keepdims=True)
+        own = counts.stddev(1) ** 2 - counts.common_stddev**2
+        ratio = (drawn @ weights).var() / (own * norms[0] ** 2 + (counts.common_stddev * weights.sum()) ** 2)
+        assert abs(ratio - 1) < error
+        assert abs(1.3**2 * ratio - 1) > error
+        bound = noise.sums_tail_bound(1, 0.025, norms, total)[0]
+        assert np.mean(np.abs(drawn @ weights) > bound) < 0.05 + 6.5 * math.sqrt(0.05 / 1000)
+    outside = np.mean(np.abs(drawn) > noise.tail_bound(1, 0.025))
+    assert 0.03 < outside < 0.07
+    of_four = drawn.reshape(-1, 4, 5).sum(axis=1)
+    four = counts._summed_noise("count", 4)
+    assert of_four.var() == pytest.approx(four.variance(4), rel=0.2)
+    assert np.mean(np.abs(of_four) > four.tail_bound(4, 0.025)) < 0.08
+    assert np.mean(np.abs(of_four) > 0.7 * four.tail_bound(4, 0.025)) > 0.1
+    assert four.largest_step(9) == 4 and four.tail_bound(2, 0.01) < four.tail_bound(4, 0.01) == four.tail_bound(9, 0.01)
+
+
+def test_shards_of_a_list_have_the_noise_of_the_whole_and_streams_one_each():
+    counts, steps = listed(4, 2, 16, streams=2), np.array([0, 1, 2, 3] * 2, np.uint64)
+    codes, sources = np.repeat([0, 1], 4), SourcesByName(lambda name: SeededNoise(5).derive(name))
+
+    def noise_of(rows):
+        source = RoutedNoise(sources, ["s", "t"], codes[rows], steps[rows])
+        keys = np.arange(len(rows), dtype=np.uint64)
+        there = KeyedStep(step=1, keys=keys, counts=np.full(len(rows), 7))
+        return counts.step(counts.initial_state(keys), there, source)[1].counts
+
+    whole = noise_of(np.arange(8))
+    for rows in (np.array([0, 5]), np.array([7, 2, 3]), np.array([4])):
+        assert np.array_equal(noise_of(rows), whole[rows])
+    alone = counts.step(
+        counts.initial_state(steps[:4]), KeyedStep(step=1, keys=steps[:4], counts=np.full(4, 7)), sources["s"]
+    )
+    assert np.array_equal(alone[1].counts, whole[:4])
+    assert len(set(whole.tolist())) > 4
+
+
+def test_labels_and_state_of_a_list_are_its_own():
+    counts = listed(4, 3, 12)
+    apart, ten = replace(counts, cells=None), np.full(4, 10)
+    keys = np.arange(4, dtype=np.uint64)
+    with pytest.raises(SnapshotError):
+        counts.restore(apart.snapshot(apart.initial_state(keys)))
+    assert counts.restore(counts.snapshot(counts.initial_state(keys))).step == 0
+
+    def first(mechanism, there, seed=1):
+        given = KeyedStep(step=1, keys=keys, counts=there)
+        return mechanism.step(mechanism.initial_state(keys), given, SeededNoise(seed))[1].counts
+
+    found = first(counts, ten)
+    assert np.array_equal(first(counts, ten), found)
+    other = first(counts, ten + np.array([0, 1, 0, 0])) - np.array([0, 1, 0, 0])
+    assert np.flatnonzero(other != found).tolist() == [1]  # bound to its count
+    assert not np.array_equal(first(apart, ten), found)
+
+
+def test_golden_counts_of_a_list():
+    """Whoever changes these numbers changes noise: the label needs another version then."""
+    assert of_windows(listed(4, 2, 8), 2, 7).astype(int).tolist() == [[-16, -2, -17, -20], [-4, -1, -5, -8]]
+
+
+@pytest.mark.slow
+def test_an_attack_on_a_list_sees_what_is_claimed_and_no_more(monkeypatch):
+    counts = listed(6, 2, 12, epsilon=4.0, delta=1e-3)
+    person = np.repeat([1.0, 0.0], [4, 2])  # of each window, as many as are hidden least
+    common = counts.common_stddev**2
+    weights = np.linalg.solve((counts.stddev(1) ** 2 - common) * np.eye(6) + common, person)
+
+    def seen(runs=2000):
+        scores = np.array([(of_windows(counts, 2, run) @ weights).sum() for run in range(runs)])
+        return 2 * person @ weights / scores.std(), largest_shift(4.0, 1e-3)
+
+    found, claimed = seen()
+    error = 6.5 * math.sqrt(1 / (2 * 2000))
+    assert (0.9 - error) * claimed < found < (1 + error) * claimed
+    real = SharedNoise.advance
+
+    def fresh(noise, memory, step, keys, facts, source):
+        """Draw what should be in common for each count by itself."""
+        each = [real(noise, memory, step, keys[[i]], [facts[0][[i]]], source.derive(i)) for i in range(len(keys))]
+        return np.concatenate(each)
+
+    monkeypatch.setattr(SharedNoise, "advance", fresh)
+    weights = person
+    broken, _ = seen()
+    assert broken > (1 + error) * claimed

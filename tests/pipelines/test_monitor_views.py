@@ -357,6 +357,28 @@ def test_totals_add_up_what_is_published(tmp_path: Path, made: dict[str, Any]) -
     assert [row.item for row in found["most"].rows] == ["de", "de"]
 
 
+def test_totals_of_counts_with_noise_in_common_have_it_once_for_each_item(tmp_path: Path) -> None:
+    """What is said is the deviation of such a sum, by the covariance of the noise, also over two windows."""
+    (tmp_path / "sites.txt").write_text("".join(f"{land},/{page}\n" for land in ("de", "fr") for page in range(5)))
+    sites = f"  sites: {{question: counts, item: [country, page], domain: {tmp_path / 'sites.txt'}}}\n"
+    views = "  lands: {of: sites, by: country}\n  days: {of: sites, over: 2h}\n  both: {of: days, by: country}\n"
+    monitor, found = read(tmp_path, sites, views)
+    transform = monitor.questions[0].transform(1.0, 1e-6)
+    each, common = transform.mechanism.stddev(1), transform.mechanism.common_stddev
+    assert 0.2 < transform.shared_variance == (common / each) ** 2 < 0.5
+    items = [f"{land}, /{page}" for land in ("de", "fr") for page in range(5)]
+    rows = [count(window, item, 1000, stddev=each) for window in range(6) for item in items]
+    answered = answer_views(found, tables_of(monitor, {"sites": transform}, {"sites": rows}))
+    covariance = np.eye(5) * (each**2 - common**2) + common**2
+    said = math.sqrt(covariance.sum())
+    assert said > 1.3 * math.sqrt(5) * each
+    stddevs = np.array([row.stddev for row in answered["lands"].rows])
+    assert len(stddevs) == 12 and np.allclose(stddevs, said)
+    reach = np.array([row.upper - row.estimate for row in answered["lands"].rows])
+    assert np.allclose(reach, 1.96 * said, rtol=0.02)
+    assert max(row.stddev for row in answered["both"].rows) == pytest.approx(math.sqrt(2) * said, rel=1e-3)
+
+
 def test_parts_and_wholes_that_are_published_agree(tmp_path: Path, made: dict[str, Any]) -> None:
     """Sums of parts equal the whole, by weighted least squares, which have less noise than either."""
     (tmp_path / "sites.txt").write_text("de,/a\nde,/b\nfr,/a\n")

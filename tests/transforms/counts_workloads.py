@@ -74,6 +74,12 @@ CONFIGURATIONS = {
     "window, public, random": {"domain": LISTED, "selection": "random"},
     "window, public, full": {"domain": LISTED, "full_share": 0.5, "max_contributions": 2, "epsilon": 8.0},
     "window, public": {"domain": LISTED},
+    "window, public, in common, streams": {
+        "domain": LISTED,
+        "streams": STREAMS,
+        "max_contributions": 72,
+        "epsilon": 2.0,
+    },
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
     "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
     "trailing": {"over": 30, "epsilon": 2.0, "forget": True},

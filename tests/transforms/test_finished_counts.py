@@ -10,6 +10,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.smoothing import LocalLevel
+from privstream.transforms import Domain
 from privstream.transforms.counts.finished import FULL, SmoothFinished, _random_effects, season
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
@@ -390,6 +391,28 @@ def test_items_that_move_by_themselves_say_little_of_all():
     smoothed = np.array([row.smoothed for row in smooth(rows)]).reshape(true.shape)
     assert np.abs(smoothed[:, 1:] / true[:, 1:] - 1).max() < 0.08
     assert np.abs(smoothed[:, 0] / true[:, 0] - 1).max() < 0.05
+
+
+def test_random_effects_know_what_errors_have_in_common():
+    """Means of many groups of values with such errors are off by as much as is said; where it moves values by different
+    parts, which looks as if they differed, by no more."""
+    chance, groups = np.random.default_rng(3), np.repeat(np.arange(4000), 4)
+    for usual, least in (([1.0, 1.0, 1.0, 1.0], 0.85), ([1.0, 2.0, 4.0, 8.0], 0.3)):
+        own, common = np.tile(0.03 / np.array(usual), 4000), np.tile(0.04 / np.array(usual), 4000)
+        values = 1 + own * chance.normal(size=16000) + common * np.repeat(chance.normal(size=4000), 4)
+        means, variances, _ = _random_effects(groups, values, own**2, common)
+        assert least < np.mean((means - 1) ** 2 / variances) < 1.15
+        if usual[-1] == 1:
+            assert np.mean((means - 1) ** 2 / _random_effects(groups, values, own**2)[1]) > 3
+
+
+def test_finishing_a_list_knows_the_noise_that_its_counts_have_in_common():
+    given = {"window": DAY, "start": 0, "end": 13 * DAY, "epsilon": 1.0, "delta": 1e-6, "noise": SeededNoise(1)}
+    for items, shares in ((10, True), (400, False)):
+        made = KeyedCounts(**given, domain=Domain(map(str, range(items)))).to_finish()
+        assert (made.mechanism.common_stddev > 0) == shares == ("noise in common" in made.prediction.claim)
+        assert made.finish.common == made.mechanism.common_stddev
+        assert made.finish.stddev == made.mechanism.stddev(1)
 
 
 def test_random_effects_are_those_of_a_meta_analysis():

@@ -52,7 +52,7 @@ LAWS = [
     ({}, 5),
     ({"neighbouring": "replace_one"}, 1),
     ({"delta": 0.0}, 1),
-    ({"delta": 0.0}, 5),
+    pytest.param({"delta": 0.0}, 5, marks=pytest.mark.slow),
     ({"epsilon": 20.0}, 1),
 ]
 
@@ -157,6 +157,7 @@ def test_what_decides_by_itself_is_as_in_a_stream(monkeypatch):
     assert stream.to_finish() is stream
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_run_are_made_of_the_counts_that_a_stream_has():
     """Counts have the same noise, so that a run over a file is the run of a stream with these events."""
     alerts = transform("counts")
@@ -193,7 +194,7 @@ def right(alerts, numbers, runs, threshold):
 def test_steady_rising_and_jumping_numbers_are_decided_better(numbers, threshold, better):
     alerts = made(52, AlertRule(name="many", at_least=threshold), window=7 * DAY, end=7 * DAY * 52).to_finish()
     alerts.steps = made(52, AlertRule(name="many", at_least=threshold)).steps  # windows are days in `windows_of`
-    smoothed, own = right(alerts, numbers, 12, threshold)
+    smoothed, own = right(alerts, numbers, 6, threshold)
     assert smoothed >= own + better
 
 
@@ -247,7 +248,7 @@ def test_margins_hold_whatever_the_model_says():
 def test_the_part_of_noise_that_is_left_of_steady_numbers():
     assert steady_part(1) == pytest.approx(1.0, abs=0.01)
     assert steady_part(100, 100) == pytest.approx(0.11, abs=0.02)
-    parts = [steady_part(windows) for windows in (1, 2, 8, 52, 365, 2_000)]
+    parts = [steady_part(windows) for windows in (1, 2, 8, 52, 200)]
     assert parts == sorted(parts, reverse=True)
     found = LocalLevel(20.0).smooth(500 + np.random.default_rng(1).normal(0, 20, (52, 400))).estimates.std()
     assert found == pytest.approx(20 * steady_part(52), rel=0.25)

@@ -431,7 +431,10 @@ class SmoothFinished:
             return found[windows], unsure[windows]
         weights = usual[series[some]]
         here, place = np.unique(windows[some], return_inverse=True)
-        means, variances, apart = _random_effects(place, levels[some] / weights, np.square(noise[some] / weights))
+        errors, part = noise[some] / weights, self.common / self.stddev  # that part: taken as common to all streams
+        means, variances, apart = _random_effects(
+            place, levels[some] / weights, np.square(errors) * (1 - part**2), errors * part
+        )
         squares = np.square(means - 1)
         sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
         moves = max(0.0, float(np.mean(squares - variances)))
@@ -493,7 +496,9 @@ def season(length: int, windows: np.ndarray, counts: np.ndarray, stddev: float) 
     return Season(*(part[place] for part in (factors, spread / factors, np.sqrt(sure * np.maximum(more, 0)) / factors)))
 
 
-def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, ...]:
+def _random_effects(
+    groups: np.ndarray, values: np.ndarray, variances: np.ndarray, common: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, ...]:
     """Return the mean of the values of each group, its variance, and the variance of values there beside errors.
 
     For the means, values differ by their own errors and by another variance that is the same in all groups:
@@ -502,9 +507,9 @@ def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarra
     Args:
         groups: of each value, whole numbers from 0 on; each has a value.
         values: float64, of the same shape.
-        variances: of their errors.
+        variances: of their errors, but for what these have in common.
+        common: by how much a standard deviation of that moves each value.
     """
-
     weights = 1 / variances
     total = np.bincount(groups, weights)
     off = values - (np.bincount(groups, weights * values) / total)[groups]
@@ -517,7 +522,8 @@ def _random_effects(groups: np.ndarray, values: np.ndarray, variances: np.ndarra
     together = max(0.0, float(more.sum())) / float(free.sum()) if free.sum() > 0 else 0.0
     weights = 1 / (variances + together)
     total = np.bincount(groups, weights)
-    return np.bincount(groups, weights * values) / total, 1 / total, apart
+    moved = np.bincount(groups, weights * common) / total
+    return np.bincount(groups, weights * values) / total, 1 / total + np.square(moved), apart
 
 
 def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -106,7 +106,8 @@ class CountsParameters(Parameters):
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
             that is remembered but items that stay found; with windows of a calendar so many days, weeks, months or
             years of it, such as "1month". The guarantee is then for what one person does in one such period.
-        domain: a public list of items. Only these are counted, and all of them have a row in every window.
+        domain: a public list of items. Only these are counted, and all of them have a row in every window. Where a
+            person may have many of them in most windows, counts of a window have a part of their noise in common.
         public_items: a public list of items beside those that are found: they have a row in every window, whether
             anybody has them or not, and need no threshold. Other items are found as without it. It needs items that
             stay found, without `top`.
@@ -239,6 +240,8 @@ class CountsParameters(Parameters):
             contributions_per_window=in_window,
             contributions_per_key=1 if span == "start" else None,
             public_keys=domain is not None,
+            cells=None if domain is None else len(domain),
+            streams=len(self.streams or ("",)),
             min_people=min_people,
             max_value=max_value,
             signed=signed_values,
@@ -321,6 +324,7 @@ class CountsParameters(Parameters):
             self.mechanism.left_out,
             self.chooses_randomly and self.mechanism.contributions_per_window is None,
             live,
+            self.mechanism.common_stddev,
         )
 
     def view(self, *, windows: int = 1, rising: int = 0, live: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
@@ -396,6 +400,11 @@ class CountsParameters(Parameters):
     def prediction(self) -> Accuracy:
         """How far counts are off, and how many people must have an item for it to be published."""
         return self.mechanism.accuracy
+
+    @property
+    def shared_variance(self) -> float:
+        """Which part of the variance of counts all items of a window of a stream have in common."""
+        return (self.mechanism.common_stddev / self.mechanism.stddev(1)) ** 2
 
     @property
     def advice(self) -> str:
