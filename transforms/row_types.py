@@ -40,6 +40,11 @@ def types_of(row_type: type) -> dict[str, Any]:
     return {name: Time if getattr(kind, "__name__", None) == TIMESTAMP else kind for name, kind in found.items()}
 
 
+def interval(estimate: float, spread: float | None) -> tuple[Any, Any]:
+    """Return the ends of the interval of a row, whose number is at least 0; None where it is not known."""
+    return (None, None) if spread is None else (max(0, estimate - spread), max(0, estimate + spread))
+
+
 class HeavyHitter(NamedTuple):
     """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
@@ -111,7 +116,7 @@ class HeavyHitter(NamedTuple):
         spread: int = 0,
     ) -> HeavyHitter:
         """Return a row that is published after its own window; with probability 95% its count is off by `spread`."""
-        ends = (None, None) if count is None else (max(0, count - spread), max(0, count + spread))
+        ends = (None, None) if count is None else interval(count, spread)
         noise = None if count is None else count_stddev
         about = (stream, window_start, window_end, item, count, noise, since, status)
         return cls._make((*about, *ends, None, None, None, window_end, False, *[None] * 5))
@@ -222,6 +227,10 @@ class QueryAnswer(NamedTuple):
             "hypothesis", tested and found good enough; "measured", from the data with noise. "refused": the budget is
             spent and nothing was tested; without multiplicative weights the estimate is 0 then.
         measurements_left: how many more answers may be measured, or given; None where nothing is used up.
+        lower: lower end of an interval of 95% for the answer without noise, of this row by itself, at least 0: by the
+            law of its noise, if the query does not depend on earlier answers. None with multiplicative weights, whose
+            hypothesis is no number with noise, and where the query is refused.
+        upper: upper end.
     """
 
     query: str
@@ -230,6 +239,8 @@ class QueryAnswer(NamedTuple):
     error_bound: float
     source: str
     measurements_left: Optional[int]
+    lower: Optional[float] = None
+    upper: Optional[float] = None
 
 
 class RankedItem(NamedTuple):
@@ -461,6 +472,10 @@ class HistogramEstimate(NamedTuple):
         estimate: the number, with integer noise; may be negative.
         error_bound: how far the estimate is at most from the number without noise, of the events that count, with
             probability 1 - beta for all rows of a stream together.
+        lower: the least number of events that count that is within 95% of this row by itself, at least 0: by the law of
+            its noise for `histogram`, and by that of all counts of the window for other queries, whose numbers are
+            chosen among them. None but with the method "direct_counters".
+        upper: the largest one.
     """
 
     stream: str
@@ -470,6 +485,8 @@ class HistogramEstimate(NamedTuple):
     category: str
     estimate: int
     error_bound: int
+    lower: Optional[int] = None
+    upper: Optional[int] = None
 
 
 class CategoryFlag(NamedTuple):
@@ -554,6 +571,9 @@ class RangeCount(NamedTuple):
         estimate: number of points, with integer noise; negative at times, unless counts are made consistent.
         error_bound: how far the estimate is from the truth at most, with probability 1 - beta for as many rows of a
             stream together as the accuracy is stated for; -1 for consistent counts, for which no error is stated.
+        lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0,
+            if the range does not depend on earlier answers; None for consistent counts.
+        upper: the largest one.
     """
 
     stream: str
@@ -563,6 +583,8 @@ class RangeCount(NamedTuple):
     high: int
     estimate: int
     error_bound: int
+    lower: Optional[int] = None
+    upper: Optional[int] = None
 
 
 class PredecessorQuery(NamedTuple):

@@ -221,6 +221,10 @@ class ContinualCounter(RowMechanism[CounterState]):
     def error(self, step: int, beta: float) -> int:
         """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
 
+    def spread(self, step: int, beta: float) -> int:
+        """Return z such that one column at `step` alone is within z with probability 1 - beta."""
+        return self.error(step, beta)  # of all columns and steps: others know more
+
     @abstractmethod
     def _initial_memory(self) -> NDArray[Any]: ...
 

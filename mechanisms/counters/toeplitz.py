@@ -22,6 +22,7 @@ from privstream.mechanisms.noise.correlated import (
 )
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import normal_spread
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, largest_shift, sensitivity_sigma, smallest
 from scipy import special
 from typing_extensions import override
@@ -70,6 +71,10 @@ class ToeplitzCounter(ContinualCounter):
         sigma = math.ldexp(self.law.sigma, -self.fraction)
         squares = float(self._squares(np.array([float(self._step_number(step))]))[0])
         return sigma**2 * squares + ROUNDING_VARIANCE
+
+    @override
+    def spread(self, step: int, beta: float) -> int:
+        return normal_spread(self.variance(step), beta)
 
     @override
     def error(self, step: int, beta: float) -> int:

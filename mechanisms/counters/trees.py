@@ -23,7 +23,7 @@ from privstream.mechanisms.counters.continual_counter import (
 )
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import sums_quantile
+from privstream.mechanisms.noise.tails import sum_spread, sums_quantile
 from scipy import fft
 from typing_extensions import override
 
@@ -222,6 +222,10 @@ class TreeCounter(ContinualCounter):
     @override
     def variance(self, step: int) -> float:
         return self.law.variance * self.nodes(self._step_number(step))
+
+    @override
+    def spread(self, step: int, beta: float) -> int:
+        return sum_spread([(self.law, self.nodes(self._step_number(step)))], beta)
 
     @override
     def error(self, step: int, beta: float) -> int:

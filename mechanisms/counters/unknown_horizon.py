@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,8 +17,7 @@ from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, rows_source, rows_state
 from privstream.mechanisms.counters.trees import KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import sum_quantile
-from scipy import special
+from privstream.mechanisms.noise.tails import normal_spread, sum_spread
 from typing_extensions import override
 
 # (k, h) of the k-ary trees, and lengths of the other counters; the last one is repeated.
@@ -132,14 +130,13 @@ class UnknownHorizonCounter(ContinualCounter):
             for shares in options
         )
 
-    def error_once(self, step: int, beta: float) -> int:
-        """Return z such that all columns at step `step` alone are within z with probability 1 - beta."""
-        step, share = self._step_number(step), checks.probability("beta", beta) / self.columns
+    @override
+    def spread(self, step: int, beta: float) -> int:
         if self.delta > 0:
-            return math.ceil(-float(special.ndtri(share / 2)) * math.sqrt(self.variance(step)) + 0.5)
-        epochs = [(counter, done) for _, counter, done in self.epochs(step)]
+            return normal_spread(self.variance(step), beta)
+        epochs = [(counter, done) for _, counter, done in self.epochs(self._step_number(step))]
         trees = [(tree, done) for tree, done in epochs if not isinstance(tree, BufferedToeplitzCounter)]
-        return sum_quantile([(tree.law, tree.nodes(done)) for tree, done in trees], math.log(share))
+        return sum_spread([(tree.law, tree.nodes(done)) for tree, done in trees], beta)
 
     def _epoch_error(self, number: int, done: int, beta: float) -> int:
         """Return the error of one epoch's steps, with the noise of all epochs before it."""

@@ -260,6 +260,13 @@ class HistogramQueries(HistogramMechanism):
             return self.partition.error_at(step, interval)
         return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
 
+    def spread(self, step: int, *, columns: int, beta: float) -> int | None:
+        """Return how far so many counts of step 1, 2, .. are off at most, alone, with probability 1 - beta.
+
+        None but in mode direct: the noise of an interval that an answer has ended is no longer that of a counter.
+        """
+        return self.counter.spread(step, beta / columns) if self.chosen_mode == "direct" else None
+
     @override
     def initial_state(self) -> PartitionState:
         if self.chosen_mode == "direct":

@@ -284,7 +284,7 @@ def _bound(counter: Any, steps: int, beta: float) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _bound_once(counter: Any, step: int, beta: float) -> int:
-    return int(counter.error_once(min(step, counter.horizon), beta))
+    return int(counter.spread(min(step, counter.horizon), beta / counter.columns))
 
 
 @dataclass(frozen=True, kw_only=True)

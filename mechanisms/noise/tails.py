@@ -12,7 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.minimum import minimum
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from scipy import fft
+from scipy import fft, special
 
 SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
@@ -157,6 +157,22 @@ def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -
         return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
     laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
     return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
+
+
+def sum_spread(parts: Sequence[tuple[SymmetricNoise, int]], beta: float) -> int:
+    """Return z that |sum| exceeds with probability `beta`, or hardly less, for so many noises of each law.
+
+    Exact for discrete Laplace noises. Discrete Gaussian ones are taken for normal ones that are rounded: as sums of a
+    variance well above 1 are, up to far less than `beta`. That is no bound on tails, as `sum_quantile` is.
+    """
+    if any(isinstance(law, DiscreteGaussian) for law, _ in parts):
+        return normal_spread(sum(number * law.variance for law, number in parts), beta)
+    return sum_quantile(parts, math.log(checks.probability("beta", beta)))
+
+
+def normal_spread(variance: float, beta: float) -> int:
+    """Return z such that rounded normal noise is within z with probability 1 - beta."""
+    return math.ceil(-float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(variance) + 0.5)
 
 
 def series_share(number: int) -> float:

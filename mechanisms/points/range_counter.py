@@ -21,7 +21,7 @@ from privstream.mechanisms.counters.trees import tree_height as signed_height
 from privstream.mechanisms.counters.unknown_horizon import PURE_EPOCHS
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import sum_quantile
+from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
 from privstream.mechanisms.points.dynamic_points import (
     PointCounts,
     PointMechanism,
@@ -489,6 +489,17 @@ class RangeCounter(PointMechanism[RangeState]):
         sums = [[(law, _rounded_up(size * number)) for law, number in laws] for size in sizes.tolist()]
         bounds = [min(limit, sum_quantile(parts, log_beta)) for limit, parts in zip(limits, sums, strict=True)]
         return np.array(bounds, np.int64)[place]
+
+    def spreads(self, step: int, low: ArrayLike, high: ArrayLike, beta: float) -> Integers:
+        """Return for each of these ranges by how much its answer at `step` is off at most, alone, int64 (n,).
+
+        With probability 1 - beta: of one range that does not depend on earlier answers, and not of all together.
+        """
+        numbers, _ = self._cover(*self._checked_ranges(low, high))
+        sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
+        laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
+        sums = [[(law, size * number) for law, number in laws] for size in sizes.tolist()]
+        return np.array([sum_spread(parts, beta) for parts in sums], np.int64)[place]
 
     def _block_end(self, step: int) -> int:
         """Return the next power of two, or the horizon."""

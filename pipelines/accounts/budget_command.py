@@ -11,7 +11,7 @@ from typing import Any
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import MINUTES, Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
-from privstream.pipelines.accounts.spending import Limit, Total, distinct, left_of, total, totals, units
+from privstream.pipelines.accounts.spending import Limit, Total, distinct, left_of, spent, total, totals, units
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.terminal import printable
@@ -167,7 +167,7 @@ def _show(console: Console, account: _Account) -> None:
     for found in account.totals:
         title = f"data set {account.name}: {found.unit}, neighbours by {found.neighbouring}"
         console.print(Text(printable(title), style="bold"))
-        console.print(_table(releases, found))
+        console.print(_table(releases, found, account.limit))
         if found.silent:
             console.print(f"not in this total: {_many(found.silent)} promising nothing to this unit")
         console.print()
@@ -194,8 +194,8 @@ def _questions(questions: Sequence[tuple[str, Total]]) -> Table:
     return table
 
 
-def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:
-    """Return a line for each release, and what they come to."""
+def _table(releases: Sequence[Mapping[str, Any]], total: Total, limit: Limit | None) -> Table:
+    """Return a line for each release, and what they come to: of a limit with a delta at this one, too."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in COLUMNS[:3] else "right", no_wrap=True)
@@ -208,6 +208,9 @@ def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:
     number = _many(total.releases)
     table.add_row("all, composed", number, "", f"{total.epsilon:g}", f"{total.delta:g}", "")
     table.add_row("all, plain sum", number, "", f"{total.plain_epsilon:g}", f"{total.delta:g}", "")
+    if limit is not None and limit.delta is not None and limit.period is None:
+        own = spent([charge for charge in total.charges if charge is not None], limit.delta)
+        table.add_row("all, as limited", number, "", f"{own:g}", f"{limit.delta:g}", "")
     return table
 
 

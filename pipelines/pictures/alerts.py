@@ -31,7 +31,7 @@ from privstream.pipelines.plot.chart import (
     note,
     place,
     plural,
-    short,
+    short_names,
     starts_of,
     style_axes,
     told,
@@ -132,7 +132,9 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         words: Any = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
         style_axes(figure, axes, span=span, starts=starts_of(picture.rows), **words)
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
-        names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
+        firsts = short_names([first for first, *_ in styles.values()])
+        more = [len(rules) for rules in styles.values()]
+        names = [f"{n:,} other rules" if n > 1 else first for first, n in zip(firsts, more, strict=True)]
         key_above(axes, marks, names)
         freeze_layout(figure)
         points = [(middle_day(row), number) for row in picture.rows if (number := deciding(row)) is not None]
@@ -212,7 +214,8 @@ def _caption(picture: AlertPicture) -> str:
         f"Alerts: {number:,}, of {plural(len(picture.rules), 'rule')}; thick lines show how long they last. Points: "
         f"numbers of people {'smoothed over windows' if is_smoothed(picture.rows) else 'with noise'}"
     ]
-    if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
+    rules = zip(short_names(list(picture.means)), picture.means.values(), strict=True)
+    if means := [f"of {rule}, means over {number} windows in a row" for rule, number in rules]:
         parts.append(f" ({'; '.join(means)})")
     if any(row.status == ENDED for row in picture.rows):
         parts.append(", hollow where an alert ends")

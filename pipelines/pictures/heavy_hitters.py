@@ -29,6 +29,7 @@ from privstream.pipelines.plot.chart import (
     note,
     place,
     short,
+    short_names,
     starts_of,
     style_axes,
     told,
@@ -121,7 +122,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     counted = {item: _counted(rows, timeline.error) for item, rows in published.items()}
     ranked = sorted(published, key=lambda item: (-max((point.count for point in counted[item]), default=0), item))
     small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
-    labels = []
+    labels, names = [], short_names(ranked[:top])
     for rank, item in reversed(list(enumerate(ranked))):
         colour = COLOURS[rank] if rank < top else GREY
         _true_line(axes, truth[item], colour)
@@ -133,7 +134,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
             points = [(point.day, point.count + point.bar) for point in peaks] or [
                 (middle_day(published[item][0]), 0.0)
             ]
-            labels.append(Label(short(item), points, colour))
+            labels.append(Label(names[rank], points, colour))
     return labels[::-1]
 
 
@@ -198,7 +199,11 @@ def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[f
     for row in sorted(timeline.truth, key=lambda row: -row.holders):
         if key(row) in missed:
             points[row.item].append((middle_day(row), row.holders))
-    labels += [Label(f"{short(item)} (missed)", points[item][:PEAKS], ALARM) for item in list(points)[:MISSED_LABELS]]
+    told = list(points)[:MISSED_LABELS]
+    labels += [
+        Label(f"{name} (missed)", points[item][:PEAKS], ALARM)
+        for name, item in zip(short_names(told), told, strict=True)
+    ]
     marks = [mark for item in points.values() for mark in item]
     axes.scatter(
         [x for x, _ in marks],

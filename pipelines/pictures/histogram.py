@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -24,9 +24,10 @@ from privstream.pipelines.plot.chart import (
     note,
     plural,
     short,
+    short_names,
     style_axes,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, row_intervals
 from privstream.pipelines.plot.promise import held, percent, without_limits
 from privstream.pipelines.simulate.truths import CategoryCount
 from privstream.transforms.histograms.questions import questions
@@ -46,7 +47,7 @@ def prepare(given: Given) -> Drawing:
     found = bands(rows, given.truth or [])
     quantiles = bool(rows) and not any(row.category for row in rows)
     title = given.title("Quantiles of the counts since the start" if quantiles else "Counts since the start")
-    text = caption(rows, found, given.sure(given.bands))
+    text = caption(rows, found, replace(given, rows=rows).sure_of_rows(given.bands))
     values = given.counted("events so far", "that count")
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top, clocks=given.clocks)
 
@@ -66,16 +67,17 @@ def bands(rows: Sequence[HistogramEstimate], truth: Sequence[CategoryCount]) -> 
     true: dict[int, dict[str, int]] = defaultdict(dict)
     for count in truth:
         true[int(count.window_end.micros)][count.category] = count.events
-    lines: dict[str, list[tuple[int, float, float, float]]] = defaultdict(list)
-    for row in rows:
+    lines: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    for row, *ends in zip(rows, *row_intervals(rows).tolist(), strict=True):
         moment = int(row.window_end.micros)
         known = _true_answer(row, true[moment]) if true[moment] else np.nan
-        lines[row.category or row.query].append((moment, row.estimate, row.error_bound, known))
+        lines[row.category or row.query].append((moment, row.estimate, *ends, known))
     found = []
     for name, points in lines.items():
-        times, estimates, bounds, counts = np.array(sorted(points), dtype=np.float64).T
+        times, estimates, lower, upper, counts = np.array(sorted(points), dtype=np.float64).T
         has_truth = counts if np.isfinite(counts).any() else None
-        found.append(Band(name, times.astype(np.int64), estimates, bounds, has_truth))
+        both = np.array([lower, upper])
+        found.append(Band(name, times.astype(np.int64), estimates, upper - estimates, has_truth, ends=both))
     return found
 
 
@@ -101,7 +103,7 @@ def caption(rows: Sequence[HistogramEstimate], found: list[Band], meaning: str) 
     if not known:
         return text
     errors = np.concatenate([error[np.isfinite(error)] for _, error in known])
-    outside = sum(int((error > band.error_bounds).sum()) for band, error in known)
+    outside = sum(band.outside for band, _ in known)
     inside = "all estimates are" if not outside else f"all but {outside:,} of {len(errors):,} estimates are"
     return f"{text} Dashed: the truth. The largest error is {errors.max():,.0f}; {inside} within their bands."
 
@@ -215,7 +217,10 @@ def draw_flags(found: FlagPicture, stream: BinaryIO, format: str) -> None:
         words: Any = {"values": "", "title": title, "caption": caption_of_flags(found)}
         style_axes(figure, axes, span=found.span, starts=found.starts, **words)
         axes.grid(visible=False)
-        axes.set_yticks(range(len(names)), [f"{short(name)} ({found.thresholds[name]:,})" for name in names])
+        axes.set_yticks(
+            range(len(names)),
+            [f"{text} ({found.thresholds[name]:,})" for text, name in zip(short_names(names), names, strict=True)],
+        )
         axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
         marks = [Line2D([], [], color=COLOURS[0], linewidth=5, marker="o", markersize=7)]
         if found.passed is not None:

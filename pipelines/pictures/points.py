@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, row_intervals
 from privstream.pipelines.plot.promise import percent
 from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
 from privstream.transforms.row_types import NearestPoints, RangeCount
@@ -18,7 +18,7 @@ from privstream.transforms.row_types import NearestPoints, RangeCount
 def prepare_ranges(given: Given) -> Drawing:
     """Return what draws the ranges."""
     bands = range_bands(given.rows, given.truth or [])
-    text = caption_of_ranges(bands, given.sure(given.bands))
+    text = caption_of_ranges(bands, given.sure_of_rows(given.bands))
     return partial(
         draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text, clocks=given.clocks
     )
@@ -32,15 +32,15 @@ def range_bands(rows: Sequence[RangeCount], truth: Sequence[PointsInRange]) -> l
         ranges[row.low, row.high].append(row)
     bands = []
     for (low, high), found in ranges.items():
-        bounds = np.array([row.error_bound for row in found], np.float64)
-        bounds[bounds < 0] = np.nan
+        ends, estimates = row_intervals(found), np.array([row.estimate for row in found], np.float64)
         bands.append(
             Band(
                 f"{low:,} to {high:,}",
                 np.array([row.window_end.micros for row in found], np.int64),
-                np.array([row.estimate for row in found], np.float64),
-                bounds,
+                estimates,
+                ends[1] - estimates,
                 np.array([true.get((row.window_end, low, high), np.nan) for row in found]) if truth else None,
+                ends=ends,
             )
         )
     return bands

@@ -124,7 +124,7 @@ def lines(
         starts, ends = np.array([point[:2] for point in points[quantile]], np.int64).T
         estimates, lower, upper, known = np.array([point[2:] for point in points[quantile]], np.float64).T
         unknown, days = covers_all(lower, upper, parameters), (starts + ends) / (2 * DAY)
-        found.append(Line(f"{100 * quantile:g}%", days, starts, ends, estimates, lower, upper, known, unknown))
+        found.append(Line(f"{100 * quantile:.10g}%", days, starts, ends, estimates, lower, upper, known, unknown))
     return found
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 from privstream.pipelines.plot.bands import NOTHING_SURE
-from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, plural, style_axes, told
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, plural, style_axes
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, row_intervals
 from privstream.pipelines.simulate.truths import QueryTruth
 from privstream.transforms import QueryAnswer
 
@@ -43,14 +44,14 @@ def prepare(given: Given) -> Drawing:
     people = {row.query: row.people for row in given.truth or ()}
     if people and not {row.query for row in rows} <= set(people):
         raise ValueError("truth must be about all queries of the rows")
-    return partial(draw, QueryPicture(rows, people, given.sure("Grey")))
+    return partial(draw, QueryPicture(rows, people, given.sure_of_rows("Grey")))
 
 
 def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
     """Draw the answers, or with the truth their errors, and a band for their bounds."""
     rows = picture.rows
     values = [row.estimate - picture.truth[row.query] if picture.truth else row.estimate for row in rows]
-    bounds = [row.error_bound if row.error_bound >= 0 else math.nan for row in rows]
+    low, high = row_intervals(rows).tolist()
     numbers = list(range(1, len(rows) + 1))
     with chart(stream, format) as figure:
         axes = figure.add_subplot()
@@ -60,17 +61,14 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
             if mine:
                 at, of = [numbers[i] for i in mine], [values[i] for i in mine]
                 marks += axes.plot(at, of, marker, color=colour, markersize=size, label=source, zorder=3)
-        texts = [f"{row.query}: {told(row.estimate, bound)}" for row, bound in zip(rows, bounds, strict=True)]
+        texts = [f"{row.query}: {_told(row, *ends)}" for row, *ends in zip(rows, low, high, strict=True)]
         note(axes, "", zip(numbers, values, [None] * len(rows), texts, strict=True))
         if rows:
-            middles = [0.0] * len(rows) if picture.truth else values
-            low = [middle - bound for middle, bound in zip(middles, bounds, strict=True)]
-            high = [middle + bound for middle, bound in zip(middles, bounds, strict=True)]
+            true = [picture.truth.get(row.query, 0) for row in rows]
+            below, above = ([end - right for end, right in zip(each, true, strict=True)] for each in (low, high))
             if picture.truth:
-                axes.step(numbers, low, where="mid", color=GREY, linewidth=1)
-                axes.step(numbers, high, where="mid", color=GREY, linewidth=1)
-            else:
-                axes.vlines(numbers, low, high, color=GREY, linewidth=0.8, alpha=0.7, zorder=1)
+                axes.axhline(0, color=GREY, linewidth=1, zorder=1)
+            axes.vlines(numbers, below, above, color=GREY, linewidth=0.8, alpha=0.7, zorder=1)
             if len(marks) > 1:
                 key_above(axes, marks, [str(mark.get_label()) for mark in marks])
         else:
@@ -85,6 +83,12 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("queries in the order in which they were asked")
+
+
+def _told(row: QueryAnswer, lower: float, upper: float) -> str:
+    """Return an answer in words, with its interval."""
+    between = f" (between {lower:,.6g} and {upper:,.6g})" if math.isfinite(upper) else ""
+    return f"{row.estimate:,.6g}{between}"
 
 
 def _caption(picture: QueryPicture) -> str:
@@ -103,14 +107,18 @@ def _caption(picture: QueryPicture) -> str:
         )
     text = f"{plural(len(rows), 'answer')}: {sources}. {picture.meaning}"
     if picture.truth:
-        within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)
+        within = sum(
+            lower <= picture.truth[row.query] <= upper
+            for row, lower, upper in zip(rows, *row_intervals(rows).tolist(), strict=True)
+        )
         worst = max(abs(row.estimate - picture.truth[row.query]) for row in rows)
-        return f"{text} {within:,} answers are within their bounds. The largest error is {worst:,.0f} people."
-    widest = max(row.error_bound for row in rows)
-    if widest <= 0:
+        return f"{text} {within:,} are held. The largest error is {worst:,.0f} people."
+    lower, upper = row_intervals(rows)
+    if not np.isfinite(upper).any():
         return text
-    sure = any(row.estimate > row.error_bound >= 0 for row in rows)
-    return f"{'' if sure else NOTHING_SURE}{text} It reaches up to {widest:,.10g} to either side."
+    widest = np.nanmax(upper - [row.estimate for row in rows])
+    sure = bool((lower > 0).any())
+    return f"{'' if sure else NOTHING_SURE}{text} It reaches up to {widest:,.10g} above the answer."
 
 
 PICTURE = PictureSpec(

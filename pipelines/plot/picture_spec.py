@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Protocol, TypeVar
 
+import numpy as np
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.local_time import Clocks, moment
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
-from privstream.pipelines.plot.promise import Promise, left_out, meaning
+from privstream.pipelines.plot.promise import Promise, left_out, meaning, of_each_row
 from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
@@ -181,6 +182,10 @@ class Given:
         """Say what a bar or a band means, and what it leaves out, the same in all pictures; `what`: Bars, .."""
         return meaning(self.promise, what)
 
+    def sure_of_rows(self, what: str) -> str:
+        """Say the same of what `row_intervals` draws."""
+        return of_each_row(self.promise, what) if has_intervals(self.rows) else self.sure(what)
+
     def counted(self, what: str, who_count: str = "who count") -> str:
         """Return the name of an axis that counts people or events: those within limits, where there are any."""
         return f"{what} {who_count}" if left_out(self.promise) else what
@@ -266,6 +271,19 @@ class PictureSpec:
 def is_smoothed(rows: Sequence[Any]) -> bool:
     """Tell whether all rows have smoothed numbers, which are drawn then as lines."""
     return bool(rows) and all(row.smoothed is not None for row in rows)
+
+
+def has_intervals(rows: Sequence[Any]) -> bool:
+    """Tell whether rows have intervals of their own, beside error bounds that hold together."""
+    return any(row.lower is not None for row in rows)
+
+
+def row_intervals(rows: Sequence[Any]) -> np.ndarray:
+    """Return the ends of rows' own intervals, or else of error bounds, float64 (2, n); NaN where there is none."""
+    if has_intervals(rows):
+        return np.array([[row.lower for row in rows], [row.upper for row in rows]], np.float64)
+    bounds = np.array([row.error_bound if row.error_bound >= 0 else np.nan for row in rows], np.float64)
+    return np.asarray(np.array([row.estimate for row in rows]) + np.outer([-1, 1], bounds))
 
 
 def of_stream(rows: Sequence[Any], stream: str) -> list[Any]:

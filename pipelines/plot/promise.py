@@ -115,6 +115,7 @@ def remark(promise: Promise | None) -> str:
 
 
 OF_ROWS = "Lower, upper: where the same number is with probability 95%, of each row by itself."
+IF_GIVEN = OF_ROWS.replace(":", ", if given:", 1)
 EACH_BY_ITSELF = (
     f"{OF_ROWS} Smoothed, if given: an estimate of it from several windows; its interval rests on a model in which "
     "counts stay near a level that moves."
@@ -160,7 +161,7 @@ def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
         what = f"Number ± error bound{ends}" if "error_bound" in bounds else ", ".join(bounds).capitalize()
         texts.append(meaning(promise, what))
         if by_itself:
-            texts.append(EACH_BY_ITSELF if of_counts else OF_ROWS)
+            texts.append(EACH_BY_ITSELF if of_counts else IF_GIVEN)
         elif "smoothed" in names:
             texts.append(f"Smoothed, if given: {OF_QUANTILES if 'quantile' in names else OF_COUNTS}")
     elif "gap_lower_bound" in names:

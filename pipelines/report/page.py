@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -30,7 +30,7 @@ def render(
     version: str,
     sections: Sequence[dict[str, Any]],
     costs: Sequence[DataSetCost] | None,
-    together: Sequence[str],
+    together: Sequence[Mapping[str, Any]],
     sign_off: SignOff | None = None,
 ) -> str:
     """Return the page.
@@ -43,7 +43,7 @@ def render(
         version: of privstream.
         sections: one for each result, as `section` makes them.
         costs: of their data sets, or None without a ledger.
-        together: what the results of each monitor promise together.
+        together: what the results of each monitor promise together, as their guarantee file has it.
         sign_off: who releases it, and what for; None if nobody has signed yet.
     """
     script, style = text_file("report.js"), text_file("report.css")

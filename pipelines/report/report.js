@@ -94,5 +94,13 @@ function filter(section) {
   });
 }
 
+// Paper has what is folded on the screen.
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  folded.forEach((part) => part.setAttribute("open", ""));
+});
+addEventListener("afterprint", () => folded.forEach((part) => part.removeAttribute("open")));
+
 document.querySelectorAll("figure").forEach(explain);
 document.querySelectorAll("main > section").forEach(filter);

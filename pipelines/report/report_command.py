@@ -112,7 +112,7 @@ def _page(arguments: argparse.Namespace) -> tuple[str, SignOff | None]:
         date=date,
         version=version("privstream"),
         sections=sections,
-        together=[str(each.number("guarantee", "paragraph")) for each in monitors],
+        together=[each.number("guarantee") for each in monitors],
         costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
         sign_off=signed,
     )

@@ -27,7 +27,7 @@ from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.left_out import limits_in_words, used_up
-from privstream.pipelines.sinks.terminal_table import COSTS
+from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, deciding, is_time
 
@@ -197,6 +197,7 @@ def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
         "highlights": highlights(result),
+        "found": [*(_standing_out(result) or newest_in_words(result))[:MOST_FOUND], *_of_limits(result)],
         "left_out": left_out(
             result.limits,
             result.spec,
@@ -322,12 +323,22 @@ MOST_HIGHLIGHTS = 10
 
 
 def highlights(result: Result) -> list[str]:
-    """Return sentences about what is published, the newest first; none where nothing stands out.
+    """Return sentences about what is published: what limits leave out, then what stands out, the newest first.
 
     Privacy: post-processing of rows.
     """
+    return [*_of_limits(result), *_standing_out(result)]
+
+
+def _of_limits(result: Result) -> list[str]:
+    """Return what is told of limits."""
     of_limits = limits_in_words(result.rows, result.promise.of_totals)
-    clocks, found = result.promise.clocks, list(filter(None, [of_limits, _of_usual_limit(result)]))
+    return list(filter(None, [of_limits, _of_usual_limit(result)]))
+
+
+def _standing_out(result: Result) -> list[str]:
+    """Return what stands out, none where nothing does."""
+    clocks, found = result.promise.clocks, list[str]()
     for stream in sorted({getattr(row, "stream", "") for row in result.rows}):
         rows = of_stream(sorted(result.rows, key=_end), stream)
         of = f"{stream}: " if stream else ""
@@ -340,6 +351,38 @@ def highlights(result: Result) -> list[str]:
         elif result.picture_spec.rising or "against" in result.parameters:
             found += [of + text for text in _rises(rows, result, clocks)]
     return found
+
+
+MOST_FOUND = 3
+"""Lines about a result on top of a page of several, and numbers in a line."""
+
+
+def newest_in_words(result: Result) -> list[str]:
+    """Return a sentence with the first numbers of the last window, the largest ones where rows have an order."""
+    clocks = result.promise.clocks
+    named = {*result.row_type._fields}
+    if not result.rows or named.isdisjoint(("count", "estimate")) or "rule" in named:
+        return []
+    view = View.of(result.rows, result.row_type, clocks)
+    if not view.number:
+        return []
+    last = max(map(_end, result.rows))
+    rows = view.sorted([row for row in result.rows if _end(row) == last])[:MOST_FOUND]
+    told = [f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows]
+    when = f"In the window until {clocks.moment(last)}: " if last else ""
+    return [f"{when}{'; '.join(told)}."]
+
+
+def _about(row: Any) -> str:
+    """Return what a number is about, before it."""
+    values = {name: getattr(row, name) for name in SAME_LINE if getattr(row, name, "") != ""}
+    texts = [cell(value) if isinstance(value, str) else f"{name} {cell(value)}" for name, value in values.items()]
+    return f"{', '.join(texts)}: " if texts else ""
+
+
+def _rounded(number: float | None) -> str:
+    """Return a number without digits that nobody reads."""
+    return "-" if number is None else f"{number:,.0f}" if abs(number) >= 100 else f"{number:.4g}"
 
 
 def _of_usual_limit(result: Result) -> str:

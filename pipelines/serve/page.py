@@ -101,11 +101,11 @@ def reading(row: Any, field: str, clocks: Clocks = UTC) -> str:
     """Return a value of a row as a text, with its band if it has one."""
     value = getattr(row, field)
     if field == "quantile":
-        return f"{100 * value:g}%"
+        return f"{100 * value:.10g}%"
     if field == "gap_lower_bound" and not row.gap_stddev:
         return "no bound"
     limits = LIMITS_OF.get(field)
-    if limits is not None and hasattr(row, limits[0]) and not (field in MAY_LACK and value is None):
+    if limits is not None and getattr(row, limits[0], None) is not None and not (field in MAY_LACK and value is None):
         return _between(value, *(getattr(row, limit) for limit in limits), whole=_is_whole(row, field))
     spread = _spread(row, field)
     if spread is None:
@@ -190,7 +190,8 @@ def _meaning(result: Result) -> str:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = OF_SUMS if "sum_stddev" in names else ""
     smoothed = any(getattr(row, SMOOTHED, None) is not None for row in result.rows)
-    if {"count", *LIMITS} <= names or {"estimate", "error_bound", *LIMITS} <= names:
+    own = "error_bound" not in names or any(getattr(row, LIMITS[0], None) is not None for row in result.rows)
+    if {"count", *LIMITS} <= names or ({"estimate", "error_bound", *LIMITS} <= names and own):
         return of_each_row(promise, "In brackets") + OF_SMOOTHED * smoothed + of_sums
     of_smoothed = f" Smoothed: {OF_QUANTILES if 'quantile' in names else OF_COUNTS}" * smoothed
     return meaning(promise, "After ±, or in brackets") + of_smoothed + of_sums

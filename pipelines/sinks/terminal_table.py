@@ -52,7 +52,10 @@ IN_FILES = (
 IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
-SPARED = ("gap_lower_bound", "epsilon_spent", "gap", "distance", "error_bound", "threshold", "status", "rank")
+SPARED = (
+    *("gap_lower_bound", "epsilon_spent", "gap", "distance", "error_bound", "threshold", "status", "rank"),
+    *("measurements_left", "epsilon_left"),
+)
 """Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -123,10 +126,11 @@ class View:
         names = [name for name in types if not name.startswith((SMOOTHED, RISE, FULL))]
         if any(getattr(row, SMOOTHED, None) is not None for row in rows):
             number, ends = SMOOTHED, ("smoothed_lower", "smoothed_upper")
-        elif {"error_bound", "lower", "upper"} <= {*types}:
+        elif {"error_bound", "lower", "upper"} <= {*types} and any(row.lower is not None for row in rows):
             number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
-        else:  # intervals of counts alone say no more than ±
-            return cls(tuple(name for name in names if "count" not in types or name not in ("lower", "upper")))
+        else:  # intervals of counts alone say no more than ±, and there may be none
+            spared = ("lower", "upper") if {"count", "error_bound"} & {*types} else ()
+            return cls(tuple(name for name in names if name not in spared))
         known = "count" if "count" in types else "estimate"
         names = [name for name in names if name not in ("error_bound", "lower", "upper")]
         place = names.index(known)

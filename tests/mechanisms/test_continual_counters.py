@@ -312,7 +312,7 @@ def test_the_error_of_one_step_is_a_quantile(counter, step):
     nothing, noise = np.zeros((step, 4), np.int64), SeededNoise(5)
     last = [counter.run(counter.initial_state(), nothing, noise.derive(run))[1][-1] for run in range(runs)]
     largest = np.abs(last).max(axis=1)
-    bound = counter.error_once(step, beta)
+    bound = counter.spread(step, beta / counter.columns)
     assert 0.1 < (largest > bound).mean() < 0.26
     assert bound <= counter.error(step, beta)
 

@@ -63,6 +63,14 @@ def test_any_number_of_categories_can_be_drawn(count: int) -> None:
     assert len(re.findall("<!-- category", shown)) == min(count, MOST)
 
 
+def test_long_names_can_be_told_apart() -> None:
+    names = [f"a category with a very long name that ends with number {i} of all categories" for i in range(3)]
+    stream = io.BytesIO()
+    draw_flags(flag_picture("", [flag(0, name, True) for name in names], None, "95%", ""), stream, "svg")
+    shown = re.findall(r"<!-- (.*\(100\)) -->", stream.getvalue().decode())
+    assert len({*shown}) == 3 and all("\u2026" in text or "&#8230;" in text for text in shown)
+
+
 def test_the_command_draws(tmp_path: Path) -> None:
     write_row_file(str(tmp_path / "rows.avro"), CategoryFlag, ROWS)
     write_row_file(str(tmp_path / "truth.jsonl"), CategoryCount, TRUTH)

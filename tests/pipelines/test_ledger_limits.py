@@ -359,6 +359,10 @@ def test_the_first_limit_of_a_run_is_kept_for_all_later_ones(
     told = "the limit of data set 'shop' is in the ledger from now on, and every later run must keep it: epsilon 2"
     assert capsys.readouterr().err.count(told) == 1
     assert budget("verify", "--noise_key_file", "key", "--guarantee", "1.jsonl") == 0
+    assert budget("--noise_key_file", "key") == 0
+    shown = capsys.readouterr().out
+    (limited,) = [line.split() for line in shown.splitlines() if line.startswith("all, as limited")]
+    assert 0.9 < float(limited[-2]) < 1 and limited[-1] == "1e-06", "not at the deltas of the runs, which are 0"
     assert run("2.jsonl", "--epsilon", "1.2", "--dataset", "shop") == 2
     assert run("2.jsonl", "--epsilon", "1.2", "--dataset", "shop", "--budget_limit", "9") == 2
     assert capsys.readouterr().err.count("the limit in the ledger must not be exceeded: data set 'shop'") == 2

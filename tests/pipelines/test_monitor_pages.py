@@ -102,10 +102,15 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
         "It is as accurate as the rows that it is made of. pages: Accuracy &lt;of the run&gt;.",
         "Shaded: 1 window with an alert; days: when they begin.",
         "<li>Alert tea: from 2024-01-01 02:00 UTC to 2024-01-01 03:00 UTC.</li>",
-        "What all results of one monitor promise together:</strong> All of it &lt;together&gt;.",
+        "All results of one monitor together: epsilon = 1, delta = 1e-06, for one person over the whole run",
+        '<p class="together">All of it &lt;together&gt;.</p>',
     ):
         assert words in page, words
     assert page.count("no cost: a view") == 6 and page.count("<figure") == 8
+    assert page.count("<details>") == 2 * 8 and "<details open>" not in page, "folded, so that one sees what there is"
+    first = page.partition("</header>")[0]
+    assert "<dd>In the window until 2024-01-01 03:00 UTC: " in first and "tea: 102 (between 90 and 200)" in first
+    assert "<dd>Alert tea: from 2024-01-01 02:00 UTC to 2024-01-01 03:00 UTC. </dd>" in first
     assert "<script>document.title" not in page
 
 

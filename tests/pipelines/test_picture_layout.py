@@ -306,8 +306,8 @@ def test_queries_have_whole_numbers_and_noise_alone_says_so(figures: list[Figure
     one = rows_of("queries", "one number")
     draw("queries", one)
     assert {"1", "0.8", "1.2"} & {*texts(figures[0])} == {"1"}
-    assert "9 to either side" in caption_of(figures[0]) and "9.0" not in caption_of(figures[0])
-    draw("queries", [row._replace(estimate=5.0) for row in rows_of("queries", "ordinary")])
+    assert "reaches up to 99.5 above the answer." in caption_of(figures[0])
+    draw("queries", [row._replace(estimate=5.0, lower=0.0, upper=9.0) for row in rows_of("queries", "ordinary")])
     assert caption_of(figures[1]).startswith("No number is surely above 0: what is seen may be noise alone. ")
     assert not caption_of(figures[0]).startswith("No number")
     draw("queries", [])

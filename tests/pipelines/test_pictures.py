@@ -126,6 +126,16 @@ def test_rules_without_an_alert_and_time_without_one_are_shown() -> None:
     assert ">quiet</text>" in found["svg"] and ">1 Jan 2024 - 3 Jan 2024, UTC</text>" in found["svg"]
 
 
+def test_rules_with_long_names_can_be_told_apart() -> None:
+    names = [f"at least so many people of the region in the {place} have it" for place in ("north", "south")]
+    rows = [
+        Alert(*window(5), name, 100.0, 300.0, 200.0, 20.0, 150.0, 1.0, 0.0, False, window(5)[1], "started")
+        for name in names
+    ]
+    shown = drawn(alerts.PICTURE, rows)["svg"]
+    assert all(len(re.findall(rf">…{place} have it</text>", shown)) == 1 for place in ("north", "south"))
+
+
 def test_time_after_a_stop_is_marked() -> None:
     row = Alert(*window(0), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 1.0, 0.0, True, window(0)[1], "started")
     caption = drawn(alerts.PICTURE, [row])["caption"]

@@ -153,7 +153,9 @@ def test_several_results_are_sections_with_one_total(folder: Path) -> None:
     table = page.partition("<main>")[0]
     cells = ("2030-01-31 12:00 UTC", "one person over the whole run", "1", "1e-06")
     assert table.count("".join(f"<td>{text}</td>" for text in cells)) == 2
-    assert [one["href"] for one in Tags(page).attributes("a")] == ["#result-1", "#result-2", "#cost"]
+    results = ["#result-1", "#result-2"]
+    assert [one["href"] for one in Tags(page).attributes("a")] == [*results, "#cost", *results]
+    assert "What was found" in table and "tea: 102 (between 90 and 200)" in table
     assert plain(page_of(folder, *paths).partition("<main>")[0]).count("not known without a ledger") == 2
 
 

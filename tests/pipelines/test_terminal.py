@@ -122,6 +122,8 @@ def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> Non
     rows = [row_of(word, hour, name) for hour in range(3) for name in ("Gartenstühle", "Lampen")]
     if "smoothed" in row_type._fields:
         rows = [row._replace(smoothed=100.5, smoothed_lower=90.0, smoothed_upper=1200.0) for row in rows]
+    if "category" in row_type._fields and "query" in row_type._fields:
+        rows = [row._replace(query="histogram") for row in rows]  # not the name of a category
     lines = printed(rows, row_type, width=width, title=word).splitlines()
     assert max(map(len, lines)) <= width
     told = [line.split()[0] for line in lines]

@@ -70,7 +70,10 @@ def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
 
 def _row(made, stream, number, name, category, estimate, bound) -> HistogramEstimate:
     start, end = made.steps.bounds(made.steps.first + number)
-    return HistogramEstimate(stream, start, end, name, category, estimate, bound)
+    columns = 1 if name == "histogram" else made.mechanism.columns
+    spread = made.mechanism.spread(number + 1, columns=columns, beta=0.05)
+    ends = () if spread is None else (max(0, estimate - spread), max(0, estimate + spread))
+    return HistogramEstimate(stream, start, end, name, category, estimate, bound, *ends)
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:

@@ -115,13 +115,22 @@ def expected(made, events, queries):
                 bounds = error_bounds(made.mechanism, number + 1, np.array(numbers).reshape(-1, 2), *stated)
                 assert max(bounds, default=0) <= made.error(number + 1)
                 bounds = [-1] * len(bounds) if made.mechanism.consistent else bounds
-                rows += [RangeCount(*head, *q, int(c), b) for q, c, b in zip(numbers, counts, bounds, strict=True)]
+                found = zip(numbers, counts.tolist(), bounds, strict=True)
+                rows += [RangeCount(*head, *q, c, b, *_ends(made.mechanism, number + 1, q, c)) for q, c, b in found]
                 continue
             points = np.array(numbers, np.int64).reshape(-1)
             state, near = made.mechanism.step(state, PredecessorStep(updates, points), noise)
             columns = points, near.predecessors, near.successors, near.distances, near.errors
             rows += [NearestPoints(*head, *each) for each in zip(*(c.tolist() for c in columns), strict=True)]
     return sorted(rows)
+
+
+def _ends(mechanism, step, query, count):
+    """The interval of a row by itself."""
+    if mechanism.consistent:
+        return ()
+    (spread,) = mechanism.spreads(step, *([point] for point in query), 0.05).tolist()
+    return max(0, count - spread), max(0, count + spread)
 
 
 def as_rows(events):

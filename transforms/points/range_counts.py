@@ -7,6 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
@@ -55,8 +56,10 @@ class CountRanges(AnswerWindows, state="count_ranges"):
         if not len(queries):
             return state, ()
         counts = self.mechanism.count(state, queries[:, 0], queries[:, 1], noise)
-        bounds = [NO_BOUND] * len(queries)
-        if not self.mechanism.consistent:
-            stated = self.beta, len(self.standing), self.queries
-            bounds = error_bounds(self.mechanism, state.step, queries, *stated)
-        return state, zip(*queries.T.tolist(), counts.tolist(), bounds, strict=True)
+        numbers = *queries.T.tolist(), counts.tolist()
+        if self.mechanism.consistent:
+            return state, zip(*numbers, [NO_BOUND] * len(queries), strict=True)
+        bounds = error_bounds(self.mechanism, state.step, queries, self.beta, len(self.standing), self.queries)
+        spreads = self.mechanism.spreads(state.step, queries[:, 0], queries[:, 1], OUTSIDE)
+        lower, upper = (np.maximum(0, ends).tolist() for ends in (counts - spreads, counts + spreads))
+        return state, zip(*numbers, bounds, lower, upper, strict=True)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import OUTSIDE, TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.answered_queries import FRACTION, AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -242,11 +242,20 @@ class QueriesParameters(Parameters):
     @property
     def error_bound(self) -> float:
         """The error, in people, of any answer that is not refused, at most."""
+        return self._error(self.queries, self.beta)
+
+    @property
+    def spread(self) -> float:
+        """The error of any one answer in 95% of all cases, at most."""
+        return self._error(1, OUTSIDE)
+
+    def _error(self, queries: int, beta: float) -> float:
+        """Return how far any of so many answers is off at most, all of them with probability 1 - beta."""
         made = self.mechanism
         rounding = 0.0
         if isinstance(made, AnsweredQueries) and made.fraction:  # of the sum, and of the answer
             rounding = math.ldexp(1, -made.fraction) + 10.0**-DIGITS / 2
-        return made.accuracy(self.queries, self.beta) + rounding
+        return made.accuracy(queries, beta) + rounding
 
     @property
     @override

@@ -12,6 +12,7 @@ import numpy as np
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries, ReleasedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -39,6 +40,7 @@ from privstream.transforms.queries.answering import (
     without_digest,
 )
 from privstream.transforms.queries.parameters import ANSWERS, COUNTS, DIGITS, QueriesParameters
+from privstream.transforms.row_types import interval
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.on_time import KeyedBatch
 from typing_extensions import override
@@ -89,24 +91,29 @@ class ByCounts:
         bounds = self.mechanism.errors(
             [query.weights for query in queries], queries=self._together(before + len(queries)), beta=self.beta
         )
-        pairs = zip(queries, bounds.tolist(), strict=True)
-        return None, [self._row(query, data.counts[query.positions], bound) for query, bound in pairs]
+        alone = self.mechanism.errors([query.weights for query in queries], queries=1, beta=OUTSIDE)
+        found = zip(queries, bounds.tolist(), alone.tolist(), strict=True)
+        return None, [self._row(query, data.counts[query.positions], *errors) for query, *errors in found]
 
     def _together(self, answered: int) -> int:
         """Return for how many answers bounds hold together: few different numbers, since each needs bounds anew."""
         return self.queries if answered <= self.queries else 1 << (answered - 1).bit_length()
 
-    def _row(self, query: SparseQuery, counts: np.ndarray, bound: float) -> QueryAnswer:
+    def _row(self, query: SparseQuery, counts: np.ndarray, bound: float, spread: float) -> QueryAnswer:
         """Return a row that is published; only a sum with weights between 0 and 1 is rounded."""
         whole = bool(np.all(query.weights % 1 == 0))
         value = float(query.weights @ counts)
+        estimate, rounding = (value, 0.0) if whole else (round(value, DIGITS), 10.0**-DIGITS / 2)
+        lower, upper = interval(estimate, math.ceil(spread + rounding))
         return QueryAnswer(
             query=query.name,
             time=Timestamp(micros=query.time),
-            estimate=value if whole else round(value, DIGITS),
-            error_bound=float(math.ceil(bound if whole else bound + 10.0**-DIGITS / 2)),
+            estimate=estimate,
+            error_bound=float(math.ceil(bound + rounding)),
             source=COUNTS,
             measurements_left=None,
+            lower=float(lower),
+            upper=float(upper),
         )
 
 
@@ -138,11 +145,13 @@ class ByAnswers(OverCounts):
         mechanism: its mechanism.
         noise: of the run.
         error_bound: of all answers, in whole people.
+        spread: of any one of them, in 95% of all cases.
     """
 
     mechanism: AnsweredQueries
     noise: NoiseSource
     error_bound: float
+    spread: float
 
     def initial(self) -> int:
         """Return that nothing has been answered."""
@@ -171,13 +180,17 @@ class ByAnswers(OverCounts):
 
     def _row(self, query: SparseQuery, value: float | None, left: int) -> QueryAnswer:
         """Return a row that is published; without a value it is refused, and says 0."""
+        estimate = 0.0 if value is None else round(value, DIGITS) if self.mechanism.fraction else value
+        lower, upper = interval(estimate, None if value is None else self.spread)
         return QueryAnswer(
             query=query.name,
             time=Timestamp(micros=query.time),
-            estimate=0.0 if value is None else round(value, DIGITS) if self.mechanism.fraction else value,
+            estimate=estimate,
             error_bound=NO_BOUND if value is None else self.error_bound,
             source=REFUSED if value is None else ANSWERS,
             measurements_left=left,
+            lower=None if lower is None else float(lower),
+            upper=None if upper is None else float(upper),
         )
 
 
@@ -304,7 +317,9 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         """Return what answers queries, with the noise of the run."""
         common: dict[str, Any] = {"noise": noise, "queries": self.queries, "beta": self.beta}
         if isinstance(self.mechanism, AnsweredQueries):
-            return ByAnswers(self.mechanism, noise, float(math.ceil(self.error_bound)))
+            return ByAnswers(
+                self.mechanism, noise, *(float(math.ceil(each)) for each in (self.error_bound, self.spread))
+            )
         if isinstance(self.mechanism, CountedQueries):
             return ByCounts(self.mechanism, **common)
         return ByHypothesis(self.mechanism, **common)

@@ -1,0 +1,97 @@
+"""Intervals of a row by itself: the law of its noise is held in 95% of all cases, and not much more often."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
+from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.points.dynamic_points import Updates
+from privstream.mechanisms.points.range_counter import RangeCounter
+
+DRAWS = 4000
+MOST = 0.0715
+"""Of 4,000 draws of which 5% are outside so many are, but with probability 1e-9; of a law 1 / 0.7 as wide 17% are."""
+
+LEAST = 0.03
+LEVELS = 8
+Found = tuple[np.ndarray, float]
+"""Errors of answers to independent questions, and their spread."""
+
+
+def counted(kind: type, step: int, **parameters: object) -> Found:
+    counter = kind(columns=DRAWS, row_columns=1, **parameters)
+    _, sums = counter.run(counter.initial_state(), np.zeros((step, DRAWS), np.int64), SeededNoise(3))
+    return sums[-1], counter.spread(step, OUTSIDE)
+
+
+def ranges(steps: int, **parameters: object) -> Found:
+    """Ranges of one shape beside each other, which have no dyadic interval in common."""
+    counter = RangeCounter(universe=DRAWS * LEVELS, **parameters)
+    state = counter.initial_state()
+    for _ in range(steps):
+        state = counter.update(state, Updates(np.zeros(0, np.int64), np.zeros(0, bool)))
+    low = np.arange(DRAWS) * LEVELS + 2
+    spreads = counter.spreads(steps, low, low + 5, OUTSIDE)
+    assert len(set(spreads.tolist())) == 1
+    return counter.count(state, low, low + 5, SeededNoise(4)), spreads[0]
+
+
+def answered(**parameters: object) -> Found:
+    made = AnsweredQueries(queries=DRAWS, **parameters)
+    return made.step(0, np.zeros(DRAWS, np.int64), SeededNoise(5))[1], made.accuracy(1, OUTSIDE)
+
+
+def summed(weights: tuple[float, ...], **parameters: object) -> Found:
+    made = CountedQueries(domain_size=DRAWS * len(weights), **parameters)
+    noise = made.release(np.zeros(DRAWS * len(weights), np.int64), SeededNoise(6)).counts
+    return noise.reshape(DRAWS, -1) @ np.array(weights), made.errors([weights], queries=1, beta=OUTSIDE)[0]
+
+
+CASES = {
+    "wide tree": partial(counted, WideTreeCounter, 14, epsilon=1.0, horizon=100),
+    "k-ary tree": partial(counted, KaryTreeCounter, 14, epsilon=1.0, horizon=1000),
+    "binary tree, Gaussian": partial(counted, BinaryTreeCounter, 7, epsilon=1.0, delta=1e-6, horizon=100),
+    "correlated noise": partial(counted, BufferedToeplitzCounter, 9, epsilon=1.0, delta=1e-6, horizon=100),
+    "no end": partial(counted, UnknownHorizonCounter, 13, epsilon=1.0),
+    "no end, Gaussian": partial(counted, UnknownHorizonCounter, 20, epsilon=1.0, delta=1e-6),
+    "ranges": partial(ranges, 5, epsilon=1.0, horizon=24),
+    "ranges, Gaussian": partial(ranges, 7, epsilon=1.0, delta=1e-6, horizon=24),
+    "answers": partial(answered, epsilon=100.0),
+    "answers, Gaussian": partial(answered, epsilon=10.0, delta=1e-6),
+    "sums": partial(summed, (1.0, 1.0), epsilon=0.3),
+    "sums, Gaussian": partial(summed, (1.0, 1.0, 1.0), epsilon=0.3, delta=1e-6),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_is_within_its_interval_as_often_as_is_said(name: str) -> None:
+    errors, spread = CASES[name]()
+    assert LEAST < (np.abs(errors) > spread).mean() < MOST
+    assert (np.abs(errors / 0.7) > spread).mean() > 0.1, "more noise than is claimed is noticed"
+
+
+def test_sums_with_weights_are_within_theirs_at_least_as_often() -> None:
+    errors, spread = summed((1.0, 0.25), epsilon=0.3)
+    assert (np.abs(errors) > spread).mean() < MOST
+
+
+def test_the_largest_of_all_counts_is_held_by_the_interval_for_any_of_them() -> None:
+    """Who leads does so by noise: the interval of one count that is named before does not hold it."""
+    made = HistogramQueries(epsilon=1.0, columns=50, row_columns=1, horizon=10, mode="direct")
+    nothing, noise = np.zeros((1, 50), np.int64), SeededNoise(7)
+    largest = [made.run(made.initial_state(), nothing, noise.derive(run))[1].max() for run in range(300)]
+    of_any, of_one = (made.spread(1, columns=columns, beta=OUTSIDE) for columns in (50, 1))
+    assert of_any is not None and of_one is not None
+    assert np.mean(np.array(largest) > of_any) < 0.14 and np.mean(np.array(largest) > of_one) > 0.25
+
+
+def test_where_an_answer_ends_an_interval_no_law_is_stated() -> None:
+    made = HistogramQueries(epsilon=1.0, columns=5, horizon=1000, mode="anchored")
+    assert made.spread(3, columns=1, beta=OUTSIDE) is None
