@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -156,7 +157,9 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     if not found:
         raise refused[-1]
     best = min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
-    shared = _shared(epsilon, delta, bounds) if bounds.cells and delta > 0 else None
+    shared = None
+    with suppress(ValueError):  # no such noise can be drawn
+        shared = _shared(epsilon, delta, bounds) if bounds.cells and delta > 0 else None
     if shared is None or (bounds.largest is not None and not isinstance(best.curve, GaussianCurve)):
         return best  # sums of Laplace noise would be worse with it
     worth = shared.noises[0].variance(1) <= WORTH_SHARING**2 * best.noises[0].variance(1)
@@ -189,7 +192,7 @@ def _shared(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw | None:
     if common == 0 or not is_wide_enough(own, common, bounds.cells):
         return None
     apart = _gaussian(epsilon, delta, 1.0, best_factor(bounds), bounds)
-    return replace(apart, noises=(SharedNoise(*laws_on_grid(own, common)), *apart.noises[1:]))
+    return replace(apart, noises=(SharedNoise(*laws_on_grid(own, common), bounds.cells), *apart.noises[1:]))
 
 
 def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:

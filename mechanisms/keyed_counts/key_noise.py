@@ -210,11 +210,13 @@ class SharedNoise(KeyNoise):
     Attributes:
         law: of the noise of a key by itself, in units of a grid of 2^-FRACTION.
         common: of that in common, in the same units.
+        cells: keys of a stream at most: the mean of more would show the noise in common.
         windows: steps that an answer is the sum of, or all until now where these are fewer.
     """
 
     law: WideGaussian
     common: WideGaussian
+    cells: int
     windows: int = 1
 
     rows = 0
@@ -226,6 +228,8 @@ class SharedNoise(KeyNoise):
         assert self.windows == 1
         drawn = self.law.draw(source, _bound(source, _labels(keys, step), facts))
         for stream, places in sources_of(source.derive("common"), keys):
+            if len(places) > self.cells:
+                raise ValueError(f"keys must be at most {self.cells:,} of a stream, as cells says, got {len(places):,}")
             drawn[places] += self.common.draw(stream, np.array([step], np.uint64))
         return whole_counts(drawn.astype(np.float64), FRACTION)
 

@@ -1,4 +1,4 @@
-"""Spares the processes of commands what libraries load, write and start, and no command uses.
+"""Spares the processes of commands what libraries load and write, and no command uses.
 
 It is imported before any of them, and by commands alone: programs that use the library may need all of it.
 """
@@ -6,7 +6,6 @@ It is imported before any of them, and by commands alone: programs that use the 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -77,4 +76,3 @@ def _as_it_is(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
 
 
 sys.meta_path.insert(0, Libraries())
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads wait by computing; nothing here is large enough for two

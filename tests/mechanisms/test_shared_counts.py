@@ -261,6 +261,7 @@ def test_a_list_shares_noise_where_that_is_worth_it():
         {"horizon": 1, "contributions": 2, "cells": 2, "epsilon": 3.0},  # Laplace noise
         {"unit": "event", "contributions": 1},
         {"epsilon": 3000.0},  # finer than the grid
+        {"epsilon": 1e-9, "delta": 1e-12},  # no normal noise is wide enough
     ],
     ids=str,
 )
@@ -279,6 +280,14 @@ def test_cells_and_streams_are_checked():
     for name in ("cells", "streams"):
         with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
             listed(3, 2, 6, **{name: 0})
+
+
+def test_more_keys_than_cells_are_refused():
+    """The mean of those in which a person is not would be the noise in common, which could be subtracted."""
+    counts = listed(30, 1, 30)
+    assert len(of_windows(counts, 1, 1, keys=30)[0]) == 30
+    with pytest.raises(ValueError, match="keys must be at most 30 of a stream, as cells says, got 31"):
+        of_windows(counts, 1, 1, keys=31)
 
 
 def test_noise_of_a_list_is_as_large_as_is_said_and_in_common_in_each_window():
