@@ -44,7 +44,8 @@ OF_SQUARES = 5.4  # variance of its square from so many is this by their number,
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
 NORMAL = 1.96
-LEAST_WINDOWS = 7  # beside the first one
+LEAST_WINDOWS = 7  # beside the first one, for a window that is cut short
+FEW_WINDOWS = 3  # the same, for how much comes in each
 CUT_SHORT = 0.8  # a first or last window with less of what is usual is cut short
 OF_MEDIAN = 1.253  # spread of a median of ratios that are weighted by what they are divided by, if noise is normal
 OF_THREE = 1.23  # by so much the spread is larger if what they are divided by is a median of three
@@ -165,9 +166,9 @@ class SmoothFinished:
 
     Windows of an item that follow each other without a gap are smoothed together. Where they are days or hours, and
     there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept; and so is
-    what they have in common in a first or last window that is cut short. Where it is told how much limits leave out,
-    the share that counts, and how much comes in any window, of all items, are kept too, and `full`, `full_lower` and
-    `full_upper` become those of smoothed counts.
+    what they have in common in a first or last window that is cut short, and in any window. Where it is told how much
+    limits leave out, the share that counts is kept too, and `full`, `full_lower` and `full_upper` become those of
+    smoothed counts.
 
     Where counts are to be about several windows, the rows that are given are about one each, and become sums of theirs
     and of those before, with the errors of sums.
@@ -269,8 +270,8 @@ class SmoothFinished:
             weight = self._weight(starts, rows.told[1])
             share, moves, told = self._kept(rows.told, starts, order, weight)
             factors, cut = factors * share, np.hypot(cut, moves)
-            activity, error = self._activity(window[order], series, counts, factors)
-            factors, cut = factors * activity, np.hypot(cut, error)
+        activity, error = self._activity(window[order], series, counts, factors)
+        factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.windows == 1 else 6, len(item)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -402,10 +403,11 @@ class SmoothFinished:
         """Return by how much more than usual comes in the window of each count, a factor, and how unsure that is.
 
         It is one for all items: the mean of what those that noise does not hide have in the window, as parts of what
-        each usually has, weighted by how sure these are and how much items differ by themselves. The less these factors
-        differ by more than noise, the nearer they are to 1; all are 1 where noise explains how they differ, by one
-        standard deviation of their squares, or where there are few windows, and that of a window is where one item has
-        half of everything: that item would decide by itself. Where items of a window clearly differ by more than noise,
+        each usually has, weighted by how sure these are and how much items differ by themselves, divided by the median
+        of all windows. The less the others differ by more than noise, the nearer they are to 1, but for those that
+        differ clearly; all are 1 where noise explains how they differ, by one standard deviation of their squares, or
+        where there are few windows, and that of a window is where one item has half of everything: that item would
+        decide by itself. Where items of a window clearly differ by more than noise,
         each is as unsure as they differ: some may have moved, and others not.
 
         Args:
@@ -416,7 +418,7 @@ class SmoothFinished:
         """
         last = int(windows.max())
         found, unsure = np.ones(last + 1), np.zeros(last + 1)
-        if last - windows.min() < LEAST_WINDOWS:
+        if last - windows.min() < FEW_WINDOWS:
             return found[windows], unsure[windows]
         levels, noise = counts / factors, self.stddev / factors
         known = np.bincount(series)
@@ -435,11 +437,13 @@ class SmoothFinished:
         means, variances, apart = _random_effects(
             place, levels[some] / weights, np.square(errors) * (1 - part**2), errors * part
         )
-        squares = np.square(means - 1)
+        middle = float(np.median(means))  # what few windows have more or less does not move the others
+        squares, variances, apart = np.square(means / middle - 1), variances / middle**2, apart / middle**2
         sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
-        moves = max(0.0, float(np.mean(squares - variances)))
-        own = sure * moves / (moves + variances)
-        found[here] = np.maximum(np.round(1 + own * (means - 1), DIGITS), LEAST_FACTOR)
+        plain = squares > CLEARLY**2 * variances
+        moves = max(0.0, float(np.mean((squares - variances)[~plain]))) if not plain.all() else 0.0
+        own = sure * np.where(plain, 1.0, moves / (moves + variances))
+        found[here] = np.maximum(np.round(1 + own * (means / middle - 1), DIGITS), LEAST_FACTOR)
         unsure[here] = np.round(np.sqrt(own * (variances + own * apart)) / found[here], DIGITS)
         return found[windows], unsure[windows]
 
