@@ -191,7 +191,7 @@ def add_files(
             "Path",
             "rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "
             "postgresql://user@host:port/database/table",
-            REQUIRED,
+            "-",
         ),
         Option(
             "copy",

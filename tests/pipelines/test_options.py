@@ -376,6 +376,7 @@ VALUES = {
     "noise_key_file": "key",
     "noise_key_variable": "KEY",
     "null": "NA",
+    "output": "taken.jsonl",
     "output_format": "avro --watch 1",
     "participation_cap": "2",
     "period": "1800",

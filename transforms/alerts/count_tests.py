@@ -172,7 +172,8 @@ class SmoothAlerts:
         hits, since = self._hits(gaps >= 0, [steps.ending(row.window_end) for row in windows])
         Metrics.counter("privstream", PUBLISHED).inc(len(hits))
         met, rules = smoothed[:, hits], hits % len(plan.rules)
-        stddevs = np.maximum(met[2] - met[0], met[0] - met[1]) / NORMAL
+        reach = np.maximum(met[2] - met[0], met[0] - met[1])
+        stddevs = np.maximum(reach, 0.1**DIGITS) / NORMAL  # they are rounded
         own, passed = means[hits], gaps.ravel()[hits]
         bounds = np.floor(10 * self.method.smoothed_bounds(passed, stddevs)) / 10
         columns = (hits, rules, own, *met, passed, np.round(stddevs, 2), bounds, since)
@@ -205,7 +206,7 @@ class SmoothAlerts:
             smooth = SmoothFinished(self.steps.period, own, windows=windows, common=common)
             level, lower, upper = smooth.of_series(counts, starts)[..., some] / windows
             moved = self.method.moved(windows)
-            held = np.clip(level, means[:, some] - moved, means[:, some] + moved)
+            held = np.maximum(np.clip(level, means[:, some] - moved, means[:, some] + moved), 0.0)
             down, up = (
                 np.hypot(side, NORMAL * common) + np.abs(held - level) for side in (level - lower, upper - level)
             )

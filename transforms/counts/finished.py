@@ -270,8 +270,9 @@ class SmoothFinished:
             weight = self._weight(starts, rows.told[1])
             share, moves, told = self._kept(rows.told, starts, order, weight)
             factors, cut = factors * share, np.hypot(cut, moves)
-        activity, error = self._activity(window[order], series, counts, factors)
-        factors, cut = factors * activity, np.hypot(cut, error)
+        if window.max() >= FEW_WINDOWS:
+            activity, error = self._activity(window[order], series, counts, factors)
+            factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.windows == 1 else 6, len(item)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -405,9 +406,8 @@ class SmoothFinished:
         It is one for all items: the mean of what those that noise does not hide have in the window, as parts of what
         each usually has, weighted by how sure these are and how much items differ by themselves, divided by the median
         of all windows. The less the others differ by more than noise, the nearer they are to 1, but for those that
-        differ clearly; all are 1 where noise explains how they differ, by one standard deviation of their squares, or
-        where there are few windows, and that of a window is where one item has half of everything: that item would
-        decide by itself. Where items of a window clearly differ by more than noise,
+        differ clearly; all are 1 where noise explains how they differ, by one standard deviation of their squares, and
+        that of a window is where one item has half of everything: that item would decide by itself. Where items of a window clearly differ by more than noise,
         each is as unsure as they differ: some may have moved, and others not.
 
         Args:
@@ -418,8 +418,6 @@ class SmoothFinished:
         """
         last = int(windows.max())
         found, unsure = np.ones(last + 1), np.zeros(last + 1)
-        if last - windows.min() < FEW_WINDOWS:
-            return found[windows], unsure[windows]
         levels, noise = counts / factors, self.stddev / factors
         known = np.bincount(series)
         usual = np.bincount(series, levels) / known
