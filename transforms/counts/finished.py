@@ -270,9 +270,10 @@ class SmoothFinished:
             weight = self._weight(starts, rows.told[1])
             share, moves, told = self._kept(rows.told, starts, order, weight)
             factors, cut = factors * share, np.hypot(cut, moves)
-        if window.max() >= FEW_WINDOWS:
-            activity, error = self._activity(window[order], series, counts, factors)
-            factors, cut = factors * activity, np.hypot(cut, error)
+        activity, error = (
+            self._activity(window[order], series, counts, factors) if window.max() >= FEW_WINDOWS else (1.0, 0.0)
+        )
+        factors, cut = factors * activity, np.hypot(cut, error)
         ends = np.empty((5 if self.windows == 1 else 6, len(item)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
@@ -407,8 +408,8 @@ class SmoothFinished:
         each usually has, weighted by how sure these are and how much items differ by themselves, divided by the median
         of all windows. The less the others differ by more than noise, the nearer they are to 1, but for those that
         differ clearly; all are 1 where noise explains how they differ, by one standard deviation of their squares, and
-        that of a window is where one item has half of everything: that item would decide by itself. Where items of a window clearly differ by more than noise,
-        each is as unsure as they differ: some may have moved, and others not.
+        that of a window is where one item has half of everything: that item would decide by itself. Where items of a
+        window clearly differ by more than noise, each is as unsure as they differ: some may have moved, and others not.
 
         Args:
             windows: of each count.
