@@ -76,7 +76,7 @@ def test_all_rows_at_once_are_hidden_too():
 
 
 def test_limits_that_forget_fall():
-    falls(worlds(histogram(4 * RUNS, max_per_window=1), 3, limiter=ForgetfulLimit), CLAIMED)
+    falls(worlds(histogram(2 * RUNS, max_per_window=1), 6, limiter=ForgetfulLimit), CLAIMED)
 
 
 def test_a_tree_with_noise_for_one_row_falls():

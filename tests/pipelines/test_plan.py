@@ -256,7 +256,7 @@ def test_items_that_last_the_whole_run_are_told(capsys):
 @pytest.mark.slow
 def test_the_plan_of_alerts_says_how_often_noise_alone_meets_a_rule(tmp_path, capsys):
     rules = tmp_path / "rules"
-    rules.write_text('{"name": "kettle", "at_least": 40}\n{"name": "far", "at_least": 5000}\n')
+    rules.write_text('{"name": "kettle", "at_least": 15}\n{"name": "far", "at_least": 5000}\n')
     given = ["plan", "alerts", "--epsilon", "1", "--delta", "1e-6", "--windows", "40"]
     assert cli.main([*given, "--rules", str(rules)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
