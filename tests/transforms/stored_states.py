@@ -121,11 +121,13 @@ def digest(outputs: Iterable[Any], new_columns: int = 0) -> str:
 
 
 def _shown(value: Any, new_columns: int = 0) -> str:
-    """Return what is emitted as text, without so many last columns of rows, which must be empty."""
+    """Return what is emitted as text, without so many last columns of rows, which must be empty or an interval."""
     while isinstance(value, TimestampedValue | TaggedOutput):
         value = value.value
     if new_columns:
-        assert value[-new_columns:] == (None,) * new_columns, "a column that nobody asks for is empty"
+        new = value[-new_columns:]
+        interval = value._fields[-new_columns:] == ("lower", "upper")
+        assert new == (None,) * new_columns or (interval and new[0] <= new[1]), "what nobody asks for is empty"
         value = tuple(value[:-new_columns])
     if isinstance(value, tuple):
         return f"({', '.join(map(_shown, value))})"
