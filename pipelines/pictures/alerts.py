@@ -90,10 +90,11 @@ def prepare(given: Given) -> Drawing:
     rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
     tested = [rule["name"] for rule in rules]
     means = {rule["name"]: rule["windows"] for rule in rules if "windows" in rule}
-    meaning = (
-        f"from a bound beyond which {held(given.promise)} are, {certainty(given.promise)}"
-        f"{without_limits(given.promise)}.{remark(given.promise)}"
-    )
+    if is_smoothed(given.rows):
+        where = f"where {held(given.promise)} are with probability 95%, each by itself; fewer of those that noise gives"
+    else:
+        where = f"from a bound beyond which {held(given.promise)} are, {certainty(given.promise)}"
+    meaning = f"{where}{without_limits(given.promise)}.{remark(given.promise)}"
     values = given.counted("people in a window")
     title, truth = given.title("Alerts"), given.truth or []
     picture = AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, means, given.clocks)
@@ -176,7 +177,7 @@ def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> N
 
 
 def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None:
-    """Draw numbers with noise, hollow where an alert ends, and lines to their bounds; where there is none, a note."""
+    """Draw numbers, hollow where an alert ends, with intervals or lines to bounds; where there is none, a note."""
     bars: list[tuple[float, float, float]] = []
     inside: dict[str, list[tuple[float, float]]] = {colour: [], "white": []}
     for row in rows:
@@ -186,7 +187,10 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None
             continue
         sign, words = (1, "at least") if (number >= row.threshold) == (row.gap >= 0) else (-1, "at most")
         text = told(number)
-        if row.gap_lower_bound is not None:
+        if row.smoothed_lower is not None and row.smoothed_upper is not None:
+            bars.append((day, row.smoothed_lower, row.smoothed_upper))
+            text += f", between {row.smoothed_lower:,.6g} and {row.smoothed_upper:,.6g}"
+        elif row.gap_lower_bound is not None:
             bound = row.threshold + sign * row.gap_lower_bound
             bars.append((day, bound, number))
             text += f", {words} {bound:,.6g}"
