@@ -209,6 +209,18 @@ def test_a_window_that_is_cut_short_is_not_drawn_too_high(end):
     assert abs(np.mean(found[0, 1:] - exact[place, 1:])) < 0.05 * NOISE
 
 
+def test_a_single_day_of_a_year_on_which_all_items_fall_is_seen():
+    """As on the day of a storm: by less than twice the noise, so that no item alone shows it."""
+    chance = np.random.default_rng(6)
+    exact = np.tile(np.linspace(20, 60, 30), (365, 1))
+    exact[40] *= 0.45
+    estimates, lower, upper = SmoothFinished(DAY * SECOND, NOISE).of_series(
+        np.rint(exact + chance.normal(0, NOISE, exact.shape)), DAY * SECOND * np.arange(365)
+    )
+    assert np.mean((lower <= exact) & (exact <= upper), axis=1)[[39, 40, 41]].min() > 0.9
+    assert abs(estimates[40].sum() / exact[40].sum() - 1) < 0.15
+
+
 def test_one_large_item_that_falls_is_no_window_that_is_cut_short():
     chance = np.random.default_rng(4)
     exact = np.tile(np.linspace(40, 160, 15), (20, 1))

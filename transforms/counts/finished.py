@@ -406,8 +406,8 @@ class SmoothFinished:
 
         It is one for all items: the mean of what those that noise does not hide have in the window, as parts of what
         each usually has, weighted by how sure these are and how much items differ by themselves, divided by the median
-        of all windows. The less the others differ by more than noise, the nearer they are to 1, but for those that
-        differ clearly; all are 1 where noise explains how they differ, by one standard deviation of their squares, and
+        of all windows. Those that differ clearly stay. The less the others differ by more than noise, the nearer they
+        are to 1, which they are where noise explains how all differ, by one standard deviation of their squares; and
         that of a window is where one item has half of everything: that item would decide by itself. Where items of a
         window clearly differ by more than noise, each is as unsure as they differ: some may have moved, and others not.
 
@@ -441,7 +441,7 @@ class SmoothFinished:
         sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
         plain = squares > CLEARLY**2 * variances
         moves = max(0.0, float(np.mean((squares - variances)[~plain]))) if not plain.all() else 0.0
-        own = sure * np.where(plain, 1.0, moves / (moves + variances))
+        own = np.where(plain, 1.0, sure * moves / (moves + variances))
         found[here] = np.maximum(np.round(1 + own * (means / middle - 1), DIGITS), LEAST_FACTOR)
         unsure[here] = np.round(np.sqrt(own * (variances + own * apart)) / found[here], DIGITS)
         return found[windows], unsure[windows]
