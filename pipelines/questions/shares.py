@@ -50,7 +50,7 @@ def events_for(name: str, events: PCollection[Any], fields: FieldMapping | Share
     """Return what a question takes of the events that were read."""
     if not isinstance(fields, SharedFields):
         return events
-    take = beam.ParDo(TakeReading(fields, name)).with_output_types(pa.RecordBatch)
+    take = beam.FlatMap(TakeReading(fields, name).take).with_output_types(pa.RecordBatch)
     taken: PCollection[Any] = events | stage_label(name, "Take") >> take
     return taken
 

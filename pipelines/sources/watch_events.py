@@ -19,10 +19,11 @@ from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import FolderPolls, check_watched, list_folder, marked
 from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
+from privstream.pipelines.sources.normalise import dead_letter
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart, dead_letter
+from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart
 from privstream.pipelines.sources.steady_clock import clock_of
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.event_fields import DEAD_LETTERS, DeadLetter
 
 FOLDER = b"folder"
 ATTEMPTS = 3

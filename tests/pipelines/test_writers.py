@@ -39,7 +39,7 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, file_name, moment
 from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows
-from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, QueryAnswer
 from rich.console import Console
 

@@ -15,8 +15,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events import event_columns, gathering
 from privstream.transforms.events.dead_letters import set_aside
-from privstream.transforms.events.event_columns import LONGEST_RECORD
-from privstream.transforms.events.event_fields import NUMBER, UNREAD, EventFields
+from privstream.transforms.events.event_fields import LONGEST_RECORD, NUMBER, UNREAD, EventFields
 from privstream.transforms.events.gathering import GatherRows
 from privstream.transforms.events.single_events import NO_STAMP
 
