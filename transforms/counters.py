@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+Counters = dict[tuple[str, str], int]
+"""Counters of a run: by the stage that has counted, and the name."""
+
 _COUNTED: ContextVar[dict[str, int] | None] = ContextVar("counted", default=None)
 
 

@@ -214,7 +214,7 @@ class EventSplitter(EventReader):
         return np.asarray(within[rows])
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
-        """Return a code per row, and per code the item (increasing) and its text (none for a known domain, or no names)."""
+        """Return a code per row, and per code the item (increasing) and perhaps its text."""
         if self.domain is not None and self.positions:
             return self.domain.positions(texts), np.arange(len(self.domain), dtype=np.uint64), None
         encoded = texts.dictionary_encode()

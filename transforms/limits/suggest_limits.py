@@ -65,8 +65,8 @@ MOST_PEOPLE = 0.95
 class SuggestLimits(Parameters):
     """Publish how much people contribute to a question, and the limits of it that are predicted to show most.
 
-    `publish` takes Arrow record batches with the columns `user`, `item`, `time` and perhaps `stream` and `value`, all of
-    them, and returns `LimitShare` rows, once. It needs no pipeline.
+    `publish` takes Arrow record batches with the columns `user`, `item`, `time` and perhaps `stream` and `value`, all
+    of them, and returns `LimitShare` rows, once. It needs no pipeline.
 
     Privacy:
         Unit: one person over all that is read. Neighbours: `neighbouring`. (epsilon, 0): `guarantee`. Each person is in
@@ -95,7 +95,8 @@ class SuggestLimits(Parameters):
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which an interval may be wrong.
-        shards: number of parts into which people are divided, of which one is in memory at a time. It changes no answer.
+        shards: number of parts into which people are divided, of which one at a time is in memory. It changes no
+            answer.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule.
