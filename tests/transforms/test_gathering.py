@@ -454,11 +454,10 @@ def test_damage_that_nobody_reads_does_not_end_the_run():
 
 
 def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
-    sizes = []
+    sizes, read = [], event_columns.read_batch
     monkeypatch.setattr(
-        gathering, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
+        event_columns, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
     )
-    read = event_columns.read_batch
     item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
     users = [f"u{i}" for i in range(42)]
     rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])
