@@ -443,7 +443,7 @@ class SmoothFinished:
         middle = float(np.median(means))  # what few windows have more or less does not move the others
         offs, variances, apart = means / middle - 1, variances / middle**2, apart / middle**2
         more = np.square(offs) - variances
-        sure = firmly(float(np.sum(more / variances)) / math.sqrt(2 * len(here)))
+        sure = float(firmly(float(np.sum(more / variances)) / math.sqrt(2 * len(here))))
         moves = 0.0  # at first what noise does not explain is exceptional; then how others move explains some of it
         for _ in range(2):
             rare = _exceptional(offs, variances, sure * moves)
