@@ -226,6 +226,31 @@ def test_a_single_day_of_many_on_which_all_items_fall_is_seen(largest, part):
     assert abs(np.mean(off)) < 0.2 and np.min(np.mean(held, axis=0)) > 0.9, (off, held)
 
 
+@pytest.mark.parametrize(
+    ("part", "length"),
+    [
+        (np.where(np.arange(30) == 7, 0.0, 1.0), 60),
+        (np.where(np.arange(30) == 29, 0.02, 1.0), 60),
+        (np.where(np.arange(30) % 10 < 2, 1.0, 0.0), 60),
+        (np.where(np.arange(56) % 7 < 6, 1.0, 0.0), DAY),
+    ],
+    ids=["one of 30 closed", "hardly begun", "six of 30 open", "weekdays"],
+)
+def test_intervals_hold_windows_in_which_hardly_anything_comes(part, length):
+    """A factor is never as small as nothing: how far it is from that belongs to what is not known of it."""
+    chance, closed = np.random.default_rng(5), part < 0.05
+    exact = part[:, None] * 1000 / np.arange(1, 41) ** 0.7
+    model, starts = SmoothFinished(length * SECOND, NOISE), np.arange(len(exact)) * length * SECOND
+    held = []
+    for _ in range(5):
+        found, lower, upper = model.of_series(np.rint(exact + NOISE * chance.normal(size=exact.shape)), starts)
+        held.append((lower <= exact) & (exact <= upper))
+        assert np.sqrt(np.mean(np.square(found - exact))) < NOISE / 2
+    holds = np.mean(held, axis=0)
+    assert holds[closed].mean() > 0.95 and holds[~closed].mean() > 0.95
+    assert holds[closed, :3].mean() > 0.85, "of the largest"
+
+
 def test_one_large_item_that_falls_is_no_window_that_is_cut_short():
     chance = np.random.default_rng(4)
     exact = np.tile(np.linspace(40, 160, 15), (20, 1))

@@ -43,6 +43,7 @@ OF_DEVIATIONS = 1.483  # a standard deviation, from the median of absolute devia
 OF_SQUARES = 5.4  # variance of its square from so many is this by their number, in units of the square's square
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
+HARDLY = 0.5
 NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one, for a window that is cut short
 FEW_WINDOWS = 3  # the same, for how much comes in each
@@ -398,8 +399,7 @@ class SmoothFinished:
             spread = OF_MEDIANS * self.stddev / math.sqrt(float(weights @ weights))
             spread = math.hypot(spread, OF_THREE * self.common * len(weights) / float(weights.sum()))
             if share < CUT_SHORT and 1 - share > CLEARLY * spread:
-                factors[here] = max(share, LEAST_FACTOR)
-                unsure[here] = spread / factors[here]
+                factors[here], unsure[here] = _not_too_small(share, spread)
         return factors, unsure
 
     def _activity(
@@ -441,6 +441,7 @@ class SmoothFinished:
             place, levels[some] / weights, np.square(errors) * (1 - part**2), errors * part
         )
         middle = float(np.median(means))  # what few windows have more or less does not move the others
+        middle = middle if middle > HARDLY else 1.0  # hardly anything comes in most of them: the mean is usual
         offs, variances, apart = means / middle - 1, variances / middle**2, apart / middle**2
         more = np.square(offs) - variances
         sure = float(firmly(float(np.sum(more / variances)) / math.sqrt(2 * len(here))))
@@ -450,10 +451,21 @@ class SmoothFinished:
             moves = max(0.0, float(np.sum((1 - rare) * more))) / max(1.0, float(np.sum(1 - rare)))
         usually = sure * moves / (moves + variances)
         own = usually + rare * (1 - usually)
-        found[here] = np.maximum(np.round(1 + own * offs, DIGITS), LEAST_FACTOR)
         either = rare * (1 - rare) * np.square((1 - usually) * offs)
-        unsure[here] = np.round(np.sqrt(own * (variances + own * apart) + either) / found[here], DIGITS)
+        kept = 1 + own * offs, np.sqrt(own * (variances + own * apart) + either)
+        found[here], unsure[here] = (np.round(each, DIGITS) for each in _not_too_small(*kept))
         return found[windows], unsure[windows]
+
+
+def _not_too_small(factors: np.ndarray | float, errors: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors, none so small that noise alone would be left, and how unsure they are, which that makes larger.
+
+    Args:
+        factors: as they are estimated.
+        errors: standard deviations of theirs.
+    """
+    found = np.maximum(factors, LEAST_FACTOR)
+    return found, np.hypot(errors, found - factors) / found
 
 
 class Season(NamedTuple):
@@ -501,11 +513,11 @@ def season(length: int, windows: np.ndarray, counts: np.ndarray, stddev: float) 
     spread = OF_MEDIAN * np.sqrt(np.maximum(np.square(differ), noise) / len(cycles))
     if not np.any(np.abs(factors - 1) > CLEARLY * spread):
         return none
-    factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
+    factors, unsure = _not_too_small(factors / factors.mean(), spread)
     more = np.square(differ) - noise
     sure = firmly(more / np.maximum(noise * math.sqrt(OF_SQUARES / len(cycles)), np.finfo(float).tiny))
     place = (windows - first) % number
-    return Season(*(part[place] for part in (factors, spread / factors, np.sqrt(sure * np.maximum(more, 0)) / factors)))
+    return Season(*(part[place] for part in (factors, unsure, np.sqrt(sure * np.maximum(more, 0)) / factors)))
 
 
 def _exceptional(offs: np.ndarray, variances: np.ndarray, usual: float) -> np.ndarray:
