@@ -153,7 +153,8 @@ def content_digest(path: str) -> list[str]:
         if scheme_of(path) in STORES_WITH_MD5:
             store = filesystems().get_filesystem(path)
             return [compression, _digest([store.size(path), store.checksum(path)])]
-        with opened(path) as stream:
+        content: Any = opened(path)  # whose type does not say that it can be read into
+        with content as stream:
             found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
             return [compression, found.hexdigest()]
     except (OSError, BeamIOError) as error:
