@@ -16,7 +16,7 @@ from privstream.pipelines.accounts.entries import WATCHED
 from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.stores import filesystems, scheme_of
+from privstream.pipelines.stores import filesystems, opened, scheme_of
 
 DIGEST_BYTES = 16
 VIEWS = ("rising", "at_least")
@@ -137,20 +137,25 @@ def data_digest(files: Iterable[EventFile]) -> str:
     return _digest(sorted([file.format, *content_digest(file.path)] for file in files))
 
 
+STORES_WITH_MD5 = ("s3",)
+"""Whose checksum tells contents apart. Others have one of 32 bits, which who writes a part of a file can choose."""
+
+
 def content_digest(path: str) -> list[str]:
-    """Return how a file is compressed and a digest of its bytes; elsewhere of its size and its store's checksum.
+    """Return how a file is compressed and a digest of its bytes; in S3 of its size and checksum.
 
     Raises:
         InputFileError: it cannot be read.
     """
     compression = next((ending for ending in COMPRESSED if path.endswith(ending)), "")
     try:
-        if scheme_of(path) is None:
-            with open(path, "rb") as stream:
-                found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
-                return [compression, found.hexdigest()]
-        store = filesystems().get_filesystem(path)
-        return [compression, _digest([store.size(path), store.checksum(path)])]
+        if scheme_of(path) in STORES_WITH_MD5:
+            store = filesystems().get_filesystem(path)
+            return [compression, _digest([store.size(path), store.checksum(path)])]
+        content: Any = opened(path)  # whose type does not say that it can be read into
+        with content as stream:
+            found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
+            return [compression, found.hexdigest()]
     except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
