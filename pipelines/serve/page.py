@@ -46,7 +46,10 @@ LIMITS = ("lower", "upper")
 SMOOTHED, SMOOTHED_LIMITS = "smoothed", ("smoothed_lower", "smoothed_upper")
 FULL, FULL_LIMITS = "full", ("full_lower", "full_upper")
 USED_UP, USED_UP_LIMITS = "used_up", ("used_up_lower", "used_up_upper")
-FULL_FIELDS = ("kept", "left_out", USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
+IN_SENTENCES = ("kept", "left_out")
+"""Of a window, with noise that hides most of them; what stands out tells their sums, with an interval."""
+
+FULL_FIELDS = (*IN_SENTENCES, USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
 RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
 LIMITS_OF = {
     "estimate": LIMITS,
@@ -158,7 +161,7 @@ def _fields(result: Result) -> list[str]:
     if not any(getattr(row, RISE, None) is not None for row in result.rows):
         left_out |= {RISE, LIKELY}
     told = any(getattr(row, "kept", None) is not None for row in result.rows)
-    left_out |= {*FULL_LIMITS, *USED_UP_LIMITS} if told else {*FULL_FIELDS}
+    left_out |= {*IN_SENTENCES, *FULL_LIMITS, *USED_UP_LIMITS} if told else {*FULL_FIELDS}
     about = [name for name in result.spec.key if name in names]
     return [name for name in dict.fromkeys([*about, *names]) if name not in left_out]
 
