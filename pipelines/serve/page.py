@@ -220,6 +220,7 @@ class Page:
         limit: of the budget of each data set, or None.
         health: where the health of jobs is found, or None.
         version: of privstream.
+        docs: address of the site of the documentation, to which proofs are linked; empty without links.
     """
 
     def __init__(
@@ -230,9 +231,10 @@ class Page:
         limit: Limit | None,
         health: Health | None,
         version: str,
+        docs: str = "",
     ) -> None:
         self._folder, self._accounts, self._limit, self._health = folder, accounts, limit, health
-        self._version = version
+        self._version, self._docs = version, docs
         self._templates = templates(PACKAGE)
         self._made: dict[tuple[str, ...], tuple[str, str]] = {}
         self._drawing, self._adding = threading.Lock(), threading.Lock()
@@ -316,9 +318,9 @@ class Page:
         shown = replace(found.result, rows=newest_first(found.result))
         try:
             try:
-                one = words_of(shown, self._accounts)
+                one = words_of(shown, self._accounts, self._docs)
             except ValueError:
-                one = words_of(shown, None)
+                one = words_of(shown, None, self._docs)
                 notes.append(NOT_IN_LEDGER)
             return self._render("live_section.html", found=found, notes=notes, one=one, newest=newest(found.result))
         except Exception:  # whatever is wrong with one result must not hide the others

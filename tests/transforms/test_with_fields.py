@@ -348,6 +348,8 @@ def test_local_times_of_rows_are_never_taken_for_utc() -> None:
     assert read(row, time_zone="Europe/Berlin")[0] == [("u", "a", 1719828000, None)]
     with pytest.raises(ValueError, match="time_zone must be an IANA time zone"):
         counts().with_fields(time_zone="Berlin")
+    with pytest.raises(TypeError, match="time_zone must be the name of a time zone, got timezone"):
+        counts().with_fields(time_zone=datetime.UTC)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("items", [["b", "a"], ("a", "b"), {"a", "b"}, pa.array(["a", "b"]), polars.Series(["a", "b"]),
