@@ -7,6 +7,7 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -90,8 +91,10 @@ exit status:
   2    the command was not started: an option or a file is wrong
   3    the rows are written, but nothing that was read could be used; the last line counts the reasons
   4    an audit shows nothing: it has not caught a mechanism that is known to promise less
-  130  interrupted
+  130  interrupted; 143 by SIGTERM, as of kill and timeout, and 129 by a terminal that was closed
 """
+
+INTERRUPTED = "privstream: interrupted; no file is half-written"
 
 
 @collecting_seldom()
@@ -103,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")
     _prepare_terminal()
+    if arguments is None:
+        _end_in_order()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     parser.add_argument("--version", action=Version, nargs=0, help="show program's version number and exit")
     commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
@@ -146,6 +151,18 @@ def _prepare_terminal() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _end_in_order() -> None:
+    """Let signals that end the process raise an error: temporary files, such as the rows of a query, go before it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: Any) -> NoReturn:
+    """End, as a signal asks."""
+    raise SystemExit(128 + number)
 
 
 def _add(
@@ -200,8 +217,11 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        say("privstream: interrupted; no file is half-written")
+        say(INTERRUPTED)
         return 130
+    except SystemExit as ended:  # by a signal: a job on a cluster goes on
+        say(INTERRUPTED)
+        return int(ended.code or 0)
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
         return _fail(known, others, error)
     return 0

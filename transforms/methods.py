@@ -20,7 +20,7 @@ USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
 
 USUAL_ITEMS, MOST_USUAL_ITEMS = 4, 10
-"""Items of a person in a window where nobody says how many, at least and at most: benchmarks/README.md, "First answers"."""
+"""Items of a person in a window where nobody says how many, from and to: benchmarks/README.md, "First answers"."""
 
 EVEN, LIKELY = 0.5, 0.95
 """Probabilities with which an item is to be reported."""

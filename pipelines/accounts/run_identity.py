@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import WATCHED
 from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.stores import filesystems, opened, scheme_of
 
 DIGEST_BYTES = 16
 VIEWS = ("rising", "at_least")
@@ -138,20 +138,25 @@ def data_digest(files: Iterable[EventFile]) -> str:
     return _digest(sorted([file.format, *content_digest(file.path)] for file in files))
 
 
+STORES_WITH_MD5 = ("s3",)
+"""Whose checksum tells contents apart. Others have one of 32 bits, which who writes a part of a file can choose."""
+
+
 def content_digest(path: str) -> list[str]:
-    """Return how a file is compressed and a digest of its bytes; elsewhere of its size and its store's checksum.
+    """Return how a file is compressed and a digest of its bytes; in S3 of its size and checksum.
 
     Raises:
         InputFileError: it cannot be read.
     """
     compression = next((ending for ending in COMPRESSED if path.endswith(ending)), "")
     try:
-        if FileSystems.get_scheme(path) is None:
-            with open(path, "rb") as stream:
-                found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
-                return [compression, found.hexdigest()]
-        store = FileSystems.get_filesystem(path)
-        return [compression, _digest([store.size(path), store.checksum(path)])]
+        if scheme_of(path) in STORES_WITH_MD5:
+            store = filesystems().get_filesystem(path)
+            return [compression, _digest([store.size(path), store.checksum(path)])]
+        content: Any = opened(path)  # whose type does not say that it can be read into
+        with content as stream:
+            found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
+            return [compression, found.hexdigest()]
     except (OSError, BeamIOError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
@@ -159,7 +164,7 @@ def content_digest(path: str) -> list[str]:
 
 def _named(value: str) -> Any:
     """Return what is in the file that an option names, or the option's value if it names none."""
-    if FileSystems.get_scheme(value) is None and not os.path.isfile(value):
+    if scheme_of(value) is None and not os.path.isfile(value):
         return value
     return content_digest(value)
 
@@ -173,7 +178,7 @@ def _source(path: str) -> str:
 
 def _place(path: str) -> str:
     """Return a path that says the same in any working directory."""
-    return path if FileSystems.get_scheme(path) is not None else os.path.realpath(path)
+    return path if scheme_of(path) is not None else os.path.realpath(path)
 
 
 def _digest(value: Any) -> str:

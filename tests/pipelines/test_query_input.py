@@ -1,7 +1,10 @@
 """A query as input: rows of a database are events, read once; DuckDB here, PostgreSQL with a server of its own."""
 
 import json
+import os
 import re
+import signal
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +13,7 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.questions import input_output
 from privstream.pipelines.questions.input_end import is_query
+from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
@@ -124,6 +128,27 @@ def test_frames_are_written_as_before(tmp_path):
     )
     one, two, three = ((tmp_path / f"{name}.parquet").read_bytes() for name in ("one", "two", "three"))
     assert one == three != two
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_run_leaves_no_rows_behind(number, shop, tmp_path, capsys, monkeypatch):
+    def saved_then_ended(*_: object) -> None:
+        assert [file.stat().st_size > 0 for file in temporary.glob("privstream-*/*")] == [True]
+        os.kill(os.getpid(), number)
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(RunCommand, "_publish", saved_then_ended)
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        cli._end_in_order()
+        status = cli.main([*RUN, "--input", shop, "--query", "SELECT * FROM visits", "--ledger", "none"])
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert status == 128 + number and "interrupted; no file is half-written" in capsys.readouterr().err
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypatch):

@@ -11,6 +11,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from local_stores import SECRET, google_server, hadoop_server, s3_server
 from privstream.pipelines import cli, stores
+from privstream.pipelines.accounts.run_identity import content_digest
 from privstream.pipelines.sinks.row_files import check_destination, fingerprint, move_file, whole_file, write_once
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import match_files
@@ -97,6 +98,22 @@ def test_an_object_is_overwritten_at_once_and_never_removed_first(store, monkeyp
         monkeypatch.setattr(FileSystems, "delete", lambda _: pytest.fail("removed"))
     move_file(partial, path)
     assert store.files.read("out/rows.csv") == b"new"
+
+
+CRC32C = int(f"{0x11EDC6F41:b}"[::-1], 2).to_bytes(5, "little")
+"""The polynomial of that checksum, as it stands in bytes: who adds it to a text keeps the checksum."""
+
+
+def test_contents_that_a_short_checksum_does_not_tell_apart_are_other_data(store):
+    for name in ("one.csv", "same.csv"):
+        store.files.put(name, lines(0, 10).encode())
+    store.files.put(
+        "other.csv", bytes(a ^ b for a, b in zip(lines(0, 10).encode(), CRC32C + bytes(1000), strict=False))
+    )
+    if store.scheme == "gs":
+        assert len({FileSystems.checksum(f"{store.root}/{name}.csv") for name in ("one", "same", "other")}) == 1
+    one, same, other = (content_digest(f"{store.root}/{name}.csv") for name in ("one", "same", "other"))
+    assert one == same != other
 
 
 @pytest.mark.parametrize("option", ["--s3_secret_access_key=abc", "--s3_session_token"])

@@ -43,6 +43,7 @@ OF_DEVIATIONS = 1.483  # a standard deviation, from the median of absolute devia
 OF_SQUARES = 5.4  # variance of its square from so many is this by their number, in units of the square's square
 CLEARLY = 5.0
 LEAST_FACTOR = 0.05
+HARDLY = 0.5
 NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one, for a window that is cut short
 FEW_WINDOWS = 3  # the same, for how much comes in each
@@ -52,6 +53,9 @@ OF_THREE = 1.23  # by so much the spread is larger if what they are divided by i
 OF_MEDIANS = OF_MEDIAN * OF_THREE
 HIDDEN = 1.0  # the same of items whose ratio of two windows says little
 PLAIN = 3.0  # standard deviations of noise by which an item is above 0 that noise does not hide
+EXCEPTIONAL, OF_EXCEPTIONAL = 0.003, 0.5  # probability of such a window, and by which part more or less comes in it
+LARGEST_RATIO = 700.0  # logarithm of one that does not overflow
+FARTHEST = 3.0  # an item farther from the mean of its window, in deviations, counts as if it were so far
 
 
 def _count(name: str, number: int) -> None:
@@ -395,8 +399,7 @@ class SmoothFinished:
             spread = OF_MEDIANS * self.stddev / math.sqrt(float(weights @ weights))
             spread = math.hypot(spread, OF_THREE * self.common * len(weights) / float(weights.sum()))
             if share < CUT_SHORT and 1 - share > CLEARLY * spread:
-                factors[here] = max(share, LEAST_FACTOR)
-                unsure[here] = spread / factors[here]
+                factors[here], unsure[here] = _not_too_small(share, spread)
         return factors, unsure
 
     def _activity(
@@ -406,10 +409,11 @@ class SmoothFinished:
 
         It is one for all items: the mean of what those that noise does not hide have in the window, as parts of what
         each usually has, weighted by how sure these are and how much items differ by themselves, divided by the median
-        of all windows. Those that differ clearly stay. The less the others differ by more than noise, the nearer they
-        are to 1, which they are where noise explains how all differ, by one standard deviation of their squares; and
-        that of a window is where one item has half of everything: that item would decide by itself. Where items of a
-        window clearly differ by more than noise, each is as unsure as they differ: some may have moved, and others not.
+        of all windows. It stays as it is as far as its window is probably exceptional. The less the others differ by
+        more than noise, the nearer they are to 1, and so they are where noise explains how all differ, by one standard
+        deviation of their squares. It is 1 where one item has half of everything: that item would decide by itself.
+        Where items of a window clearly differ by more than noise, each is as unsure as they differ: some may have
+        moved, and others not.
 
         Args:
             windows: of each count.
@@ -437,14 +441,31 @@ class SmoothFinished:
             place, levels[some] / weights, np.square(errors) * (1 - part**2), errors * part
         )
         middle = float(np.median(means))  # what few windows have more or less does not move the others
-        squares, variances, apart = np.square(means / middle - 1), variances / middle**2, apart / middle**2
-        sure = firmly((float(np.sum(squares / variances)) - len(here)) / math.sqrt(2 * len(here)))
-        plain = squares > CLEARLY**2 * variances
-        moves = max(0.0, float(np.mean((squares - variances)[~plain]))) if not plain.all() else 0.0
-        own = np.where(plain, 1.0, sure * moves / (moves + variances))
-        found[here] = np.maximum(np.round(1 + own * (means / middle - 1), DIGITS), LEAST_FACTOR)
-        unsure[here] = np.round(np.sqrt(own * (variances + own * apart)) / found[here], DIGITS)
+        middle = middle if middle > HARDLY else 1.0  # hardly anything comes in most of them: the mean is usual
+        offs, variances, apart = means / middle - 1, variances / middle**2, apart / middle**2
+        more = np.square(offs) - variances
+        sure = float(firmly(float(np.sum(more / variances)) / math.sqrt(2 * len(here))))
+        moves = 0.0  # at first what noise does not explain is exceptional; then how others move explains some of it
+        for _ in range(2):
+            rare = _exceptional(offs, variances, sure * moves)
+            moves = max(0.0, float(np.sum((1 - rare) * more))) / max(1.0, float(np.sum(1 - rare)))
+        usually = sure * moves / (moves + variances)
+        own = usually + rare * (1 - usually)
+        either = rare * (1 - rare) * np.square((1 - usually) * offs)
+        kept = 1 + own * offs, np.sqrt(own * (variances + own * apart) + either)
+        found[here], unsure[here] = (np.round(each, DIGITS) for each in _not_too_small(*kept))
         return found[windows], unsure[windows]
+
+
+def _not_too_small(factors: np.ndarray | float, errors: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors, none so small that noise alone would be left, and how unsure they are, which that makes larger.
+
+    Args:
+        factors: as they are estimated.
+        errors: standard deviations of theirs.
+    """
+    found = np.maximum(factors, LEAST_FACTOR)
+    return found, np.hypot(errors, found - factors) / found
 
 
 class Season(NamedTuple):
@@ -492,11 +513,28 @@ def season(length: int, windows: np.ndarray, counts: np.ndarray, stddev: float) 
     spread = OF_MEDIAN * np.sqrt(np.maximum(np.square(differ), noise) / len(cycles))
     if not np.any(np.abs(factors - 1) > CLEARLY * spread):
         return none
-    factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
+    factors, unsure = _not_too_small(factors / factors.mean(), spread)
     more = np.square(differ) - noise
     sure = firmly(more / np.maximum(noise * math.sqrt(OF_SQUARES / len(cycles)), np.finfo(float).tiny))
     place = (windows - first) % number
-    return Season(*(part[place] for part in (factors, spread / factors, np.sqrt(sure * np.maximum(more, 0)) / factors)))
+    return Season(*(part[place] for part in (factors, unsure, np.sqrt(sure * np.maximum(more, 0)) / factors)))
+
+
+def _exceptional(offs: np.ndarray, variances: np.ndarray, usual: float) -> np.ndarray:
+    """Return how probable it is that each window is exceptional, given how far it is off.
+
+    There are two kinds of windows, each with a normal law: a spike and a slab (Mitchell and Beauchamp 1988).
+
+    Args:
+        offs: by which part more than usual comes.
+        variances: of their noise.
+        usual: variance of what comes in windows that are not exceptional.
+    """
+    spike, slab = usual + variances, OF_EXCEPTIONAL**2 + variances
+    ratio = np.square(offs) * (1 / spike - 1 / slab) / 2 + np.log(spike / slab) / 2
+    odds = EXCEPTIONAL / (1 - EXCEPTIONAL) * np.exp(np.minimum(ratio, LARGEST_RATIO))
+    exceptional: np.ndarray = odds / (1 + odds)
+    return exceptional
 
 
 def _random_effects(
@@ -505,7 +543,8 @@ def _random_effects(
     """Return the mean of the values of each group, its variance, and the variance of values there beside errors.
 
     For the means, values differ by their own errors and by another variance that is the same in all groups:
-    DerSimonian and Laird (1986). The last variance is of each group alone, as far as errors surely do not explain it.
+    DerSimonian and Laird (1986). One that is far away moves by itself, and counts as if it were less far. The last
+    variance is of each group alone, as far as errors surely do not explain it.
 
     Args:
         groups: of each value, whole numbers from 0 on; each has a value.
@@ -525,8 +564,11 @@ def _random_effects(
     together = max(0.0, float(more.sum())) / float(free.sum()) if free.sum() > 0 else 0.0
     weights = 1 / (variances + together)
     total = np.bincount(groups, weights)
+    means = np.bincount(groups, weights * values) / total
+    reach = FARTHEST / np.sqrt(weights)
+    means += np.bincount(groups, weights * np.clip(values - means[groups], -reach, reach)) / total
     moved = np.bincount(groups, weights * common) / total
-    return np.bincount(groups, weights * values) / total, 1 / total + np.square(moved), apart
+    return means, 1 / total + np.square(moved), apart
 
 
 def _middles(series: np.ndarray, counts: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
