@@ -439,7 +439,7 @@ class QuantileEstimate(NamedTuple):
         estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
         lower, upper: an interval that contains the quantile of the values that count, of each person at most one in a
             window, with probability 1 - beta in each row by itself. Where it covers (nearly) all values, tables and
-            pictures say "nothing is known here".
+            pictures say "nothing is known".
         smoothed: an estimate of the same quantile from the values of all windows of a finished file. None in streams,
             and where quantiles are about more than one window.
         smoothed_lower: lower end of its interval of 95%, which rests on a model: the part of all values that is below a

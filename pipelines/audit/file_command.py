@@ -42,7 +42,7 @@ from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run import promise as promise_of
 from privstream.pipelines.questions.spec import METHOD, STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
-from privstream.transforms.timing.steps import MICROS, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from typing_extensions import override
 
 FULL_SHARE = "full_share"
@@ -107,10 +107,15 @@ class FileAudit(AuditCommand):
 def one_period(options: dict[str, Any]) -> dict[str, Any]:
     """Return options of a run that has an end: of one that starts afresh now and then, those of its first period."""
     every, start = options.get("renew_every"), options.get("start")
-    if every is None or start is None or options.get("end") is not None or options.get("windows") is not None:
+    if every is None or start is None:
         return options
-    steps = Steps.of(window=options["window"], start=start, renew_every=every)
-    return options | {"end": steps.bounds_micros(steps.last_of_period(steps.first or 0))[1] / MICROS}
+    given = {name: options[name] for name in ("end", "windows") if options.get(name) is not None}
+    steps = Steps.of(window=options["window"], start=start, renew_every=every, **given)
+    first = steps.first or 0
+    last = min(steps.last_of_period(first), (steps.end or END_OF_TIME) - 1)
+    return {name: options[name] for name in options if name != "windows"} | {
+        "end": steps.bounds_micros(last)[1] / MICROS
+    }
 
 
 class Joint(NamedTuple):

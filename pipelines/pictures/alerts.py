@@ -135,7 +135,11 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         firsts = short_names([first for first, *_ in styles.values()])
         more = [len(rules) for rules in styles.values()]
-        names = [f"{n:,} other rules" if n > 1 else first for first, n in zip(firsts, more, strict=True)]
+        silent = [": no alert" * bool(picture.rows and rules[0] not in of_rule) for rules in styles.values()]
+        names = [
+            f"{n:,} other rules" if n > 1 else f"{first}{none}"
+            for first, n, none in zip(firsts, more, silent, strict=True)
+        ]
         key_above(axes, marks, names)
         freeze_layout(figure)
         points = [(middle_day(row), number) for row in picture.rows if (number := deciding(row)) is not None]

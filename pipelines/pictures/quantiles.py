@@ -92,9 +92,10 @@ def prepare(given: Given) -> Drawing:
 
 
 def by_model(given: Given) -> str:
-    """Say what lines and bands of smoothed quantiles mean."""
+    """Say what lines and bands of smoothed quantiles mean; of a single window there are no lines."""
+    lines = "Lines: quantiles smoothed over windows. " if given.bands == "Bands" else ""
     return (
-        f"Lines: quantiles smoothed over windows. {given.bands}: where {held(given.promise)} are, with probability "
+        f"{lines}{given.bands}: where {held(given.promise)} are, with probability "
         "95%, each by itself, if the part of values below each stays near a level that moves"
         f"{without_limits(given.promise)}."
     )

@@ -119,6 +119,12 @@ class Band:
         return np.array([ends[0] if self.signed else np.maximum(ends[0], np.minimum(self.estimates, 0)), ends[1]])
 
     @property
+    def lowest(self) -> float:
+        """The least of all that is drawn of it, at most 0."""
+        parts = (self.interval[0], self.estimates, self.points, self.counted, self.truth)
+        return min(float(np.nanmin(part, initial=0.0)) for part in parts if part is not None)
+
+    @property
     def outside(self) -> int:
         """How many true values are outside of their interval."""
         return (
@@ -269,8 +275,7 @@ def _draw_panels(figure: Sheet, bands: Sequence[Band], values: str, renewals: Se
         axes.set_title(names[number], loc="left", fontsize=9, color=COLOURS[number])
         time_axis(axes, *span, starts, most=PANEL_TICKS)
         value_axis(axes, PANEL_TICKS + 2, whole=whole)
-        lowest = min(np.nanmin(part, initial=0.0) for part in (band.interval[0], band.points) if part is not None)
-        axes.set_ylim(bottom=0.0 if lowest >= 0 and not band.levels else None)
+        axes.set_ylim(bottom=0.0 if band.lowest >= 0 and not band.levels else None)
         if number != columns * (rows - 1):
             axes.set_xlabel("")
         if number + columns < len(bands):
@@ -291,7 +296,7 @@ def _draw_rows(figure: Sheet, bands: Sequence[Band], top: int, values: str, *, w
     axes.set_yticks(range(len(shown)), short_names([band.name for band in shown], LONGEST_ROW_NAME))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlim(left=0.0 if np.nanmin([band.interval[0, 0] for band in shown], initial=0.0) >= 0 else None)
+    axes.set_xlim(left=0.0 if min(band.lowest for band in shown) >= 0 else None)
     axes.xaxis.set_major_formatter("{x:,.0f}" if whole else "{x:,.6g}")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)

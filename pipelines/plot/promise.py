@@ -215,7 +215,7 @@ def percent(promise: Promise | None) -> str:
     return UNKNOWN if sure is None else f"{100 * sure:.8g}%"
 
 
-NOTHING_KNOWN = "nothing is known here"
+NOTHING_KNOWN = "nothing is known"
 NEARLY = 0.95
 """Such a part of the range from `low` to `high`, as bins divide it, is nearly all of it."""
 

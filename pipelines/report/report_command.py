@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result, ledger_of, monitor_promise, output_of, read_result, results_of
-from privstream.pipelines.report.section import section
+from privstream.pipelines.report.section import docs_site, section
 from privstream.pipelines.report.sign_off import ENDING as SIGNED
 from privstream.pipelines.report.sign_off import SignOff, check_names
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file, write_json
@@ -72,8 +71,6 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
         check_destination(arguments.output)
         check_names(arguments.sign_off, arguments.purpose, arguments.truth)
-        if arguments.docs is not None and not re.fullmatch(r"https?://\S+", arguments.docs):
-            raise ValueError(f"--docs must be an address such as https://localhost/privstream, got {arguments.docs}")
         page, signed = _page(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
@@ -100,7 +97,7 @@ def _page(arguments: argparse.Namespace) -> tuple[str, SignOff | None]:
         given = [output_of(path) for path in arguments.results]
         paths = [path for one in given for path in results_of(one)]
         results = list(_results(paths, arguments.truth))
-        sections = [section(result, accounts, arguments.docs or "") for result in results]
+        sections = [section(result, accounts, docs_site(arguments.docs)) for result in results]
         monitors = [each for each in map(monitor_promise, given) if each is not None]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")

@@ -221,6 +221,17 @@ def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[
     }
 
 
+def docs_site(given: str | None) -> str:
+    """Return the address of the site of the documentation, without one an empty text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if given is not None and not re.fullmatch(r"https?://\S+", given):
+        raise ValueError(f"--docs must be an address such as https://localhost/privstream, got {given}")
+    return given or ""
+
+
 PROOF = re.compile(r"(docs/(proofs/\w+)\.md)")
 
 

@@ -46,7 +46,10 @@ LIMITS = ("lower", "upper")
 SMOOTHED, SMOOTHED_LIMITS = "smoothed", ("smoothed_lower", "smoothed_upper")
 FULL, FULL_LIMITS = "full", ("full_lower", "full_upper")
 USED_UP, USED_UP_LIMITS = "used_up", ("used_up_lower", "used_up_upper")
-FULL_FIELDS = ("kept", "left_out", USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
+IN_SENTENCES = ("kept", "left_out")
+"""Of a window, with noise that hides most of them; what stands out tells their sums, with an interval."""
+
+FULL_FIELDS = (*IN_SENTENCES, USED_UP, *USED_UP_LIMITS, FULL, *FULL_LIMITS)
 RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
 LIMITS_OF = {
     "estimate": LIMITS,
@@ -158,7 +161,7 @@ def _fields(result: Result) -> list[str]:
     if not any(getattr(row, RISE, None) is not None for row in result.rows):
         left_out |= {RISE, LIKELY}
     told = any(getattr(row, "kept", None) is not None for row in result.rows)
-    left_out |= {*FULL_LIMITS, *USED_UP_LIMITS} if told else {*FULL_FIELDS}
+    left_out |= {*IN_SENTENCES, *FULL_LIMITS, *USED_UP_LIMITS} if told else {*FULL_FIELDS}
     about = [name for name in result.spec.key if name in names]
     return [name for name in dict.fromkeys([*about, *names]) if name not in left_out]
 
@@ -217,6 +220,7 @@ class Page:
         limit: of the budget of each data set, or None.
         health: where the health of jobs is found, or None.
         version: of privstream.
+        docs: address of the site of the documentation, to which proofs are linked; empty without links.
     """
 
     def __init__(
@@ -227,9 +231,10 @@ class Page:
         limit: Limit | None,
         health: Health | None,
         version: str,
+        docs: str = "",
     ) -> None:
         self._folder, self._accounts, self._limit, self._health = folder, accounts, limit, health
-        self._version = version
+        self._version, self._docs = version, docs
         self._templates = templates(PACKAGE)
         self._made: dict[tuple[str, ...], tuple[str, str]] = {}
         self._drawing, self._adding = threading.Lock(), threading.Lock()
@@ -313,9 +318,9 @@ class Page:
         shown = replace(found.result, rows=newest_first(found.result))
         try:
             try:
-                one = words_of(shown, self._accounts)
+                one = words_of(shown, self._accounts, self._docs)
             except ValueError:
-                one = words_of(shown, None)
+                one = words_of(shown, None, self._docs)
                 notes.append(NOT_IN_LEDGER)
             return self._render("live_section.html", found=found, notes=notes, one=one, newest=newest(found.result))
         except Exception:  # whatever is wrong with one result must not hide the others

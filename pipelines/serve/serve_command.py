@@ -13,6 +13,7 @@ from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import ledger_of, output_of
+from privstream.pipelines.report.section import docs_site
 from privstream.pipelines.serve.app import Access, App, add_port, is_loopback, listen, read_token
 from privstream.pipelines.serve.folder import WatchedFolder
 from privstream.pipelines.serve.health import Health, add_health
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="where to listen (default: 127.0.0.1)")
     words = "file with a token, which browsers ask for; required if the page can be reached from elsewhere"
     parser.add_argument("--token_file", metavar="PATH", help=words)
+    parser.add_argument("--docs", metavar="URL", help="the site of the documentation, to which proofs are linked")
     budget = parser.add_argument_group("privacy budget")
     budget.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is spent")
     budget.add_argument(
@@ -79,6 +81,7 @@ def _server(arguments: argparse.Namespace) -> Any:
         limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
         health=health,
         version=version("privstream"),
+        docs=docs_site(arguments.docs),
     )
     return listen(
         App(page, access, traceback=arguments.traceback), host=arguments.host, port=arguments.port, threads=THREADS

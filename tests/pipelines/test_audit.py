@@ -636,9 +636,11 @@ class TestMonitors:
             "all that is published",
         ]
 
-    def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found):
+    @pytest.mark.parametrize("end", ["", "windows: 6\n"])
+    def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found, end):
+        """Also of one that ends after others: an attack is on the windows of one."""
         path = tmp_path / "monitor.yaml"
-        path.write_text(MONITOR.replace("windows: 4", "renew_every: 3h").replace(", end: 2026-01-01T04:00", ""))
+        path.write_text(MONITOR.replace("windows: 4", f"{end}renew_every: 3h").replace(", end: 2026-01-01T04:00", ""))
         assert cli.main(["audit", str(path), "--json"]) == 0
         assert found[0][3]["end"] - found[0][3]["start"] == 3 * 3600 == found[0][3]["renew_every"]
 

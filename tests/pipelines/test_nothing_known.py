@@ -56,7 +56,7 @@ def test_report_and_live_page_say_it_alike(tmp_path: Path) -> None:
         assert all((NOTHING_KNOWN in row) == said for row in table["rows"])
         live = [row[-1] for window in newest(result)["windows"] for row in window["rows"]]
         assert all((cell == f"{NOTHING_KNOWN} (between 90 and 200)") == said for cell in live)
-        assert "nothing is known here" in dict(table["columns"])["lower"]
+        assert "nothing is known" in dict(table["columns"])["lower"]
 
 
 @pytest.mark.parametrize("known", [0, 1, 3])

@@ -217,6 +217,24 @@ def test_the_moment_of_a_flag_can_be_read(figures: list[Figure]) -> None:
     assert "1 Jan 06:00" in texts(figures[0])
 
 
+@pytest.mark.parametrize("windows", [1, 12])
+def test_numbers_below_their_interval_are_inside_the_axes(figures: list[Figure], windows: int) -> None:
+    """Noise may bring a count below 0, where an interval does not go."""
+    drawn([band(name, windows, -50.0, 3.0, ends=np.array([[0.0] * windows, [90.0] * windows])) for name in "ab"])
+    for axes in figures[0].axes:
+        for line in axes.lines:
+            ends = axes.viewLim.intervalx if windows == 1 else axes.viewLim.intervaly
+            numbers = np.asarray(line.get_xdata() if windows == 1 else line.get_ydata(), np.float64)
+            assert min(ends) < numbers.min() <= numbers.max() < max(ends)
+
+
+def test_quantiles_of_one_window_are_not_said_to_be_lines(figures: list[Figure]) -> None:
+    for shape in ("one window", "ordinary"):
+        draw("quantiles", [row._replace(smoothed=5.0, smoothed_lower=1.0, smoothed_upper=9.0)
+                           for row in rows_of("quantiles", shape)[:: SHAPES[shape][1]]])  # fmt: skip
+        assert ("Lines" in caption_of(figures[-1])) == (shape == "ordinary")
+
+
 def test_a_logarithmic_axis_is_named_and_has_plain_numbers(figures: list[Figure]) -> None:
     rows = [
         QuantileEstimate(*row_of("quantiles", hour, "")[:3], 0.5, estimate=40.0 + hour, lower=20.0, upper=900.0)

@@ -123,7 +123,8 @@ def test_rules_without_an_alert_and_time_without_one_are_shown() -> None:
     found = drawn(alerts.PICTURE, [row], Promise("", {"parameters": {"beta": 0.05}, "public": public}))
     assert "Alerts: 1, of 2 rules;" in found["caption"]
     assert "Alerts: 1, of 1 rule;" in drawn(alerts.PICTURE, [row])["caption"]
-    assert ">quiet</text>" in found["svg"] and ">1 Jan 2024 - 3 Jan 2024, UTC</text>" in found["svg"]
+    assert ">flu</text>" in found["svg"] and ">quiet: no alert</text>" in found["svg"]
+    assert ">1 Jan 2024 - 3 Jan 2024, UTC</text>" in found["svg"]
 
 
 def test_rules_with_long_names_can_be_told_apart() -> None:

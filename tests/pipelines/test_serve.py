@@ -92,6 +92,13 @@ def text_of(piece: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", piece).split())
 
 
+def test_proofs_are_links_where_the_site_is_known(tmp_path: Path) -> None:
+    watched(tmp_path, "heavy-hitters")
+    link = 'href="https://localhost/privstream/proofs/clock.html"'
+    assert link in Site(tmp_path, docs="https://localhost/privstream").section()
+    assert "<a " not in Site(tmp_path).section()
+
+
 def test_a_window_is_shown_as_soon_as_its_file_is_there(tmp_path: Path) -> None:
     windows = watched(tmp_path, "heavy-hitters")
     site = Site(tmp_path)
@@ -527,6 +534,7 @@ def test_what_would_show_too_much_is_refused(tmp_path, token_file, capsys):
         ("--budget_limit", "4"): "--budget_limit must be given with --ledger",
         ("--port", "65536"): "--port must be <= 65,535",
         ("--port", "-1"): "--port must be >= 0",
+        ("--docs", "javascript:alert(1)"): "--docs must be an address such as",
     }
     for options, message in cases.items():
         assert cli.main(["serve", str(tmp_path), *options]) == 2

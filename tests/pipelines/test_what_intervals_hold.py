@@ -136,6 +136,15 @@ def test_a_live_page_says_what_stands_after_the_sign_of_sums_and_means(tmp_path:
     assert "After ± of a sum: two standard deviations of its noise. After ± of a mean: how far" in shown["bands"]
 
 
+def test_a_live_page_shows_no_bare_noise_of_what_limits_keep(tmp_path: Path) -> None:
+    """Their sums stand above, in a sentence with an interval."""
+    found = read_result(str(write(tmp_path, "counts")))
+    told = {"kept": 547, "left_out": -171, "used_up": 34, "used_up_lower": 0, "used_up_upper": 147}
+    shown = newest(replace(found, rows=[row._replace(**told) for row in found.rows]))
+    assert "used up" in shown["fields"] and not {"kept", "left out"} & {*shown["fields"]}
+    assert "34 (between 0 and 147)" in shown["windows"][0]["rows"][0]
+
+
 @pytest.mark.parametrize("word", ["heavy-hitters", "counts"])
 def test_an_empty_picture_says_which_limits_may_be_why(word: str) -> None:
     picture = loaded(question(word).picture.path)

@@ -251,6 +251,31 @@ def test_intervals_hold_windows_in_which_hardly_anything_comes(part, length):
     assert holds[closed, :3].mean() > 0.85, "of the largest"
 
 
+@pytest.mark.parametrize("over", [7, 14])
+def test_sums_are_right_where_hardly_anything_comes_in_most_windows(over):
+    chance, part = np.random.default_rng(5), np.where(np.arange(30) % 10 < 2, 1.0, 0.0)
+    exact = part[:, None] * 1000 / np.arange(1, 41) ** 0.7
+    sums = np.cumsum(exact, axis=0)
+    sums[over:] -= sums[:-over].copy()
+    model, starts = SmoothFinished(60 * SECOND, NOISE, windows=over), np.arange(30) * 60 * SECOND
+    held = []
+    for _ in range(10):
+        found, lower, upper = model.of_series(np.rint(exact + NOISE * chance.normal(size=exact.shape)), starts)
+        held.append((lower - 0.5 <= sums) & (sums <= upper + 0.5))
+        assert np.sqrt(np.mean(np.square(found - sums))) < 0.55 * NOISE * np.sqrt(over)
+    assert np.mean(held) > 0.97 and np.mean(held, axis=0)[:, :3].mean() > 0.95
+
+
+def test_days_keep_what_comes_in_them_beside_a_day_on_which_nothing_does():
+    """The noise of a closed day, as a part of the little that is usual on it, hides no item."""
+    chance, part = np.random.default_rng(5), np.where(np.arange(56) % 7 < 6, 1.0, 0.0)
+    exact = (part * (1 + 0.1 * chance.normal(size=56)))[:, None] * 1000 / np.arange(1, 41) ** 0.7
+    values = np.rint(exact + NOISE * chance.normal(size=exact.shape))
+    found, lower, upper = SmoothFinished(DAY * SECOND, NOISE).of_series(values, np.arange(56) * DAY * SECOND)
+    assert np.sqrt(np.mean(np.square(found - exact))) < 0.35 * NOISE
+    assert np.mean((lower <= exact) & (exact <= upper)) > 0.97
+
+
 def test_one_large_item_that_falls_is_no_window_that_is_cut_short():
     chance = np.random.default_rng(4)
     exact = np.tile(np.linspace(40, 160, 15), (20, 1))

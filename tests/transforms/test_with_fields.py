@@ -285,7 +285,7 @@ def test_numbers_and_times_of_frames_have_their_types() -> None:
     assert read(seconds, time_unit="s")[0] == [(1, "a", 5, None)]
     local = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.datetime(2024, 7, 1, 12)])})
     (letter,) = read(local)[1]
-    assert letter[0].startswith("time must say how far it is from UTC")
+    assert letter[0].startswith("time must say how far it is from UTC") and "time_zone=" in letter[0]
     assert read(local, time_zone="Europe/Berlin")[0] == [(1, "a", 1719828000, None)]
     days = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.date(2024, 7, 1)])})
     assert read(days)[1][0][0].startswith("time must be")
@@ -348,6 +348,8 @@ def test_local_times_of_rows_are_never_taken_for_utc() -> None:
     assert read(row, time_zone="Europe/Berlin")[0] == [("u", "a", 1719828000, None)]
     with pytest.raises(ValueError, match="time_zone must be an IANA time zone"):
         counts().with_fields(time_zone="Berlin")
+    with pytest.raises(TypeError, match="time_zone must be the name of a time zone, got timezone"):
+        counts().with_fields(time_zone=datetime.UTC)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("items", [["b", "a"], ("a", "b"), {"a", "b"}, pa.array(["a", "b"]), polars.Series(["a", "b"]),

@@ -42,7 +42,7 @@ LEAST_CYCLES = 4
 OF_DEVIATIONS = 1.483  # a standard deviation, from the median of absolute deviations, if these are normal
 OF_SQUARES = 5.4  # variance of its square from so many is this by their number, in units of the square's square
 CLEARLY = 5.0
-LEAST_FACTOR = 0.05
+LEAST_FACTOR = 0.01
 HARDLY = 0.5
 NORMAL = 1.96
 LEAST_WINDOWS = 7  # beside the first one, for a window that is cut short
@@ -424,9 +424,9 @@ class SmoothFinished:
         last = int(windows.max())
         found, unsure = np.ones(last + 1), np.zeros(last + 1)
         levels, noise = counts / factors, self.stddev / factors
-        known = np.bincount(series)
-        usual = np.bincount(series, levels) / known
-        plain = usual * known > PLAIN * np.sqrt(np.bincount(series, np.square(noise)))
+        squares = np.bincount(series, np.square(factors))  # a window in which little comes says little of a level
+        usual = np.bincount(series, counts * factors) / squares
+        plain = usual * np.sqrt(squares) > PLAIN * self.stddev
         some = np.flatnonzero(plain[series])
         largest = np.zeros(last + 1)
         np.maximum.at(largest, windows[some], usual[series[some]])

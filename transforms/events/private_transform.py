@@ -203,8 +203,10 @@ class SharedTransform(PrivateTransform):
         return cast(PCollection[Any], events)
 
 
-def _zone(name: str | None) -> str | None:
+def _zone(name: object) -> str | None:
     """Return a time zone that there is."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"time_zone must be the name of a time zone, got {type(name).__name__}")
     if name is not None:
         zone_clock(name)
     return name

@@ -290,7 +290,8 @@ def _not_finite(name: str) -> BrokenRuleError:
 
 
 def _no_zone(name: str) -> BrokenRuleError:
-    return BrokenRuleError(name, ZONE, f"{name} must say how far it is from UTC, such as Z or +01:00")
+    rule = f"{name} must say how far it is from UTC, such as Z or +01:00, or with_fields(time_zone=..) by which clocks"
+    return BrokenRuleError(name, ZONE, rule)
 
 
 def _skipped(name: str) -> BrokenRuleError:
