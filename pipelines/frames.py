@@ -66,7 +66,7 @@ def options(
     """
     parser = _Parser(prog=spec.word, add_help=False)
     run_command(spec).add_arguments(parser)
-    actions = {action.dest: action for action in parser._actions}
+    actions = {word.removeprefix("--"): action for action in parser._actions for word in action.option_strings}
     known = [name for name in actions if name != "output" and (of_files or name not in OF_FILES)]
     words = [f"--input={input}", f"--output={output}"]
     kinds = {option.name: option.type for option in options_of(spec)}
@@ -252,7 +252,7 @@ def check_account(given: Mapping[str, Any]) -> None:
         )
     ledger = given.get("ledger") or given.get("noise_key_file")
     if given.get("run_id") is not None and ledger in (None, "none"):
-        raise ValueError("run_id must be given with a ledger: without one, other data would get the same noise")
+        raise ValueError("run_id must not be given without a ledger: other data would get the same noise")
 
 
 def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ FEW_HITS = 4
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
 
-USUAL_ITEMS = 4
-"""Items of a person in a window of top-k where nobody says how many: benchmarks/README.md, "First answers"."""
+USUAL_ITEMS, MOST_USUAL_ITEMS = 4, 10
+"""Items of a person in a window where nobody says how many, from and to: benchmarks/README.md, "First answers"."""
 
 EVEN, LIKELY = 0.5, 0.95
 """Probabilities with which an item is to be reported."""
@@ -48,6 +48,11 @@ class Reporting(Protocol):
         With this probability it is then reported in at least half of them, wherever they lie. math.inf if the same
         people cannot carry it that long.
         """
+
+
+def usual_items(windows: int) -> int:
+    """Return how many items of a person count in each of so many windows of a file: about a hundred in all of them."""
+    return max(USUAL_ITEMS, min(MOST_USUAL_ITEMS, USUAL_CONTRIBUTIONS // windows))
 
 
 def durations(windows: int | None) -> tuple[int, ...]:

@@ -339,6 +339,7 @@ def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City
 def test_items_that_stay_found_are_rows_pictures_and_pages(city: City, tmp_path: Path, capsys) -> None:
     """Counts without a list have rows in every window; a run that forgets is another run, with other noise."""
     common = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--start", "2024-01-01", "--horizon", "4"]
+    common += ["--items_per_step", "1"]
     found, forgot = tmp_path / "found.jsonl", tmp_path / "forgot.jsonl"
     said = []
     for output, more in ((found, []), (forgot, ["--forget"])):

@@ -157,7 +157,7 @@ def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(
     shown = printed(capsys)
     assert "│ 1 window │ 4 windows │ 16 windows │ 64 windows │".replace("│", "┃") in shown
     assert f"{even[1]} ({likely[1]})" in shown and "in brackets, with probability 0.95" in shown
-    plain = ["plan", "counts", *BASE[2:4], "--max_contributions", "64", "--windows", "64", "--epsilon", "1"]
+    plain = ["plan", "counts", *BASE[2:4], "--max_contributions", "256", "--windows", "64", "--epsilon", "1"]
     assert cli.main([*plain, "--full_share", "0"]) == 0
     assert f"│ the only method │ {even[0]} ({likely[0]}) │ {even[1]} ({likely[1]}) │" in printed(capsys)
 

@@ -81,7 +81,7 @@ def usable(made: SetCardinality, events) -> list[tuple[str, str, int, str]]:
 
 def there(made: SetCardinality, kind: str, time: int, moment: int) -> bool:
     """Say whether a person whose last event is this one is there at a moment."""
-    return kind == "enter" and (made.rules.timeout is None or moment - time < made.rules.timeout)
+    return kind == "enter" and (made.rules.timeout is None or moment - time <= made.rules.timeout)
 
 
 def sizes_without_limits(made: SetCardinality, events) -> dict[str, list[int]]:

@@ -25,6 +25,7 @@ from privstream.transforms import (
     TopKWithGap,
 )
 from privstream.transforms.alerts.threshold_tests import NEVER, Runs
+from privstream.transforms.cardinality.parameters import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps, windows_in
 
@@ -412,6 +413,18 @@ def test_people_stay_as_long_as_a_timeout_says_on_days_of_23_hours():
         )
         rows = sorted(run_bounded("fn_api", [events], made).elements("rows"), key=lambda row: row.window_start)
         assert [round(row.estimate / 60) for row in rows] == [0, 0, *present]
+
+
+@pytest.mark.parametrize(("window", "zone"), [(86_400, ZoneInfo("UTC")), ("1day Europe/Berlin", BERLIN)])
+@pytest.mark.parametrize("day", [(2024, 3, 31), (2024, 6, 1), (2024, 10, 27)])
+def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(window, zone, day):
+    """Also who comes at its first moment, as dates without a time do, and on days of 23 and of 25 hours."""
+    made = steps(window, seconds(*day, zone=zone), windows=9)
+    first, end = made.bounds_micros(made.first)
+    for days in (1, 3):
+        rules = PresenceRules.of(enter_values=None, leave_values=None, timeout=86_400 * days, streams=None)
+        stays = rules.stay(made, made.first, np.array([ENTER] * 3), np.array([first, first + 1, end - 1]))
+        assert stays.tolist() == [days] * 3
 
 
 def test_a_person_in_one_day_of_the_calendar_is_a_unit():

@@ -275,6 +275,7 @@ FOUND_RUN = {
     "window": 10,
     "start": START,
     "method": "counts",
+    "items_per_step": 1,
     "noise": KeyedNoise(b"a key for tests, no secret"),
 }
 LISTED = Domain(["a", "b"])
@@ -282,6 +283,30 @@ LISTED = Domain(["a", "b"])
 
 def made_found(**given) -> ShiftingHeavyHitters:
     return ShiftingHeavyHitters(**FOUND_RUN | given)
+
+
+@pytest.mark.parametrize(
+    ("windows", "changes", "items"),
+    [
+        (1, {}, 10),
+        (13, {}, 7),
+        (52, {}, 4),
+        (100, {}, 4),
+        (101, {}, 1),
+        (400, {"participation_cap": 20}, 5),
+        (13, {"items_per_step": 2}, 2),
+        (13, {"max_hits": 2}, 7),
+        (13, {"method": "status"}, 1),
+        (13, {"forget": True}, 1),
+    ],
+)
+def test_over_files_a_person_counts_about_a_hundred_times_where_nobody_says_how_many(windows, changes, items):
+    of_stream = made_found(**{"end": START + 10 * windows, "items_per_step": None} | changes)
+    of_file = of_stream.to_finish()
+    assert of_stream.settled == {"items_per_step": changes.get("items_per_step", 1)}
+    assert of_file.settled == {"items_per_step": items} and of_file.method == of_stream.method
+    named = made_found(**{"end": START + 10 * windows, "items_per_step": items} | changes)
+    assert named.to_finish().guarantee == of_file.guarantee and named.method == of_file.method
 
 
 def rows_of(transform, people: dict[int, int]):

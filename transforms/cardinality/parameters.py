@@ -40,7 +40,7 @@ class PresenceRules:
     Attributes:
         enter: items that say that a person enters; None: all that do not say that they leave.
         leave: items that say that a person leaves; None for none.
-        timeout: microseconds after their last entering event at which a person has left, or None for never.
+        timeout: microseconds after their last entering event until which a person is there, or None for ever.
         streams: names of the streams; "" alone if events carry none.
     """
 
@@ -85,7 +85,7 @@ class PresenceRules:
         if self.timeout is None:
             present = np.full(len(kinds), FOR_EVER)
         else:
-            present = steps.begun_before(times + self.timeout) - step
+            present = steps.begun_before(steps.after(times, self.timeout) + 1) - step  # still there at that moment
         return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
 
 
@@ -149,7 +149,8 @@ class CardinalityParameters(Parameters):
         enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
             means that.
         leave_values: items that mean that a person leaves. They must be given unless `timeout` is given.
-        timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows.
+        timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows. As
+            long as days or weeks that are the windows, these are counted: a day of 25 hours is one.
         max_updates: with unit "person", a public guess of how often people enter or leave a stream in the whole run,
             all people together, as seen at the ends of windows. Without it errors are larger.
         visits_per_person: with unit "person", the number of times that one person may enter a stream; later visits do

@@ -207,7 +207,8 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""
-        values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}"
+        until = "" if self.rules.timeout is None else " included"  # who has an event at midnight is there for a day
+        values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}{until}"
         limit = f"{self.streams_per_person}"
         if self.streams_per_person is not None and self.rules.streams != ("",):
             limit += f" of {sorted(self.rules.streams)}"  # which of a person's streams count depends on all of them

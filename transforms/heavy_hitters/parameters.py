@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
@@ -40,7 +41,15 @@ from privstream.transforms.events.domain import Domain, Items, PublicKeys
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import SELECTIONS, Parameters, check_shards, check_streams
 from privstream.transforms.heavy_hitters.methods import ByCounts, ByMonitor, ByStatus, check_full_share
-from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
+from privstream.transforms.methods import (
+    AUTO,
+    FEW_HITS,
+    USUAL_CONTRIBUTIONS,
+    choose_method,
+    needed,
+    usual_items,
+    worth,
+)
 from privstream.transforms.timing.steps import Length, Moment, Steps, WindowOptions, renamed
 from typing_extensions import Unpack, override
 
@@ -95,7 +104,8 @@ class HeavyHittersParameters(Parameters):
         end: no window ends after this moment, in seconds since 1970 UTC.
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. On long runs thresholds are lower than with `windows`, at the price of a counter for each person.
-        items_per_step: number of items of one person that count in a window.
+        items_per_step: number of items of one person that count in a window. Without it one; over files where items
+            stay found, in at most 100 windows of a person, as many as make 100 in the run, but 4 to 10.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
             "random" ones.
         domain: a public list of items. Only these are monitored. With `start`, and `end` or `windows`, each of them is
@@ -144,6 +154,8 @@ class HeavyHittersParameters(Parameters):
     "counts", docs/proofs/keyed_counts.md.
     """
 
+    former_defaults = MappingProxyType({"items_per_step": 1})
+
     def __init__(
         self,
         *,
@@ -157,7 +169,7 @@ class HeavyHittersParameters(Parameters):
         start: Moment | None = None,
         end: Moment | None = None,
         participation_cap: int | None = None,
-        items_per_step: int = 1,
+        items_per_step: int | None = None,
         selection: Literal["last", "first", "random"] = "last",
         domain: Items | None = None,
         public_items: Items | None = None,
@@ -181,9 +193,9 @@ class HeavyHittersParameters(Parameters):
         horizon = renamed("windows", windows, "horizon", horizon)
         limits = {"windows" if start is not None else "horizon": horizon, "participation_cap": participation_cap}
         _check_limits(limits, no_limit=start is None)
+        items_per_step = 1 if items_per_step is None else checks.integer("items_per_step", items_per_step, minimum=1)
         if max_hits is None:
-            items = checks.integer("items_per_step", items_per_step, minimum=1)
-            max_hits = min(max(FEW_HITS, items), LARGEST_UINT16)  # counts use neither
+            max_hits = min(max(FEW_HITS, items_per_step), LARGEST_UINT16)  # counts use neither
         self.noise = noise
         self.selection = selection
         self.domain = domain
@@ -357,10 +369,22 @@ class HeavyHittersParameters(Parameters):
     def unused(self) -> frozenset[str]:
         return frozenset(("max_hits", "count_share") if self.method == "counts" else ("forget",))
 
+    @property
+    @override
+    def settled(self) -> Mapping[str, Any]:
+        return {"items_per_step": self.items_per_step}
+
     @override
     def to_finish(self) -> Self:
+        """Return this transform with all counts that are found, and more items of a person if nobody says how many."""
         if not isinstance(self.answer, ByCounts) or not self.answer.remembers:
             return self
+        windows = self.answer.counts.contributions // self.items_per_step
+        if self._given.get("items_per_step") is None and windows <= USUAL_CONTRIBUTIONS:
+            given = {**self._given, "items_per_step": usual_items(windows)}
+            more = type(self)(**given, noise=self.noise)
+            if more.method == self.method:  # in more windows another one may need fewer people: then one item stays
+                return more.to_finish()
         made = copy.copy(self)
         made.answer = self.answer.for_end()
         return made

@@ -291,6 +291,10 @@ class Steps:
         """Return the steps whose windows start at these moments, int64 microseconds."""
         return (starts - self.origin) // self.period
 
+    def after(self, moments: np.ndarray, length: int) -> np.ndarray:
+        """Return what is so long after each moment, int64 microseconds."""
+        return moments + length
+
     def begun_before(self, moments: np.ndarray) -> np.ndarray:
         """Return the last step that starts before each moment, int64 microseconds."""
         return -(-(moments - self.origin) // self.period) - 1
@@ -503,6 +507,15 @@ class CalendarSteps(Steps):
     def starting(self, starts: np.ndarray) -> np.ndarray:
         found: np.ndarray = np.searchsorted(self.starts, starts)
         return found
+
+    @override
+    def after(self, moments: np.ndarray, length: int) -> np.ndarray:
+        """Of whole windows it is the start of a window, so that a day is over when the day is, with 23 or 25 hours."""
+        windows, rest = divmod(length, self.size)
+        if rest:
+            return moments + length
+        later: np.ndarray = self.starts[np.minimum(self.begun_before(moments + 1) + windows, len(self.starts) - 1)]
+        return later
 
     @override
     def begun_before(self, moments: np.ndarray) -> np.ndarray:

@@ -38,15 +38,13 @@ from privstream.transforms.events.domain import Domain, Items, PublicKeys
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import SELECTIONS, Parameters, check_shards, check_streams
 from privstream.transforms.heavy_hitters.methods import check_full_share
-from privstream.transforms.methods import AUTO, USUAL_CONTRIBUTIONS, USUAL_ITEMS, choose_method
+from privstream.transforms.methods import AUTO, USUAL_ITEMS, choose_method, usual_items
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from privstream.transforms.top_k.methods import MOST_COUNTS, MOST_ITEMS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
 USUAL_TOP = 10
-MOST_USUAL_ITEMS = 10
-"""Items of a person in a window of a short file where nobody says how many."""
 METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
 
 SMOOTHED, FOR_SMOOTHING = 0.75, 8
@@ -298,7 +296,7 @@ class TopKParameters(Parameters):
 
     def _items_at_end(self) -> int:
         """Return how many items of a person count over files: as often as with `counts` in the run, within limits."""
-        items = max(USUAL_ITEMS, min(MOST_USUAL_ITEMS, USUAL_CONTRIBUTIONS // self._releases))
+        items = usual_items(self._releases)
         return items if self.domain is None else min(items, len(self.domain))
 
     def _at_end(self) -> tuple[str, RankedList | FoundItems]:
