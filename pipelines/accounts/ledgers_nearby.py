@@ -43,7 +43,7 @@ def doubts_about(
     places = [each for each in near if isinstance(each, str) and each and "://" not in each]
     folders = sorted({os.path.realpath(os.path.dirname(each) or ".") for each in places})
     ledgers = {} if path is None else {os.path.realpath(path): contents}
-    for other in (each for folder in folders for each in glob(f"{escape(folder)}/*{ENDING}")):
+    for other in _files(folders, f"*{ENDING}"):
         with suppress(ValueError):
             ledgers.setdefault(os.path.realpath(other), Ledger(other).contents())
     own = None if path is None or is_database(path) else os.path.realpath(path)
@@ -66,13 +66,20 @@ def _about(dataset: str, data: str, path: str, other: Contents) -> Iterator[Doub
 def _lost(folders: Sequence[str], dataset: str, heads: set[str]) -> Iterator[str]:
     """Give guarantee files of a data set whose line no ledger has; of each folder the first one."""
     for folder in folders:
-        files = sorted(each for pattern in PROMISES for each in glob(os.path.join(escape(folder), pattern)))
-        yield from [each for each in files if (mark := _mark(each, dataset)) and mark.get("head") not in heads][:1]
+        found = sorted(_files([folder], *PROMISES))
+        yield from [each for each in found if (mark := _mark(each, dataset)) and mark.get("head") not in heads][:1]
+
+
+def _files(folders: Sequence[str], *patterns: str) -> Iterator[str]:
+    """Give the files of folders that match; nobody waits for a pipe that has such a name."""
+    for folder in folders:
+        for pattern in patterns:
+            yield from filter(os.path.isfile, glob(os.path.join(escape(folder), pattern)))
 
 
 def _mark(path: str, dataset: str) -> Mapping[str, Any] | None:
     """Return what a guarantee file says of the ledger, if it is of a data set and says something."""
-    with suppress(OSError, ValueError, AttributeError), open(path, encoding="utf-8") as file:
+    with suppress(OSError, ValueError, AttributeError, RecursionError), open(path, encoding="utf-8") as file:
         found = json.load(file)
         mark = found.get("ledger")
         return mark if found.get("parameters", {}).get("dataset") == dataset and isinstance(mark, dict) else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from privstream.pipelines.audit.audit_command import WRONG, Finding
-from privstream.pipelines.plot.chart import ALARM, COLOURS, FAINT, GREY, INK, chart, key_above
+from privstream.pipelines.plot.chart import ALARM, COLOURS, FAINT, GREY, INK, chart, key_above, plural
 
 MOST = 3.0
 """The axis breaks here: controls further right are drawn at its end, and their numbers say where they are."""
@@ -61,10 +61,12 @@ def draw(stream: BinaryIO, format: str, title: str, findings: Sequence[Finding])
 
 
 def _name(finding: Finding) -> str:
-    """Return the name of an attack, with what is claimed."""
-    claim = finding.guarantee
+    """Return the name of an attack, with what is claimed, and what tells apart those on several runs."""
+    claim, attack = finding.guarantee, finding.attack
     method = f", {finding.method}" if finding.method else ""
-    return f"{finding.attack.name}{method}\nepsilon {claim.epsilon:g}, delta {claim.delta:g}"
+    listed = ", listed items" if attack.options.get("domain") else ""
+    sent = "" if attack.transcript is None else f"\none unit in {plural(attack.transcript.counted, 'number')}{listed}"
+    return f"{attack.name}{method}\nepsilon {claim.epsilon:g}, delta {claim.delta:g}{sent}"
 
 
 def _beside_line(share: float) -> dict[str, Any]:

@@ -768,6 +768,15 @@ class TestCommand:
         assert [point["epsilon"] for point in first["found"]["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
         assert picture.read_bytes().startswith(b"<?xml")
 
+    def test_attacks_on_several_runs_can_be_told_apart_in_the_picture(self, monkeypatch):
+        monkeypatch.setattr(Figure, "savefig", lambda self, *given, **more: figures.append(self))
+        figures: list[Figure] = []
+        attacked = [replace(finding(CONSISTENT), attack=attack) for attack in whole_runs(question("counts"))]
+        picture.draw(io.BytesIO(), "png", "", attacked)
+        names = [label.get_text().splitlines()[-1] for label in figures[0].axes[0].get_yticklabels()]
+        assert len({*names}) == len(RUNS["counts"])
+        assert {"one unit in 10 numbers", "one unit in 10 numbers, listed items"} <= {*names}
+
     def test_a_control_beyond_the_axis_stands_behind_a_break(self, monkeypatch):
         """At its end, with its number; the axis has no number there, which would be another one."""
         monkeypatch.setattr(Figure, "savefig", lambda self, *given, **more: figures.append(self))

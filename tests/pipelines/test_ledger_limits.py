@@ -1,5 +1,6 @@
 """Limits in the ledger, and the chain of its lines: what is refused, what is found, and how many runs fit."""
 
+import argparse
 import json
 import os
 import stat
@@ -15,8 +16,9 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts import ledger as ledger_module
-from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.ledgers_nearby import doubts_about
 from privstream.pipelines.accounts.spending import Limit, most_runs
 from privstream.pipelines.serve.metrics_command import Budget
 
@@ -539,3 +541,11 @@ def test_metrics_have_the_period_with_the_least_left() -> None:
         ledger.append(entry(run_id, epsilon, days=((year, 2, 1), (year, 3, 1))), accept)
     (left,) = [number for metric in Budget("ledger").metrics() if "left" in metric.name for _, number in metric.numbers]
     assert left == 2.0
+
+
+def test_what_only_has_the_name_of_a_ledger_or_a_guarantee_stops_no_run(tmp_path):
+    for name in ("pipe.ledger.jsonl", "pipe.guarantee.json"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "deep.guarantee.json").write_text("[" * 200_000)
+    given = argparse.Namespace(noise_key_file=str(tmp_path / "key"), output=str(tmp_path / "rows.csv"))
+    assert doubts_about("shop", "digest", None, Contents.none(), given) == []
