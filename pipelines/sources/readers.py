@@ -47,7 +47,9 @@ class EventsRead(NamedTuple):
 
 
 class ReadPart(beam.DoFn):
-    """Reads, checks and normalises one part of a file."""
+    """Reads, checks and normalises one part of a file, which is refused if it is no longer as it was found."""
+
+    unchanged = True
 
     def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
@@ -55,19 +57,17 @@ class ReadPart(beam.DoFn):
         self.checked: tuple[Any, ...] = ()
 
     def process(self, element: FilePart) -> Iterator[Any]:
-        """Read a part of a file that is as it was found, and stays so."""
-        check_unchanged(element)
-        yield from self.read(element)
-        check_unchanged(element)
-
-    def read(self, element: FilePart) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
+        if self.unchanged:
+            check_unchanged(element)
         file = element.path, element.size, element.modified
         if file != self.checked:  # once, not for each of its parts
             check_file(element, self.fields)
             self.checked = file
         for found in read_part(element, self.fields, self.normalise):
             yield TaggedOutput(DEAD_LETTERS, found) if isinstance(found, DeadLetter) else found
+        if self.unchanged:
+            check_unchanged(element)
 
 
 ROWS_AT_ONCE = 1 << 17

@@ -216,6 +216,8 @@ class _CutFile(TakeFile):
 class _ReadWatchedPart(ReadPart):
     """Reads one part; what cannot be read any further becomes a dead letter."""
 
+    unchanged = False  # it looks for itself
+
     def __init__(self, fields: AnyFields) -> None:
         super().__init__(fields)
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
@@ -224,7 +226,7 @@ class _ReadWatchedPart(ReadPart):
         """Read a part."""
         try:
             check_as_found(element.path, element.size)
-            yield from self.read(element)
+            yield from super().process(element)
         except UNREADABLE as error:
             self.unreadable.inc()
             position = f"from {element.start} to {element.end}"

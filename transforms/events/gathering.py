@@ -92,8 +92,9 @@ class GatherRows(beam.DoFn):
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
         if isinstance(element, pa.RecordBatch):
-            if element.num_rows:
-                yield from self._check(element)
+            LOG.read(element.num_rows)
+            for found in usable_batches(element, self.fields) if element.num_rows else ():
+                yield set_aside(found.rule, found.record, number=found.number) if isinstance(found, Unusable) else found
             return
         LOG.read(1)
         try:
@@ -109,12 +110,6 @@ class GatherRows(beam.DoFn):
     @override
     def finish_bundle(self) -> Iterator[WindowedValue]:
         yield from self._flush()
-
-    def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """Pass on what can be used of an Arrow batch."""
-        LOG.read(batch.num_rows)
-        for found in usable_batches(batch, self.fields):
-            yield set_aside(found.rule, found.record, number=found.number) if isinstance(found, Unusable) else found
 
     def _keep(self, row: Said, timestamp: Any) -> None:
         """Keep a row with those that it may be with."""
