@@ -10,10 +10,10 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.readers import ReadEvents
+from privstream.transforms.batches import KeyedBatch
 from privstream.transforms.events.event_fields import NUMBER, TEXT, EventFields
 from privstream.transforms.events.gathering import GatherRows
-from privstream.transforms.events.split import SplitEvents
-from privstream.transforms.timing.on_time import KeyedBatch
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 

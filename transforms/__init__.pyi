@@ -5,8 +5,8 @@ from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
 from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.events.private_transform import Published
 from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
 from privstream.transforms.histograms.continual_histogram import ContinualHistogram

@@ -17,6 +17,16 @@ from privstream.transforms.spill import fetch, put_away, release, size_of
 Keyed = tuple[bytes, bytes]
 """What travels from stage to stage: a record under a key."""
 
+KeyedBatch = tuple[bytes, tuple[bytes, bytes]]
+"""Step key; digest and encoded batch, or joined markers and nothing."""
+
+DIGEST_BYTES = 16
+
+
+def digest(data: bytes) -> bytes:
+    """Return bytes that stand for an encoded batch."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
 
 class StepKey(NamedTuple):
     """What a stage works on by itself: a stream, a step, and a shard of its people or items."""
@@ -168,6 +178,14 @@ class CountBatch:
             new=_joined([part.new for part in parts]),
             sums=_joined([part.sums for part in parts]),
         )
+
+
+def first_of_run(*columns: np.ndarray) -> np.ndarray:
+    """Mark the rows of sorted columns that differ from the row before."""
+    first = np.ones(len(columns[0]), bool)
+    if len(first):
+        first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return first
 
 
 def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:

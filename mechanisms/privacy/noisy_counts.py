@@ -47,6 +47,7 @@ class CountCurve:
         """Return an epsilon for which the releases are (epsilon, delta)-differentially private."""
         return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta)))
 
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - curves are small values: searches of several methods meet the same
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the `releases`-fold convolution of the distribution of one release."""
         one = losses().from_discrete_gaussian_mechanism(

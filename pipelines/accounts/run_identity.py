@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apache_beam.io.filesystem import BeamIOError
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import WATCHED
@@ -157,7 +156,7 @@ def content_digest(path: str) -> list[str]:
         with content as stream:
             found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
             return [compression, found.hexdigest()]
-    except (OSError, BeamIOError) as error:
+    except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
 

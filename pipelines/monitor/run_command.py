@@ -44,31 +44,28 @@ from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import Followed, FollowView, followed
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.arguments import given_to, input_fields, settled, transform_of
+from privstream.pipelines.questions.asked import (
+    DRY,
+    Asked,
+    check_apart,
+    guarantee_path,
+    promise,
+    row_type_of,
+    shaping,
+    shared_evenly,
+    write_guarantee,
+)
 from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.input_output import (
     INPUT,
     check_same_promise,
     check_workers,
     destination,
-    guarantee_path,
     reader,
     send,
 )
 from privstream.pipelines.questions.options import WORKERS, add_key, add_option
-from privstream.pipelines.questions.run import (
-    DRY,
-    Asked,
-    PublishedView,
-    Run,
-    check_apart,
-    letters_to,
-    promise,
-    row_type_of,
-    shaping,
-    shared_evenly,
-    workers_of,
-    write_guarantee,
-)
+from privstream.pipelines.questions.run import PublishedView, Run, workers_of
 from privstream.pipelines.questions.run_command import run_label
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
@@ -86,6 +83,7 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.terminal import NOTE, WARNING, say
+from privstream.transforms.counters import Counters
 
 COMMAND_NAME = "run"
 NOISE = "question"
@@ -226,7 +224,7 @@ class MonitorRun:
                 fields=read.fields,
                 questions=asked,
                 charge=partial(account.charge, identity, label, charged, noise, planned.guarantee, parts=parts),
-                letters=letters_to(common.dead_letter, unbounded=unbounded),
+                letters=Run.letters_to(common.dead_letter, unbounded=unbounded),
                 workers=workers,
                 views=tuple(_published(each, asked, sent[each.name], output) for each in streamed),
             ),
@@ -239,19 +237,19 @@ class MonitorRun:
             promised=_promised(monitor, planned, common, asked),
         )
 
-    def try_out(self, options: PipelineOptions) -> launch.Counters:
+    def try_out(self, options: PipelineOptions) -> Counters:
         """Run the pipeline for its counters alone."""
         with _errors_with_keys(self.monitor):
             return self.run.try_out(options)
 
-    def publish(self, options: PipelineOptions) -> launch.Counters:
+    def publish(self, options: PipelineOptions) -> Counters:
         """Run the pipeline, and write rows and guarantees: no file of rows is there before all are complete."""
         asked, unbounded = self.run.questions, self.run.unbounded
         with _hidden_folder(self.output.folder, wanted=not unbounded) as folder:
             files = {each.name: os.path.basename(each.arguments.output) for each in asked}
             hidden = {name: str(FileSystems.join(folder, file)) for name, file in files.items()}
             with _errors_with_keys(self.monitor):
-                writes = [each.write_to(hidden[each.name], unbounded=unbounded) for each in asked]
+                writes = [self.run.write_to(each, hidden[each.name], unbounded=unbounded) for each in asked]
                 counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
                 self._write_views(hidden, folder)
@@ -295,7 +293,7 @@ class MonitorRun:
         more = {"questions": questions} | ({"views": views} if views else {})
         write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
-    def report(self, counted: launch.Counters) -> None:
+    def report(self, counted: Counters) -> None:
         """Tell of each question what was read and published, and what is promised of all together.
 
         Raises:

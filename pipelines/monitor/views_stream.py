@@ -17,7 +17,7 @@ from privstream.pipelines.monitor.monitor_file import VIEWS
 from privstream.pipelines.monitor.views import Table, View, Watch
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import REPORTED
-from privstream.transforms.batches import Keyed
+from privstream.transforms.batches import Keyed, digest
 from privstream.transforms.timing.clocked import (
     ONE_KEY,
     SEGMENT_BYTES,
@@ -28,7 +28,6 @@ from privstream.transforms.timing.clocked import (
     stepped,
 )
 from privstream.transforms.timing.keyed_state import Cells, Decoded
-from privstream.transforms.timing.on_time import digest
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

@@ -32,7 +32,7 @@ def windows(parameters: Mapping[str, Any]) -> str:
     )
     steps = Steps.of(window=by_clocks(window, zone), start=start, end=end, windows=parameters.get("windows"))
     assert steps.first is not None and steps.end is not None  # both must be given
-    first, last = (iso_8601(at.micros) for at in (steps.bounds(steps.first)[0], steps.bounds(steps.end - 1)[1]))
+    first, last = (iso_8601(at) for at in (steps.bounds_micros(steps.first)[0], steps.bounds_micros(steps.end - 1)[1]))
     return f"--window {window if isinstance(window, str) else f'{window:g}'} --start {first} --end {last}"
 
 

@@ -14,9 +14,10 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.command import RunError
-from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
+from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT, POSTGRESQL
 from privstream.pipelines.questions.arguments import input_fields
-from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
+from privstream.pipelines.questions.asked import bounded_input, files_option
+from privstream.pipelines.questions.input_end import KAFKA, is_unbounded
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
@@ -25,39 +26,10 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.folder_polls import END, split_pattern
-from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.stores import exists, join, opened
 from privstream.pipelines.terminal import say
-
-
-def is_sent(arguments: argparse.Namespace) -> bool:
-    """Tell whether the output is no file."""
-    return str(arguments.output).startswith((KAFKA, POSTGRESQL))
-
-
-def with_files(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the options with files as their output: the copy, if rows are sent.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    if is_sent(arguments) != (arguments.copy is not None):
-        raise ValueError(
-            f"copy must be given with an --output of {KAFKA} or {POSTGRESQL}, and with no other: the same rows as "
-            "files, with the guarantee beside them"
-        )
-    if arguments.kafka_setting and not any(url.startswith(KAFKA) for url in (arguments.input, arguments.output)):
-        raise ValueError(f"kafka_setting must be given with an --input or --output of {KAFKA} only")
-    if is_sent(arguments) and arguments.output == arguments.input:
-        raise ValueError("--output must be another topic than --input")
-    return argparse.Namespace(**(vars(arguments) | {"output": arguments.copy or arguments.output}))
-
-
-def files_option(arguments: argparse.Namespace) -> str:
-    """Return the option that names the files, for messages."""
-    return "--output" if arguments.copy is None else "--copy"
 
 
 def destination(
@@ -97,13 +69,7 @@ def send(destination: Destination, path: str) -> str:
         left_out = destination.send(rows)
     except UnreachableError as error:
         raise RunError(f"{error}; all rows are in {path}, and the same run with --overwrite sends them again") from None
-    return sent(destination, {SENT: len(rows) - left_out, TOO_LARGE: left_out}, path)
-
-
-def sent(destination: Destination, counters: Mapping[str, int], path: str) -> str:
-    """Return a line that says how many rows have been sent from the files at a path, and how many cannot be."""
-    line, left_out = f"{counters.get(SENT, 0):,} rows sent to {destination.name()}", counters.get(TOO_LARGE, 0)
-    return line if not left_out else f"{line}, {left_out:,} are too large for the destination and in {path} alone"
+    return destination.sent_from(path, {SENT: len(rows) - left_out, TOO_LARGE: left_out})
 
 
 def kafka_settings(arguments: argparse.Namespace) -> Mapping[str, str]:
@@ -130,9 +96,7 @@ def _imported(module: str, extra: str) -> Any:
 
 
 PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
-RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
 KAFKA_SECONDS = 0.5
-ROWS_OF_QUERY = "rows of the query.parquet"
 INPUT = "input"
 """The option that is watched, where it is events that have no end."""
 
@@ -167,12 +131,8 @@ def reader(
     if spec.watched != INPUT and arguments.input.startswith(KAFKA):
         raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
     fields = input_fields(spec, arguments) if fields is None else fields
-    if folder is not None and reads_query(arguments):
-        path = os.path.join(folder, ROWS_OF_QUERY)
-        save_rows(arguments.input, arguments.query, fields, path)
-        return ReadEvents(path, fields)
     if not is_unbounded(arguments) or spec.watched != INPUT:
-        return ReadEvents(arguments.input, fields, arguments.input_format)
+        return ReadEvents(*bounded_input(arguments, fields, folder))
     if arguments.input.startswith(KAFKA):
         return _kafka(arguments, fields)
     return WatchEvents(
@@ -223,13 +183,6 @@ def prepare(options: PipelineOptions) -> None:
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
         say(f"{LOCAL_RUNNER} writes windows only when the input has ended: use PrismRunner or FlinkRunner")
-
-
-def guarantee_path(arguments: argparse.Namespace) -> str:
-    """Return where the promise goes; in a folder its name begins with `_`, so that who watches it passes over it."""
-    if not is_unbounded(arguments):
-        return f"{arguments.output}.guarantee.json"
-    return join(arguments.output, GUARANTEE)
 
 
 def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.noise_labels import drawn_from
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
@@ -18,40 +17,30 @@ from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
 from privstream.pipelines.questions.arguments import given_to, settled, transform_of
-from privstream.pipelines.questions.input_end import is_unbounded
-from privstream.pipelines.questions.input_output import (
-    RUN_ID_NEEDED,
-    check_same_promise,
-    check_workers,
-    destination,
+from privstream.pipelines.questions.asked import (
+    DRY,
+    Asked,
+    Asking,
+    check_apart,
     files_option,
     guarantee_path,
     is_sent,
-    reader,
-    send,
-    with_files,
-)
-from privstream.pipelines.questions.run import (
-    DRY,
-    Asked,
-    Run,
-    check_apart,
-    letters_to,
     promise,
     row_type_of,
     shaping,
     shared_evenly,
-    workers_of,
+    with_files,
     write_guarantee,
 )
+from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
-from privstream.pipelines.runners import launch
-from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
-from privstream.pipelines.sinks.window_files import check_folder
-from privstream.pipelines.sinks.writers import TERMINAL, file_or_terminal
+from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal
 from privstream.pipelines.stores import exists
 from privstream.pipelines.terminal import say
+from privstream.transforms.counters import Counters
+
+RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
 
 
 @dataclass(frozen=True)
@@ -68,19 +57,18 @@ class RunCommand:
 
     def run(self, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
-        options = launch.parse_beam_options(beam_arguments)
-        name_job(options, _job_name(arguments))
+        runs = loaded(self.spec.runs)
+        options = runs.options(arguments, beam_arguments)
         with _folder_of(arguments) as folder:
             try:
                 with clock("checking options and input"):
-                    check_workers(arguments, options)
-                    run = self._check(arguments, options, folder)
+                    run = self._check(runs, arguments, options, folder)
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
             self._publish(run, options)
 
-    def _publish(self, run: Run, options: PipelineOptions) -> None:
-        """Run the pipeline, and write its rows and what it promises."""
+    def _publish(self, run: Any, options: Any) -> None:
+        """Run it, and write its rows and what it promises."""
         (asked,) = run.questions
         arguments = asked.arguments
         if arguments.dry_run:
@@ -96,7 +84,7 @@ class RunCommand:
             arguments.output, row_type, *words, table=table, clocks=clocks, of_totals=of_totals
         ) as path:
             try:
-                write = asked.write_to(path, unbounded=run.unbounded)
+                write = run.write_to(asked, path, unbounded=run.unbounded)
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
             accepted = partial(write_guarantee, guarantee_file, asked.promised)
@@ -105,15 +93,14 @@ class RunCommand:
             rows = {"rows": {"sha256": fingerprint(arguments.output)}}
             write_guarantee(guarantee_file, {**asked.promised, **rows}, charge)
         if asked.destination is not None and not run.unbounded:
-            say(send(asked.destination, arguments.output))
+            say(loaded("questions.input_output.send")(asked.destination, arguments.output))
         self._report(run, counted)
 
-    def _check(self, arguments: argparse.Namespace, options: PipelineOptions, folder: str) -> Run:
-        """Check the options and the input, with a folder for temporary files."""
+    def _check(self, runs: Any, arguments: argparse.Namespace, options: Any, folder: str) -> Any:
+        """Check the options and the input, and return what runs, of the class `runs`."""
         output, arguments = arguments.output, settled(self.spec, with_files(arguments))
         unbounded = is_unbounded(arguments)
-        read = reader(self.spec, arguments, folder=folder)
-        workers = workers_of(arguments, options, read)
+        read, workers = runs.of(self.spec, arguments, options, folder)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         guarantee_file = guarantee_path(arguments)
@@ -139,11 +126,13 @@ class RunCommand:
         if unbounded and arguments.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
         if unbounded:
-            check_same_promise(guarantee_file, promised, files_option(arguments))
+            loaded("questions.input_output.check_same_promise")(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         row_type = row_type_of(self.spec, transform, read.fields, arguments)
-        urls = [output] if is_sent(given_output) else []
-        sent = destination(urls, given_output, arguments.run_id, row_type, self.spec.key)
+        sent = None
+        if is_sent(given_output):
+            make = loaded("questions.input_output.destination")
+            sent = make([output], given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not exists(guarantee_file))
         asked = Asked(
@@ -156,18 +145,18 @@ class RunCommand:
             more=more,
             destination=sent,
         )
-        return Run(
+        return runs(
             arguments=arguments,
             unbounded=unbounded,
             read=read,
             fields=read.fields,
             questions=(asked,),
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
-            letters=letters_to(arguments.dead_letter, unbounded=unbounded),
+            letters=runs.letters_to(arguments.dead_letter, unbounded=unbounded),
             workers=workers,
         )
 
-    def _report(self, run: Run, counted: launch.Counters) -> None:
+    def _report(self, run: Asking, counted: Counters) -> None:
         """Tell what was read, what was published, and what that promises.
 
         Raises:
@@ -191,12 +180,6 @@ def _folder_of(arguments: argparse.Namespace) -> AbstractContextManager[str]:
     return tempfile.TemporaryDirectory(prefix="privstream-")
 
 
-def _job_name(arguments: argparse.Namespace) -> str:
-    """Return what a cluster calls the job: the question and the last part of the output's path."""
-    to = "" if arguments.output == TERMINAL else f" to {os.path.basename(os.path.normpath(arguments.output))}"
-    return f"{arguments.command}{to}"
-
-
 def run_label(arguments: argparse.Namespace, identity: RunIdentity, *, unbounded: bool) -> str:
     """Return the run id that noise depends on: what was given, or what identifies the run by itself."""
     if unbounded and not arguments.run_id:
@@ -208,7 +191,7 @@ def _check_output(arguments: argparse.Namespace, guarantee_file: str, unbounded:
     """Check that rows and guarantee can be written, and that they replace no results, unless that is wanted."""
     option = files_option(arguments)
     if unbounded:
-        check_folder(arguments.output, option)
+        loaded("sinks.window_files.check_folder")(arguments.output, option)
         if arguments.overwrite:
             raise ValueError("overwrite must not be given when the input has no end: use a new folder")
     if arguments.output == TERMINAL:

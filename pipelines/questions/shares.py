@@ -16,20 +16,19 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.questions.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FilePart
-from privstream.pipelines.sources.normalise import OF_READING, TakeReading
+from privstream.pipelines.sources.normalise import TakeReading
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.transforms import DeadLetter
 from privstream.transforms.batches import StepKey
+from privstream.transforms.counters import Counters
 from privstream.transforms.events.private_transform import PrivateTransform, Shared
 from privstream.transforms.spill import fetch, keep
 from typing_extensions import override
-
-READ = "Read"
-"""What stages are called that read for all questions."""
 
 LETTERS = "\0dead letters"
 """What is sent under this name, which no question has, are dead letters."""
@@ -41,16 +40,11 @@ Place = tuple[str, int]
 """What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
 
 
-def stage_label(name: str, stage: str) -> str:
-    """Return what a stage of a question is called, beside those of other questions."""
-    return f"{name}{OF_READING}{stage}" if name else stage
-
-
 def events_for(name: str, events: PCollection[Any], fields: FieldMapping | SharedFields) -> PCollection[Any]:
     """Return what a question takes of the events that were read."""
     if not isinstance(fields, SharedFields):
         return events
-    take = beam.ParDo(TakeReading(fields, name)).with_output_types(pa.RecordBatch)
+    take = beam.FlatMap(TakeReading(fields, name).take).with_output_types(pa.RecordBatch)
     taken: PCollection[Any] = events | stage_label(name, "Take") >> take
     return taken
 
@@ -187,7 +181,7 @@ class Share:
 class Done(NamedTuple):
     """What a process has counted, and references to what it has sent."""
 
-    counted: launch.Counters
+    counted: Counters
     sent: Mapping[Place, Sequence[bytes]]
 
 
@@ -218,7 +212,7 @@ def _size(part: FilePart) -> int:
     return part.rows or part.end - part.start
 
 
-def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> launch.Counters:
+def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given.
@@ -234,7 +228,7 @@ def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptio
         RunError: one of them failed, or was killed.
     """
     given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), crew.number)
-    counted: list[launch.Counters] = []
+    counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
     there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
     for segment in range(max(each.shared_segments for each in share.transforms.values())):

@@ -143,6 +143,7 @@ class QuestionSpec:
         one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
         extras: options of the command beside, or instead of, the arguments of the transform.
         hidden: arguments of the transform that are no options, since `prepare` makes them.
+        runs: the path of the class of what runs it, an `Asking`.
         prepare: the path of a function from the options to further arguments of the transform.
         settle: the path of a function from the options of a run to those that it has although they
             were not given; they enter what identifies the run.
@@ -203,6 +204,7 @@ class QuestionSpec:
     extras: tuple[Option, ...] = ()
     hidden: tuple[str, ...] = ()
     prepare: str | None = None
+    runs: str = "questions.run.Run"
     settle: str | None = None
     below: str | None = None
     table: bool = True

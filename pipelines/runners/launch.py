@@ -41,15 +41,13 @@ from privstream.pipelines.runners.local_runner import (
 )
 from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable, say
+from privstream.transforms.counters import Counters
 from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
 PRISM_STAGE = "ref_AppliedPTransform_"
 """How Prism begins the name of a stage."""
-
-Counters = dict[tuple[str, str], int]
-"""Counters of a run: by the stage that has counted, and the name."""
 
 GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
@@ -162,7 +160,7 @@ def run(
     except CommandError:
         raise
     except Exception as error:
-        raise RunError(without_program(error) or _cause(error)) from error
+        raise RunError(without_program(error) or cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
@@ -188,7 +186,7 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
             result = _started(pipeline, options)
             result.wait_until_finish()
     except Exception as error:
-        raise RunError(_cause(error)) from None
+        raise RunError(cause(error)) from None
     return _counted(result)
 
 
@@ -221,14 +219,6 @@ def added(parts: Iterable[Counters]) -> Counters:
     for part in parts:
         for place, number in part.items():
             found[place] = found.get(place, 0) + number
-    return found
-
-
-def summed(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up what was counted under the same name."""
-    found: dict[str, int] = {}
-    for name, number in counted:
-        found[name] = found.get(name, 0) + number
     return found
 
 
@@ -313,14 +303,17 @@ def _silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _cause(error: BaseException) -> str:
-    """Return the message of an error, if it is sure to quote no record: our own, or from before workers started."""
+def cause(error: BaseException, *, reading: bool = False) -> str:
+    """Return the message of an error, if it is sure to quote no record: our own, or from before anything was read.
+
+    That is before workers started, unless the process itself was `reading`.
+    """
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
     message = TYPE_NAME.sub("", message)
     text = "".join(traceback.format_exception(error))
     path, source = (FRAME.findall(text) or [("", "")])[-1]
     ours = source.startswith("raise ") and path.startswith(OURS)
-    if message and (ours or not WORKER.search(text)):
+    if message and (ours or not (reading or WORKER.search(text))):
         return message
     if _kind(error).endswith("MemoryError"):
         return OUT_OF_MEMORY

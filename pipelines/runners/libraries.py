@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +20,10 @@ from typing_extensions import override
 UNUSED = ("apache_beam.io.gcp.bigquery", "bson", "pandas", "pymongo")
 """What Beam and Arrow load where they find it, and do without if it is not there."""
 
-LATER = {"boto3", "httplib2", "numpy.f2py", "numpy.testing"}
+LATER = {"boto3", "httplib2", "numpy.f2py", "numpy.testing", "pyarrow.compute"}
 """What is loaded when something in it is used, by few commands: each takes part of a tenth of a second."""
+
+LOCK = Lock()
 
 WITH_NOTES = ("scipy.fft", "scipy.special")
 """Parts of SciPy that add notes to hundreds of help pages; others load one of these before."""
@@ -34,9 +37,10 @@ class Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what the import system looks for
             raise AttributeError(name)
-        LATER.discard(self.__name__)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
+        with LOCK:  # workers in threads may be the first to use it
+            LATER.discard(self.__name__)
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 

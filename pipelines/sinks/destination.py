@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -63,6 +63,11 @@ class Destination(ABC):
     @abstractmethod
     def name(self) -> str:
         """Say where rows go, without secrets."""
+
+    def sent_from(self, path: str, counters: Mapping[str, int]) -> str:
+        """Return a line that says how many rows have been sent from the files at a path, and how many cannot be."""
+        line, left_out = f"{counters.get(SENT, 0):,} rows sent to {self.name()}", counters.get(TOO_LARGE, 0)
+        return line if not left_out else f"{line}, {left_out:,} are too large for the destination and in {path} alone"
 
     def row_keys(self, rows: Sequence[Any]) -> list[str]:
         """Return the keys of the rows of a file, each a JSON object; equal keys are equal texts.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
-from privstream.pipelines.sinks.row_files import field_types, iso_8601
+from privstream.pipelines.sinks.row_files import field_types, iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import Time, is_time
 from rich.box import SIMPLE_HEAD
@@ -20,6 +23,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+TERMINAL = "-"
 UTC = Clocks()
 SPREAD = {"count": "count_stddev", "gap": "gap_stddev", "sum": "sum_stddev"}
 """Numbers and their standard deviations, which share a column."""
@@ -387,3 +391,41 @@ def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tupl
         table.add_row(*row)
     wished = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
     return table, wished, room
+
+
+@contextmanager
+def file_or_terminal(
+    path: str,
+    row_type: type,
+    title: str = "",
+    shown: Callable[[Any], Any] | None = None,
+    note: str | Callable[[Sequence[str]], str] = "",
+    below: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
+    *,
+    table: bool = True,
+    clocks: Clocks = UTC,
+    of_totals: tuple[float, float] | None = None,
+) -> Iterator[str]:
+    """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
+
+    `shown` makes of each row what is printed in its place; `note` stands below the rows, or what it makes of the
+    names of their columns, and what `below` makes of all
+    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`; `of_totals` is the
+    noise of what rows tell of limits.
+
+    Example:
+        >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
+        ...     run(output=path)
+    """
+    if path != TERMINAL:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+        file = os.path.join(folder, "rows.avro")
+        yield file
+        rows = read_row_file(file, row_type)
+        if table:
+            printed = rows if shown is None else list(map(shown, rows))
+            print_rows(printed, row_type, title=title, note=note, clocks=clocks, of_totals=of_totals)
+        for each in () if below is None else below(rows):
+            Console().print(each)

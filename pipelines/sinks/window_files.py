@@ -29,7 +29,7 @@ from privstream.pipelines.sinks.row_files import (
     write_rows,
 )
 from privstream.pipelines.sources.folder_polls import END
-from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 from typing_extensions import override
 

@@ -1,10 +1,7 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all, or a table on the terminal."""
 
-import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -15,21 +12,15 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
-from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
     field_types,
     output_format,
-    read_row_file,
     sort_rows,
     write_row_file,
 )
-from privstream.pipelines.sinks.terminal_table import UTC, print_rows
-from rich.console import Console
 from typing_extensions import override
-
-TERMINAL = "-"
 
 
 class WriteRows(beam.PTransform[Any, Any]):
@@ -175,41 +166,3 @@ def _write_table(
         rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
     write_row_file(path, row_type, rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
-
-
-@contextmanager
-def file_or_terminal(
-    path: str,
-    row_type: type,
-    title: str = "",
-    shown: Callable[[Any], Any] | None = None,
-    note: str | Callable[[Sequence[str]], str] = "",
-    below: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
-    *,
-    table: bool = True,
-    clocks: Clocks = UTC,
-    of_totals: tuple[float, float] | None = None,
-) -> Iterator[str]:
-    """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
-
-    `shown` makes of each row what is printed in its place; `note` stands below the rows, or what it makes of the
-    names of their columns, and what `below` makes of all
-    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`; `of_totals` is the
-    noise of what rows tell of limits.
-
-    Example:
-        >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
-        ...     run(output=path)
-    """
-    if path != TERMINAL:
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
-        file = os.path.join(folder, "rows.avro")
-        yield file
-        rows = read_row_file(file, row_type)
-        if table:
-            printed = rows if shown is None else list(map(shown, rows))
-            print_rows(printed, row_type, title=title, note=note, clocks=clocks, of_totals=of_totals)
-        for each in () if below is None else below(rows):
-            Console().print(each)

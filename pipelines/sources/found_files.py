@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.parquet_events import row_groups
+from privstream.pipelines.sources.text_lines import CompressionError
 from privstream.pipelines.stores import (
     GLOB,
     FileFacts,
@@ -211,3 +213,17 @@ def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
         yield FilePart(
             file.path, file.format, number, number + 1, file.size, file.modified, least=group.least, rows=group.rows
         )
+
+
+def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
+    """List the files that match, and look at them: all files of this machine, elsewhere the first one.
+
+    Raises:
+        InputFileError, ValueError, TypeError: naming the option, the file or the field.
+    """
+    files = match_files(pattern, format)
+    check_text_options(fields, [file.format for file in files])
+    for file in files[:1] + [file for file in files[1:] if scheme_of(file.path) is None]:
+        with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
+            check_file(file, fields)
+    return files

@@ -7,14 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.metrics.metric import Metrics
-from privstream.pipelines.sources.event_files import RawEvents
+from privstream.pipelines.sources.event_files import Damage, Part, RawEvents
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields, content_of
+from privstream.pipelines.sources.found_files import (
+    FORMATS,
+    EventFile,
+    FilePart,
+    check_file,
+    check_unchanged,
+    timed_parts,
+)
 from privstream.pipelines.sources.text_lines import WESTERN
+from privstream.transforms.counters import counter
 from privstream.transforms.events.event_columns import (
     LONGEST_TEXT,
     TEXT_PER_BATCH,
@@ -26,7 +33,16 @@ from privstream.transforms.events.event_columns import (
     value_column,
     value_of,
 )
-from privstream.transforms.events.event_fields import ENCODING, FINITE, LONG, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.event_fields import (
+    ENCODING,
+    FINITE,
+    LONG,
+    MISSING,
+    RANGE,
+    TYPE,
+    BrokenRuleError,
+    DeadLetter,
+)
 from privstream.transforms.events.filters import (
     KINDS,
     NUMBER,
@@ -40,7 +56,6 @@ from privstream.transforms.events.filters import (
 from privstream.transforms.events.item_columns import join_columns
 from privstream.transforms.events.local_times import forms_of
 from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
-from typing_extensions import override
 
 TIME = pa.timestamp("us", "UTC")
 EXACT = 1e-9
@@ -82,16 +97,16 @@ class Refusal(NamedTuple):
     by: tuple[str, ...] = ("",)
 
 
-def counter(name: str, by: str = "") -> Any:
+def counter_of(name: str, by: str) -> Any:
     """Return a counter of reading, for one of several readings if that has a name."""
-    return Metrics.counter("privstream", f"{by}{OF_READING}{name}" if by else name)
+    return counter(f"{by}{OF_READING}{name}" if by else name)
 
 
 def count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
     """Count a record that cannot be used, for each of the readings that cannot."""
     for each in by:
-        counter("events_malformed", each).inc()
-        counter(f"events_malformed_{code}", each).inc()
+        counter_of("events_malformed", each).inc()
+        counter_of(f"events_malformed_{code}", each).inc()
 
 
 class Judged(NamedTuple):
@@ -122,10 +137,10 @@ class Normaliser:
         self.longest = min(fields.max_item_bytes, LONGEST_TEXT)
         self.clean = TextCleaner(fields.null, trim=fields.trim)
         self.filter = None if fields.where is None else Filter(fields.where)
-        self.filtered = counter("events_filtered", name)
-        self.events_read = Metrics.counter("privstream", "events_read")
-        self.without_value = Metrics.counter("privstream", "events_without_value")
-        self.rounded = Metrics.counter("privstream", "values_rounded")
+        self.filtered = counter_of("events_filtered", name)
+        self.events_read = counter("events_read")
+        self.without_value = counter("events_without_value")
+        self.rounded = counter("values_rounded")
 
     def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
         """Return the rows that can be used, and why the others cannot."""
@@ -418,7 +433,7 @@ class SharedNormaliser:
         return Refusal(row, code, f"{reason}{whom}", tuple(by))
 
 
-class TakeReading(beam.DoFn):
+class TakeReading:
     """Takes what one question reads from the batches of a `SharedNormaliser`.
 
     Args:
@@ -432,8 +447,8 @@ class TakeReading(beam.DoFn):
         self.kept = _kept(readings.index(self.fields))
         self.normaliser = Normaliser(self.fields)
 
-    @override
-    def process(self, batch: pa.RecordBatch) -> Iterator[Any]:
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that count of a batch, if there are some."""
         contents = [name.partition(" ")[0] for name in self.fields.contents()]
         columns = {name: batch[_place(self.fields, name)] for name in dict.fromkeys(contents)}
         taken = pa.RecordBatch.from_pydict(columns)
@@ -452,3 +467,44 @@ def _place(fields: FieldMapping, content: str) -> str:
 def _kept(number: int) -> str:
     """Return the name of the column that says which rows count in a reading."""
     return f"kept {number}"
+
+
+def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
+    """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
+    texts = (reason, path, position, record)
+    return DeadLetter(*[text.encode("utf-8", "backslashreplace").decode() for text in texts])
+
+
+def read_part(
+    part: FilePart, fields: AnyFields, normalise: Normaliser | SharedNormaliser
+) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events of a part of a file, and what cannot be used of it."""
+    place = Part(part.start, part.end)
+    for found in FORMATS[part.format].read(part.path, place, fields.names(), fields.text):
+        if isinstance(found, Damage):
+            count_refusal(found.code)
+            yield dead_letter(found.reason, part.path, found.position, found.record)
+            continue
+        for events in pieces(found):
+            batch, refusals = normalise(events)
+            for refusal in refusals:
+                count_refusal(refusal.code, refusal.by)
+                row = refusal.row
+                yield dead_letter(refusal.reason, part.path, events.position(row), events.record(row))
+            if batch.num_rows:
+                yield batch
+
+
+def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline.
+
+    Raises:
+        InputFileError: a file has changed since it was found, or cannot be read to its end.
+    """
+    normalise = normaliser_of(fields)
+    for file in files:
+        check_file(file, fields)
+        for part in timed_parts(fields, file):
+            check_unchanged(part)
+            yield from read_part(part, fields, normalise)
+            check_unchanged(part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.pvalue import PCollection, TaggedOutput
@@ -20,21 +18,18 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.runners.local_runner import moves_watermarks
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
+from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
-    FORMATS,
     EventFile,
     FilePart,
     check_file,
-    check_text_options,
     check_unchanged,
-    match_files,
+    files_with,
     timed_parts,
 )
-from privstream.pipelines.sources.normalise import count_refusal, normaliser_of, pieces
-from privstream.pipelines.sources.text_lines import CompressionError
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.pipelines.sources.normalise import normaliser_of, read_part
+from privstream.transforms.events.event_fields import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
 
@@ -51,14 +46,10 @@ class EventsRead(NamedTuple):
     dead_letters: PCollection[Any]
 
 
-def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
-    """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
-    texts = (reason, path, position, record)
-    return DeadLetter(*[text.encode("utf-8", "backslashreplace").decode() for text in texts])
-
-
 class ReadPart(beam.DoFn):
-    """Reads, checks and normalises one part of a file."""
+    """Reads, checks and normalises one part of a file, which is refused if it is no longer as it was found."""
+
+    unchanged = True
 
     def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
@@ -66,33 +57,17 @@ class ReadPart(beam.DoFn):
         self.checked: tuple[Any, ...] = ()
 
     def process(self, element: FilePart) -> Iterator[Any]:
-        """Read a part of a file that is as it was found, and stays so."""
-        check_unchanged(element)
-        yield from self.read(element)
-        check_unchanged(element)
-
-    def read(self, element: FilePart) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
+        if self.unchanged:
+            check_unchanged(element)
         file = element.path, element.size, element.modified
         if file != self.checked:  # once, not for each of its parts
             check_file(element, self.fields)
             self.checked = file
-        part = Part(element.start, element.end)
-        for found in FORMATS[element.format].read(element.path, part, self.fields.names(), self.fields.text):
-            if isinstance(found, Damage):
-                count_refusal(found.code)
-                letter = dead_letter(found.reason, element.path, found.position, found.record)
-                yield TaggedOutput(DEAD_LETTERS, letter)
-                continue
-            for events in pieces(found):
-                batch, refusals = self.normalise(events)
-                for refusal in refusals:
-                    count_refusal(refusal.code, refusal.by)
-                    row = refusal.row
-                    letter = dead_letter(refusal.reason, element.path, events.position(row), events.record(row))
-                    yield TaggedOutput(DEAD_LETTERS, letter)
-                if batch.num_rows:
-                    yield batch
+        for found in read_part(element, self.fields, self.normalise):
+            yield TaggedOutput(DEAD_LETTERS, found) if isinstance(found, DeadLetter) else found
+        if self.unchanged:
+            check_unchanged(element)
 
 
 ROWS_AT_ONCE = 1 << 17
@@ -262,12 +237,8 @@ class ReadEvents(beam.PTransform[Any, Any]):
     def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
         super().__init__()
         self.pattern = pattern
-        self.files = match_files(pattern, format)
         self.fields = fields or FieldMapping()
-        check_text_options(self.fields, [file.format for file in self.files])
-        for file in self.files[:1] + [file for file in self.files[1:] if FileSystems.get_scheme(file.path) is None]:
-            with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
-                check_file(file, self.fields)
+        self.files = files_with(self.fields, pattern, format)
 
     def expand(self, pbegin: Any) -> Any:
         """Read the parts of all files: in the order of their least times where windows can be decided meanwhile."""

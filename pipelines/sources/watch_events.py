@@ -19,10 +19,11 @@ from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import FolderPolls, check_watched, list_folder, marked
 from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
+from privstream.pipelines.sources.normalise import dead_letter
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart, dead_letter
+from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart
 from privstream.pipelines.sources.steady_clock import clock_of
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.event_fields import DEAD_LETTERS, DeadLetter
 
 FOLDER = b"folder"
 ATTEMPTS = 3
@@ -215,6 +216,8 @@ class _CutFile(TakeFile):
 class _ReadWatchedPart(ReadPart):
     """Reads one part; what cannot be read any further becomes a dead letter."""
 
+    unchanged = False  # it looks for itself
+
     def __init__(self, fields: AnyFields) -> None:
         super().__init__(fields)
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
@@ -223,7 +226,7 @@ class _ReadWatchedPart(ReadPart):
         """Read a part."""
         try:
             check_as_found(element.path, element.size)
-            yield from self.read(element)
+            yield from super().process(element)
         except UNREADABLE as error:
             self.unreadable.inc()
             position = f"from {element.start} to {element.end}"

@@ -18,7 +18,7 @@ from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.sinks.row_files import read_rows
 from privstream.pipelines.suggest.command import QUANTILES, SPEC, TERMINAL
 from privstream.pipelines.terminal import printable
-from privstream.transforms.rows import LimitShare
+from privstream.transforms.row_types import LimitShare
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table

@@ -29,6 +29,7 @@ SPEC = QuestionSpec(
     whole_values=True,
     values_with="values",
     hidden=("values",),
+    runs="suggest.local_run.LocalRun",
     prepare="suggest.command.prepare",
     settle="suggest.command.settle",
     below="suggest.answer.below",

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, MARKERS, chart
 from privstream.pipelines.plot.picture_spec import Drawing
 from privstream.pipelines.plot.promise import Promise
-from privstream.transforms.rows import LimitShare
+from privstream.transforms.row_types import LimitShare
 
 CAPTION = (
     "Bands: each point by itself is right with a probability of {:.0%}, about people with at most the largest limit "

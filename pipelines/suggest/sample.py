@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import pickle
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import apache_beam as beam
 import numpy as np
 from privstream.mechanisms import FoundKeys, SeededNoise
 from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS
@@ -20,11 +15,13 @@ from privstream.mechanisms.limits.sample import TOP, Kept, Sample, Shown
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.local_time import moment
-from privstream.pipelines.questions.input_output import reader
+from privstream.pipelines.questions.arguments import input_fields
 from privstream.pipelines.questions.readings import by_clocks
-from privstream.pipelines.runners import launch
+from privstream.pipelines.sources.found_files import files_with
+from privstream.pipelines.sources.normalise import read_files
 from privstream.pipelines.terminal import say
-from privstream.transforms.limits.measuring import SampleContributions
+from privstream.transforms.counters import counted
+from privstream.transforms.limits.measuring import sample_of
 from privstream.transforms.timing.steps import Steps
 from rich.table import Table
 
@@ -104,30 +101,18 @@ def _read(plan: PlanCommand, arguments: argparse.Namespace) -> Sample:
     window = by_clocks(arguments.window, arguments.time_zone)
     steps = Steps.of(window=window, start=start, end=end, windows=arguments.windows)
     arguments.windows = steps.count
-    files = {"input": arguments.like} | dict.fromkeys(NO_FILES)
-    read = reader(plan.spec, argparse.Namespace(**(vars(arguments) | files)))
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "sample"
-
-        def build(pipeline: beam.Pipeline) -> None:
-            events = (pipeline | "Read" >> read).events
-            events | SampleContributions(steps) | "Save" >> beam.Map(partial(_save, path=str(path)))
-
-        counted = launch.run(launch.parse_beam_options([]), build)
-        counters = launch.summed((name, number) for (_, name), number in counted.items())
-        if not path.exists():
-            raise ValueError("like must have events that can be used, between start and end: it has none")
-        sample: Sample = pickle.loads(path.read_bytes())
+    given = argparse.Namespace(**(vars(arguments) | dict.fromkeys(NO_FILES)))
+    fields = input_fields(plan.spec, given)
+    files = files_with(fields, arguments.like, arguments.input_format)
+    with counted() as counters:
+        sample = sample_of(read_files(files, fields), steps)
+    if sample is None:
+        raise ValueError("like must have events that can be used, between start and end: it has none")
     used, outside, malformed = (counters.get(f"events{what}", 0) for what in ("_usable", "_outside_run", "_malformed"))
     say(
         f"{used:,} events of the sample were used; {outside:,} outside of the windows and {malformed:,} others were not"
     )
     return sample
-
-
-def _save(sample: Sample, path: str) -> None:
-    """Write the sample where this process reads it."""
-    Path(path).write_bytes(pickle.dumps(sample))
 
 
 def _compare(plan: PlanCommand, arguments: argparse.Namespace, sample: Sample, epsilon: float) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from attacks import falls, stands
 from privstream.mechanisms.limits.person_histograms import Grid, PersonHistograms, whole_numbers
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.limits.measuring import MeasurePeople, by_people
-from privstream.transforms.queries.answering import decode_counts
+from privstream.transforms.limits.measuring import MeasurePeople
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +30,9 @@ def counted(people, of_person, apart=False):
     for step, batch in events_of(people, of_person):
         users = batch.users + np.uint64(1_000 * step) if apart else batch.users
         one = EventBatch(users, batch.items, batch.times, batch.names)
-        records.append(by_people((StepKey("", step, 0).to_bytes(), (b"", encode(one))))[1])
-    ((_, data),) = MeasurePeople(GRIDS, SeededNoise(1), added_up=False).process((b"", records))
-    return dict(zip((grid.name for grid in GRIDS), np.split(decode_counts(data), 2), strict=True))
+        records.append((StepKey("", step, 0).to_bytes(), encode(one)))
+    counts = MeasurePeople(GRIDS, SeededNoise(1), added_up=False).count(records)
+    return dict(zip((grid.name for grid in GRIDS), np.split(counts, 2), strict=True))
 
 
 def seen(counts, seed):

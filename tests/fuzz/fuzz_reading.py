@@ -10,7 +10,7 @@ from fuzz_meaning import Event, Rules
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts
 from privstream.pipelines.sources.readers import ReadEvents, ReadPart
-from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.event_fields import DeadLetter
 
 REFUSALS = (ValueError, TypeError)
 """What a reader may raise: `InputFileError` is one of them. Anything else is a fault."""

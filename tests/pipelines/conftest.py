@@ -13,7 +13,7 @@ from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts
 from privstream.pipelines.sources.readers import ReadEvents, ReadPart
-from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.event_fields import DeadLetter
 
 
 class Outcome(NamedTuple):
@@ -83,7 +83,7 @@ def read_all() -> Callable[..., Found]:
     def read_all(pattern: object, **fields: object) -> Found:
         reader = ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)))
         parts = [part for file in reader.files for part in list_parts(file)]
-        found = [each for part in parts for each in ReadPart(reader.fields).read(part)]
+        found = [each for part in parts for each in ReadPart(reader.fields).process(part)]
         batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
         rows = [row for batch in batches for row in batch.to_pylist()]
         return Found(rows, [each.value for each in found if isinstance(each, TaggedOutput)])

@@ -38,7 +38,7 @@ def batches_of(path, **fields):
         found = [
             each
             for part in list_parts(file)
-            for each in ReadPart(FieldMapping(**({"time_zone": "UTC"} | fields))).read(part)
+            for each in ReadPart(FieldMapping(**({"time_zone": "UTC"} | fields))).process(part)
         ]
     finally:
         pa.set_memory_pool(before)

@@ -228,7 +228,7 @@ NUMBERS = {float: ["nan", "-1", "1e400"], int: ["-1", "9" * 30, STEERS]}
 
 @pytest.fixture
 def folder_hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder with one file of everything; no pipeline runs."""
+    """Work in a folder with one file of everything; no pipeline runs, but `suggest`, which has none, reads it."""
     write_folder(tmp_path)
     (tmp_path / "binary").write_bytes(bytes(range(255, 0, -1)))
     (tmp_path / "folder").mkdir()
@@ -278,7 +278,7 @@ def test_options_are_taken_or_refused_in_one_line(command, folder_hostile, capsy
         for value in NUMBERS.get(float if option.metavar == "DURATION" else option.type, TEXTS):
             given = [*words, *shlex.split(COMMANDS[command]), f"{option.option_strings[0]}={value}"]
             status, told = call(given, capsys)
-            assert status in (0, 2), (ascii(given), told)
+            assert status in ((0, 2, 3) if command == "suggest" else (0, 2)), (ascii(given), told)
             assert status == 2 or value not in NOT_TEXT, ascii(given)
             if status == 2:
                 meant = " ".join(named(words))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.questions import input_output
+from privstream.pipelines.questions import asked as of_questions
 from privstream.pipelines.questions.input_end import is_query
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.sources import frame_files
@@ -153,7 +153,7 @@ def test_a_signal_that_ends_a_run_leaves_no_rows_behind(number, shop, tmp_path, 
 
 def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypatch):
     folders = []
-    monkeypatch.setattr(input_output, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
+    monkeypatch.setattr(of_questions, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
     (tmp_path / "key").write_text("0123456789abcdef" * 2)
     (tmp_path / "key").chmod(0o600)
     files = ["--output", str(tmp_path / "rows.jsonl"), "--noise_key_file", str(tmp_path / "key"), "--overwrite"]
@@ -200,6 +200,6 @@ def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
         "output: {folder: answers}\nledger: none\n"
     )
     asked = []
-    monkeypatch.setattr(input_output, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
+    monkeypatch.setattr(of_questions, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
     assert cli.main(["run", "m.yaml"]) == 0
     assert len(asked) == 1 and Path("answers/money.csv").exists()

@@ -22,9 +22,9 @@ from privstream.pipelines.accounts.run_identity import (
 )
 from privstream.pipelines.command import Parser
 from privstream.pipelines.questions.arguments import settled
+from privstream.pipelines.questions.asked import shaping
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.run import shaping
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, match_files
 from privstream.pipelines.sources.readers import ReadEvents

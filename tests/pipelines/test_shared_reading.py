@@ -48,7 +48,7 @@ def test_each_question_reads_what_it_would_by_itself(rows: list[dict[str, Any]])
     wide, refusals = SharedNormaliser(SHARED)(raw(rows))
     for name, fields in READINGS.items():
         alone, refused = Normaliser(fields)(raw(rows))
-        taken = list(TakeReading(SHARED, name).process(wide))
+        taken = list(TakeReading(SHARED, name).take(wide))
         assert (taken or [alone.slice(0, 0)])[0].select(alone.schema.names).equals(alone)
         own = [each for each in refusals if any(name in by.split(",") for by in each.by)]
         assert [(each.row, each.code) for each in own] == [(each.row, each.code) for each in refused]

@@ -1,16 +1,23 @@
 """`privstream suggest`: from a file to options that the next command takes."""
 
 import json
+import os
 import re
 import shlex
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from privstream.pipelines import cli
 from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.found_files import EventFile
+from privstream.pipelines.sources.normalise import read_files
+from privstream.pipelines.suggest import local_run
 from privstream.transforms.rows import LimitShare
 
 WINDOWS = "--window 1d --start 2024-01-01 --windows 7"
@@ -197,6 +204,8 @@ def test_prices_are_read_as_the_command_that_is_printed_reads_them(tmp_path, sho
         ("--watch 5", "--watch must not be given, and --input must have an end"),
         ("--output kafka://h:1/t --copy c.jsonl", "--output must be a file of this machine, or -"),
         ("--picture p.png", "--output must be a file where picture is given"),
+        ("--runner PrismRunner", "--runner must not be given: this command reads the input by itself"),
+        ("--nonsense 1", "unknown option --nonsense"),
         ("--output x.jsonl --picture p.pdf", "--picture must end in .png or .svg, got p.pdf"),
         ("--end 2024-01-08", "--windows must not be given with end: both name the last window"),
         ("--epsilon 0", "--epsilon must be finite and > 0, got 0.0"),
@@ -209,3 +218,35 @@ def test_mistakes_are_named_before_anything_is_spent(options, message, shop, tmp
     assert suggest(shop, f"{options} --ledger {tmp_path}/ledger") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "ledger").exists()
+
+
+@pytest.mark.parametrize("change", ["touched", "torn", "odd"])
+def test_a_failure_while_reading_is_one_line_that_quotes_no_record(
+    change: str, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is written down by then, as it is wherever a run fails; no file of rows is there."""
+    secret = "name of a person"
+    copy, ledger, output = tmp_path / "events.jsonl", tmp_path / "ledger", tmp_path / "limits.jsonl"
+    copy.write_bytes((shop / "events.jsonl").read_bytes())
+
+    def read(files: Sequence[EventFile], fields: FieldMapping) -> Iterator[Any]:
+        if change == "touched":
+            os.utime(copy, (1, 1))
+        if change == "torn":
+            copy.unlink()
+        if change == "odd":
+            raise KeyError(secret)
+        return read_files(files, fields)
+
+    monkeypatch.setattr(local_run, "read_files", read)
+    line = f"suggest --input {copy} --noise_key_file {shop}/key {WINDOWS} --output {output} --ledger {ledger}"
+    assert cli.main(shlex.split(line)) == 1
+    rule = {
+        "touched": f"{copy} must not change while a run reads it; start the run again",
+        "torn": f"cannot read {copy}: No such file or directory",
+        "odd": "the run failed with KeyError",
+    }[change]
+    told = capsys.readouterr().err
+    assert f"privstream suggest: error: {rule}" in told
+    assert secret not in told
+    assert ledger.exists() and not output.exists()

@@ -25,7 +25,7 @@ from privstream.pipelines.sinks.row_files import read_row_file, write_json, writ
 from privstream.pipelines.sinks.terminal_table import sparkline
 from privstream.pipelines.sinks.writers import print_rows
 from privstream.pipelines.terminal import json_text, one_line, printable, say
-from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.rows import Alert, CategoryFlag, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
 from rich.console import Console
 from rich.table import Table

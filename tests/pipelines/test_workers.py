@@ -18,7 +18,7 @@ from crew_tasks import square
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
-from privstream.pipelines.questions.run import shared_evenly
+from privstream.pipelines.questions.asked import shared_evenly
 from privstream.pipelines.questions.shares import evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_bytes, workers_for

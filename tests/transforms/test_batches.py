@@ -30,6 +30,7 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
+    digest,
     encode,
     seal,
     sealed_key,
@@ -38,9 +39,10 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, SplitEvents, people_key
+from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, people_key
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
-from privstream.transforms.timing.on_time import count_markers, digest, join_markers
+from privstream.transforms.timing.on_time import count_markers, join_markers
 from privstream.transforms.timing.steps import Steps
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

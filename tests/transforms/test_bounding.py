@@ -44,7 +44,7 @@ from privstream.transforms.events.bounding import (
     place_in_run,
 )
 from privstream.transforms.events.parameters import SELECTIONS
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")

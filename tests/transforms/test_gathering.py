@@ -15,8 +15,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events import event_columns, gathering
 from privstream.transforms.events.dead_letters import set_aside
-from privstream.transforms.events.event_columns import LONGEST_RECORD
-from privstream.transforms.events.event_fields import NUMBER, UNREAD, EventFields
+from privstream.transforms.events.event_fields import LONGEST_RECORD, NUMBER, UNREAD, EventFields
 from privstream.transforms.events.gathering import GatherRows
 from privstream.transforms.events.single_events import NO_STAMP
 
@@ -455,11 +454,10 @@ def test_damage_that_nobody_reads_does_not_end_the_run():
 
 
 def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
-    sizes = []
+    sizes, read = [], event_columns.read_batch
     monkeypatch.setattr(
-        gathering, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
+        event_columns, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
     )
-    read = event_columns.read_batch
     item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
     users = [f"u{i}" for i in range(42)]
     rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])

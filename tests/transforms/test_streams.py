@@ -50,7 +50,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.counts import publishing
 from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.heavy_hitters.by_status import by_shard
 from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps

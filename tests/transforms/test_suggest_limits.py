@@ -2,18 +2,16 @@
 
 from collections import defaultdict
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.transforms.periodicsequence import PeriodicImpulse
-from event_forms import run_bounded
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.counters import counted
+from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.limits import measuring
-from privstream.transforms.limits.measuring import MeasurePeople, by_people
+from privstream.transforms.limits.measuring import MeasurePeople
 from privstream.transforms.limits.suggest_limits import MEASURES, SuggestLimits
-from privstream.transforms.queries.answering import decode_counts
 
 RUN = {"window": 60, "start": 0, "windows": 10}
 STREAM = ("a", "b")
@@ -44,11 +42,10 @@ def measured(transform, found, *, shuffle=0, added_up=True):
         batch = EventBatch(
             users.astype(np.uint64), items.astype(np.uint64), times, Names.none(), values.astype(np.float64)
         )
-        records.append(by_people((StepKey(stream, step, 0).to_bytes(), (b"", encode(batch))))[1])
-    fn = MeasurePeople(transform.mechanism.grids, SeededNoise(2), added_up=added_up)
-    ((_, data),) = fn.process((b"", records))
+        records.append((StepKey(stream, step, 0).to_bytes(), encode(batch)))
     grids = transform.mechanism.grids
-    parts = np.split(decode_counts(data), np.cumsum([grid.cells for grid in grids])[:-1])
+    counts = MeasurePeople(grids, SeededNoise(2), added_up=added_up).count(records)
+    parts = np.split(counts, np.cumsum([grid.cells for grid in grids])[:-1])
     return {grid.name: part for grid, part in zip(grids, parts, strict=True)}
 
 
@@ -133,11 +130,14 @@ def batch_of(users, windows=10):
 
 
 def rows_of(transform, batches):
-    """Run a pipeline, and return its rows."""
-    return run_bounded("fn_api", batches, transform).elements("rows")
+    """Return what is published, of events that can all be used."""
+    aside = []
+    rows = transform.publish(batches, aside.append)
+    assert not aside
+    return rows
 
 
-class TestPipelines:
+class TestPublished:
     def test_what_most_people_have_is_suggested(self):
         rows = rows_of(made(epsilon=2.0, for_epsilon=8.0), [batch_of(300)])
         (row,) = [row for row in rows if row.suggested]
@@ -162,11 +162,33 @@ class TestPipelines:
         assert suggested[::2] == ["--max_contributions", "--low", "--high"]
         assert float(suggested[3]) < 2 <= float(suggested[5])
 
-    def test_an_unbounded_collection_is_refused(self):
-        pipeline = beam.Pipeline()
-        unbounded = pipeline | PeriodicImpulse() | beam.Map(lambda _: ("a", "b"))
-        with pytest.raises(ValueError, match="events must be a bounded collection"):
-            unbounded | made()
+    @pytest.mark.parametrize("question", ["counts", "quantiles"])
+    def test_rows_are_the_same_however_events_are_cut_ordered_and_shared_out(self, question):
+        batch, rng = batch_of(120), np.random.default_rng(3)
+        cut = [
+            [batch.take(pa.array(order[at : at + size])) for at in range(0, batch.num_rows, size)]
+            for order, size in ((rng.permutation(batch.num_rows), size) for size in (9_999, 500, 37))
+        ]
+        first, *others = [
+            rows_of(made(question=question, epsilon=2.0, shards=shards), batches)
+            for shards, batches in zip((1, 8, 3), cut, strict=True)
+        ]
+        assert all(rows == first for rows in others)
+
+    def test_what_cannot_be_used_is_set_aside_and_changes_nothing(self):
+        batch = batch_of(60)
+        times = pa.array([0, 0, None], pa.timestamp("us", "UTC"))
+        columns = {"user": ["u1", None, "u2"], "item": ["", "i", "i"], "time": times, "value": [2.0] * 3}
+        letters: list[DeadLetter] = []
+        unread = DeadLetter("a line is damaged", "a file", "line 3", "?")
+        with counted() as counters:
+            rows = made().publish([unread, pa.record_batch(columns), batch], letters.append)
+        assert rows == rows_of(made(), [batch])
+        assert letters[0] == unread
+        assert [letter.reason.split()[0] for letter in letters[1:]] == ["item", "user", "time"]
+        assert (counters["events"], counters["events_usable"]) == (batch.num_rows,) * 2
+        assert counters["events_malformed"] == 3
+        assert counters["limits_published"] == len(rows)
 
 
 @pytest.mark.parametrize(

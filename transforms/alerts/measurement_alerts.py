@@ -23,7 +23,7 @@ from privstream.transforms.alerts.methods import AlertPlan
 from privstream.transforms.alerts.parameters import BUDGETS, OF_ALL_TESTS, SURE, AlertParameters
 from privstream.transforms.alerts.rules import LARGEST, AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import ONE_RUN, TestAlerts, Tests
-from privstream.transforms.batches import Keyed, StepKey
+from privstream.transforms.batches import Keyed, KeyedBatch, StepKey, digest
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
@@ -32,7 +32,7 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock, stepped
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, apart_in_time, digest
+from privstream.transforms.timing.on_time import OnTimeBatches, apart_in_time
 from privstream.transforms.timing.steps import Length, Moment, Seconds, Steps, check_moment
 from typing_extensions import override
 

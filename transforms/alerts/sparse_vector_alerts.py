@@ -16,7 +16,7 @@ from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from typing_extensions import override

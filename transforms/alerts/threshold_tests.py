@@ -24,9 +24,10 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
+    first_of_run,
     string_buffers,
 )
-from privstream.transforms.events.bounding import BoundEvents, first_of_run, to_people
+from privstream.transforms.events.bounding import BoundEvents, to_people
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clocks, stepped

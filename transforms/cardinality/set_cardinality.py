@@ -31,6 +31,7 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     encode,
+    first_of_run,
 )
 from privstream.transforms.cardinality.parameters import (
     ENTER,
@@ -46,14 +47,14 @@ from privstream.transforms.events.bounding import (
     Used,
     draw_in_streams,
     entry,
-    first_of_run,
     to_people,
     within_limit,
 )
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split import CodedEvents, SplitCodes, stream_numbers
+from privstream.transforms.events.split import stream_numbers
+from privstream.transforms.events.split_stages import CodedEvents, SplitCodes
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clocks
 from privstream.transforms.timing.keyed_state import NEVER

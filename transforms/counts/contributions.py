@@ -23,6 +23,7 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
+    first_of_run,
     group_of,
     seal_encoded,
     sealed_batch,
@@ -34,7 +35,6 @@ from privstream.transforms.events.bounding import (
     LimitCounter,
     Used,
     draw_in_streams,
-    first_of_run,
     within_limit,
 )
 from privstream.transforms.events.domain import Domain

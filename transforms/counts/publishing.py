@@ -32,6 +32,7 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
+    digest,
     group_of,
     sealed_batch,
     sealed_key,
@@ -44,7 +45,6 @@ from privstream.transforms.events.domain import Domain, PublicKeys
 from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
-from privstream.transforms.timing.on_time import digest
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 

@@ -21,7 +21,7 @@ from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.domain import PublicKeys
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.events.split_stages import SplitEvents
 from typing_extensions import override
 
 

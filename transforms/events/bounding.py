@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
@@ -22,11 +21,13 @@ from privstream.transforms.batches import (
     InStreams,
     Keyed,
     StepKey,
+    first_of_run,
     group_of,
     seal_encoded,
     sealed_batch,
     totals,
 )
+from privstream.transforms.counters import counter
 from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.parameters import PARTS
@@ -53,8 +54,8 @@ class LimitCounter:
     """
 
     def __init__(self, name: str, steps: Steps | None = None) -> None:
-        self._came = [Metrics.counter("privstream", f"{name}_before_limit{part}") for part in PARTS]
-        self._left_out = [Metrics.counter("privstream", f"{name}_over_limit{part}") for part in PARTS]
+        self._came = [counter(f"{name}_before_limit{part}") for part in PARTS]
+        self._left_out = [counter(f"{name}_over_limit{part}") for part in PARTS]
         self._steps = None if steps is None or (steps.count or 1) < 2 else steps
 
     def add(self, step: int, came: int, left_out: int) -> None:
@@ -231,14 +232,6 @@ def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.nda
     pairs = np.empty(len(order), np.int64)
     pairs[order] = np.cumsum(first) - 1
     return totals(pairs, values.astype(np.int64), int(first.sum()))[pairs]
-
-
-def first_of_run(*columns: np.ndarray) -> np.ndarray:
-    """Mark the rows of sorted columns that differ from the row before."""
-    first = np.ones(len(columns[0]), bool)
-    if len(first):
-        first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return first
 
 
 def _run_lengths(users: np.ndarray) -> np.ndarray:

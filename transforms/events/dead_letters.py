@@ -7,42 +7,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, StepKey
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_columns import LONGEST_RECORD
-from privstream.transforms.events.event_fields import BrokenRuleError
+from privstream.transforms.events.event_fields import DEAD_LETTERS, BrokenRuleError, DeadLetter, broken_letter
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-DEAD_LETTERS = "dead_letters"
-"""Tag of the output for records that cannot be used."""
-
-
-class DeadLetter(NamedTuple):
-    """A record that could not be used, and why.
-
-    *Privacy*: `record` contains data of a person. Dead letters belong in a file that is guarded like the input itself;
-    they are under no privacy guarantee, and neither logs nor metrics may quote them.
-
-    Attributes:
-        reason: the rule that was broken; never quotes the value.
-        source: the file that the record came from, or the stage that set it aside.
-        position: where in the source, such as `line 17` or `row group 2, row 5`.
-        record: the record as text, perhaps cut.
-    """
-
-    reason: str
-    source: str
-    position: str
-    record: str
-
 
 registry.register_coder(DeadLetter, RowCoder)
 
@@ -51,9 +26,7 @@ def set_aside(
     rule: BrokenRuleError, record: str, source: str = "event", *, counter: str = "events", number: int = 1
 ) -> Any:
     """Count records that break a rule, in all and by the code of the rule, and return their dead letter."""
-    for name in (f"{counter}_malformed", f"{counter}_malformed_{rule.code}"):
-        Metrics.counter("privstream", name).inc(number)
-    return TaggedOutput(DEAD_LETTERS, DeadLetter(str(rule), source, "", record[:LONGEST_RECORD]))
+    return TaggedOutput(DEAD_LETTERS, broken_letter(rule, record, source, counted_as=counter, number=number))
 
 
 def text_of(element: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from privstream.transforms.events.event_fields import (
     ENCODING,
     FINITE,
     LONG,
+    LONGEST_RECORD,
     MISSING,
     NUMBER,
     TYPE,
@@ -29,9 +30,6 @@ from privstream.transforms.events.event_fields import (
 from privstream.transforms.events.times import Marks, micros_column, null_rows
 
 TEXT_PER_BATCH = 1 << 24  # bytes
-LONGEST_RECORD = 10_000
-"""Characters of a record that its dead letter quotes at most."""
-
 LONGEST_TEXT = 1 << 20
 """Bytes of UTF-8 that a user, an item or a stream has at most."""
 
@@ -453,6 +451,34 @@ def _names(batch: pa.RecordBatch, fields: EventFields) -> list[str]:
 
 def _no_times(rows: int) -> pa.Array:
     return pa.array(np.zeros(rows, np.int64))
+
+
+class Unusable(NamedTuple):
+    """Records that break a rule, as text, and how many they are."""
+
+    rule: BrokenRuleError
+    record: str
+    number: int = 1
+
+
+def usable_batches(batch: pa.RecordBatch, fields: EventFields) -> Iterator[pa.RecordBatch | Unusable]:
+    """Yield what can be used of a batch, in the columns of `EventFields.schema`, and what cannot."""
+    try:
+        read_batch(batch.slice(0, 0), fields)  # the columns, before any row of them is used
+        cut = list(pieces(batch, fields))
+    except BrokenRuleError as error:
+        yield Unusable(error, batch_record(batch), batch.num_rows)
+        return
+    for piece in cut:
+        try:
+            clean, broken = read_batch(piece, fields)
+        except BrokenRuleError as error:
+            yield Unusable(error, batch_record(piece), piece.num_rows)
+            continue
+        if broken:
+            yield from map(Unusable, broken.values(), row_records(piece, list(broken)))
+        if clean.num_rows:
+            yield clean
 
 
 def batch_record(batch: pa.RecordBatch) -> str:

@@ -1,10 +1,12 @@
-"""Which fields of events a transform reads, and the error where a field breaks a rule."""
+"""Which fields of events a transform reads, the error where a field breaks a rule, and the letter about a record."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
+from privstream.transforms.counters import counter
 
 TEXT, NUMBER, WHOLE, UNREAD = "text", "number", "whole", "unread"
 
@@ -82,3 +84,39 @@ def broken_by(error: Exception, what: str) -> BrokenRuleError:
 def missing(name: str) -> BrokenRuleError:
     """Return the rule that a field is there."""
     return BrokenRuleError(name, MISSING, f"{name} must not be null")
+
+
+DEAD_LETTERS = "dead_letters"
+"""Tag of the output for records that cannot be used."""
+
+
+class DeadLetter(NamedTuple):
+    """A record that could not be used, and why.
+
+    *Privacy*: `record` contains data of a person. Dead letters belong in a file that is guarded like the input itself;
+    they are under no privacy guarantee, and neither logs nor metrics may quote them.
+
+    Attributes:
+        reason: the rule that was broken; never quotes the value.
+        source: the file that the record came from, or the stage that set it aside.
+        position: where in the source, such as `line 17` or `row group 2, row 5`.
+        record: the record as text, perhaps cut.
+    """
+
+    reason: str
+    source: str
+    position: str
+    record: str
+
+
+LONGEST_RECORD = 10_000
+"""Characters of a record that its dead letter quotes at most."""
+
+
+def broken_letter(
+    rule: BrokenRuleError, record: str, source: str, *, counted_as: str = "events", number: int = 1
+) -> DeadLetter:
+    """Count records that break a rule, in all and by the code of the rule, and return their dead letter."""
+    for name in (f"{counted_as}_malformed", f"{counted_as}_malformed_{rule.code}"):
+        counter(name).inc(number)
+    return DeadLetter(str(rule), source, "", record[:LONGEST_RECORD])

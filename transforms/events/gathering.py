@@ -16,8 +16,8 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.element_types import check_events
-from privstream.transforms.events.event_columns import TEXT_PER_BATCH, batch_record, pieces, read_batch, row_records
-from privstream.transforms.events.event_fields import BrokenRuleError, EventFields, broken_by
+from privstream.transforms.events.event_columns import TEXT_PER_BATCH, Unusable, usable_batches
+from privstream.transforms.events.event_fields import EventFields, broken_by
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.single_events import Said, read_event
 from privstream.transforms.timing.steps import MILLISECOND
@@ -92,8 +92,9 @@ class GatherRows(beam.DoFn):
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
         if isinstance(element, pa.RecordBatch):
-            if element.num_rows:
-                yield from self._check(element)
+            LOG.read(element.num_rows)
+            for found in usable_batches(element, self.fields) if element.num_rows else ():
+                yield set_aside(found.rule, found.record, number=found.number) if isinstance(found, Unusable) else found
             return
         LOG.read(1)
         try:
@@ -109,27 +110,6 @@ class GatherRows(beam.DoFn):
     @override
     def finish_bundle(self) -> Iterator[WindowedValue]:
         yield from self._flush()
-
-    def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """Pass on what can be used of an Arrow batch."""
-        LOG.read(batch.num_rows)
-        try:
-            read_batch(batch.slice(0, 0), self.fields)  # the columns, before any row of them is used
-            cut = list(pieces(batch, self.fields))
-        except BrokenRuleError as error:
-            yield set_aside(error, batch_record(batch), number=batch.num_rows)
-            return
-        for piece in cut:
-            try:
-                clean, broken = read_batch(piece, self.fields)
-            except BrokenRuleError as error:
-                yield set_aside(error, batch_record(piece), number=piece.num_rows)
-                continue
-            if broken:
-                for rule, record in zip(broken.values(), row_records(piece, list(broken)), strict=True):
-                    yield set_aside(rule, record)
-            if clean.num_rows:
-                yield clean
 
     def _keep(self, row: Said, timestamp: Any) -> None:
         """Keep a row with those that it may be with."""

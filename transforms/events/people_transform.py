@@ -7,10 +7,10 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from privstream.transforms.batches import Keyed
+from privstream.transforms.batches import Keyed, KeyedBatch
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
-from privstream.transforms.timing.on_time import KeyedBatch, apart_in_time
+from privstream.transforms.timing.on_time import apart_in_time
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, LogSetAside
+from privstream.transforms.events.dead_letters import LogSetAside
 from privstream.transforms.events.element_types import check_names, check_windows
-from privstream.transforms.events.event_fields import UNREAD
+from privstream.transforms.events.event_fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import MOST_COLUMNS
 from privstream.transforms.events.local_times import zone_clock

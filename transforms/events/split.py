@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import cast
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey, encode, group_of, string_buffers
+from privstream.transforms.batches import (
+    EventBatch,
+    InStreams,
+    KeyedBatch,
+    Names,
+    StepKey,
+    digest,
+    encode,
+    group_of,
+    string_buffers,
+)
+from privstream.transforms.counters import counter
 from privstream.transforms.events.domain import Domain, item_hash
 from privstream.transforms.events.parameters import MOST_SHARDS
-from privstream.transforms.timing.on_time import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -53,7 +60,7 @@ def people_key(shard: int) -> bytes:
     return name.to_bytes(4, "big")
 
 
-class ReadEvents(beam.DoFn):
+class EventReader:
     """What stages share that read checked batches of events: their counters, and the hash of people.
 
     See `EventFields.schema` for the columns of a batch.
@@ -63,53 +70,19 @@ class ReadEvents(beam.DoFn):
         self.steps = steps
         self.noise = noise
         self.shards = shards
-        self.events = Metrics.counter("privstream", "events")
-        self.usable = Metrics.counter("privstream", "events_usable")
-        self.outside = Metrics.counter("privstream", "events_outside_run")
-        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+        self.events = counter("events")
+        self.usable = counter("events_usable")
+        self.outside = counter("events_outside_run")
+        self.other_streams = counter("events_of_other_streams")
 
-    @override
     def setup(self) -> None:
+        """Prepare to hash, where events are read."""
         if self.noise is not None:  # depends on nothing but the key
             self._user_hash = self.noise.derive("user hash")
 
     def users(self, texts: pa.Array) -> np.ndarray:
         """Return hashes of people."""
         return self._user_hash.hash_bytes(*reversed(string_buffers(texts)))
-
-
-class CodedEvents(NamedTuple):
-    """Events that count in a batch: row of the batch, a public code of stream and item (uint64), and step."""
-
-    rows: np.ndarray
-    codes: np.ndarray
-    steps: np.ndarray
-
-
-class SplitCodes(ReadEvents):
-    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names, of all streams together.
-
-    People become keyed 64-bit hashes, and items public codes.
-    """
-
-    @abstractmethod
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        """Return the events that count in a batch, with their codes; count the others."""
-
-    @override
-    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        self.events.inc(batch.num_rows)
-        found = self.code(batch)
-        if not len(found.rows):
-            return
-        users, times = self.users(batch["user"])[found.rows], batch["time"].to_numpy()[found.rows]
-        first = int(found.steps.min())
-        group = (found.steps - first) * self.shards + (users % np.uint64(self.shards)).astype(np.int64)
-        order = np.argsort(group, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-            step, shard = divmod(int(group[rows[0]]), self.shards)
-            data = encode(EventBatch(users[rows], found.codes[rows], times[rows], Names.none()))
-            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
 
 
 class ClippedCounter:
@@ -126,8 +99,8 @@ class ClippedCounter:
 
     def __init__(self, name: str, *, again: bool = False) -> None:
         self._again = again
-        self._clipped = Metrics.counter("privstream", f"{name}_clipped")
-        self._came, self._lost = (Metrics.counter("privstream", f"sums_{part}_limit") for part in ("before", "over"))
+        self._clipped = counter(f"{name}_clipped")
+        self._came, self._lost = (counter(f"sums_{part}_limit") for part in ("before", "over"))
 
     def add(self, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
         """Count values, and what they are within limits, of which one is not 0."""
@@ -139,12 +112,13 @@ class ClippedCounter:
         self._lost.inc(lost)
 
 
-class SplitEvents(ReadEvents):
+class EventSplitter(EventReader):
     """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
 
     With `together` there is one per group of streams, step and shard of people, see `InStreams`.
 
-    People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
+    People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain; texts of
+    items go along if they are `named`. Whatever
     lies outside of the public steps, streams or domain is counted and left out. Values are clipped to `limits`, and
     those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
     """
@@ -160,6 +134,7 @@ class SplitEvents(ReadEvents):
         streams: tuple[str, ...] | None = None,
         limits: tuple[float, float] | None = None,
         together: bool = False,
+        named: bool = True,
     ) -> None:
         super().__init__(steps=steps, noise=noise, shards=shards)
         self.domain = domain
@@ -167,7 +142,8 @@ class SplitEvents(ReadEvents):
         self.streams = streams
         self.limits = limits
         self.together = together
-        self.other_items = Metrics.counter("privstream", "events_outside_domain")
+        self.named = named
+        self.other_items = counter("events_outside_domain")
         self.clipped = ClippedCounter("values")
 
     @override
@@ -175,8 +151,8 @@ class SplitEvents(ReadEvents):
         super().setup()
         self._item_hash = item_hash(cast(NoiseSource, self.noise))
 
-    @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        """Split a batch of checked events."""
         self.events.inc(batch.num_rows)
         yield from self._split(self._select(batch))
 
@@ -238,7 +214,7 @@ class SplitEvents(ReadEvents):
         return np.asarray(within[rows])
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
-        """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""
+        """Return a code per row, and per code the item (increasing) and perhaps its text."""
         if self.domain is not None and self.positions:
             return self.domain.positions(texts), np.arange(len(self.domain), dtype=np.uint64), None
         encoded = texts.dictionary_encode()
@@ -246,7 +222,8 @@ class SplitEvents(ReadEvents):
         order = np.argsort(items)
         code_of = np.empty(len(order), np.int64)
         code_of[order] = np.arange(len(order))
-        return code_of[encoded.indices.to_numpy()], items[order], encoded.dictionary.take(pa.array(order))
+        texts = encoded.dictionary.take(pa.array(order)) if self.named else None
+        return code_of[encoded.indices.to_numpy()], items[order], texts
 
 
 def _codes(column: np.ndarray) -> np.ndarray:

@@ -17,15 +17,26 @@ from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
 from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Keyed, StepKey, group_of, seal_parts
-from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, first_of_run
+from privstream.transforms.batches import (
+    EventBatch,
+    HolderBatch,
+    InStreams,
+    Keyed,
+    KeyedBatch,
+    StepKey,
+    digest,
+    first_of_run,
+    group_of,
+    seal_parts,
+)
+from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter
 from privstream.transforms.events.dead_letters import late_events
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.methods import ByMonitor
 from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
 from privstream.transforms.timing.clocked import AtWindowEnds
-from privstream.transforms.timing.on_time import KeyedBatch, StepBatches, digest
+from privstream.transforms.timing.on_time import StepBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from privstream.mechanisms import checks
@@ -283,11 +283,17 @@ class ByMonitor:
 
     def _people(self, chance: float) -> float:
         """Return how many people pass a test with this chance."""
-        return least_people(self.monitor.calibrated.hit_probability, chance)
+        return _least_people(self.monitor, chance)
 
     def detection_threshold(self, window: int) -> int:
         """Return how many people must have an item for a report in window 1, 2, .."""
         return self.monitor.calibrated.detection_threshold(self.tests, self.monitor.beta, step=window)
+
+
+@lru_cache(maxsize=64)
+def _least_people(monitor: ThresholdMonitor | StatusMonitor, chance: float) -> float:
+    """Return how many people pass a test of a monitor with a chance, which a plan asks for several times."""
+    return least_people(monitor.calibrated.hit_probability, chance)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,8 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.event_fields import UNREAD
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment
-from privstream.transforms.events.split import CodedEvents, ReadEvents, SplitCodes, stream_numbers
+from privstream.transforms.events.split import stream_numbers
+from privstream.transforms.events.split_stages import CodedEvents, ReadEvents, SplitCodes
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.timing.clocked import MechanismSteps, WithClock, on_clocks
 from privstream.transforms.timing.on_time import OnTimeBatches

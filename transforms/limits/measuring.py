@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.limits.person_histograms import Grid
 from privstream.mechanisms.limits.sample import Sample
 from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
-from privstream.transforms.batches import EventBatch, Keyed, Names, StepKey, decode, encode
-from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ROWS
-from privstream.transforms.events.split import SplitEvents, people_key
-from privstream.transforms.queries.answering import ONE_KEY, encode_counts
-from privstream.transforms.timing.on_time import KeyedBatch
+from privstream.transforms.batches import EventBatch, Names, StepKey, decode, first_of_run
+from privstream.transforms.events.event_columns import Unusable, usable_batches
+from privstream.transforms.events.event_fields import DeadLetter, EventFields, broken_letter
+from privstream.transforms.events.split import EventSplitter
 from privstream.transforms.timing.steps import Steps
-from typing_extensions import override
 
 CONTRIBUTIONS = "contributions"
 PER_WINDOW = "items_per_window"
@@ -38,11 +31,37 @@ def with_item(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("item", pa.repeat(pa.scalar("value"), batch.num_rows))
 
 
-def by_people(element: KeyedBatch) -> Keyed:
-    """Put a batch under the key of its shard of people, with its stream and step, without the names of items."""
-    key, (_, data) = element
-    events = replace(decode(EventBatch, data), names=Names.none())
-    return people_key(StepKey.from_bytes(key).shard), len(key).to_bytes(4, "big") + key + encode(events)
+Waiting = tuple[bytes, bytes]
+"""Encoded events of a shard of people, with their `StepKey`."""
+
+
+def by_people(
+    read: Iterable[pa.RecordBatch | DeadLetter],
+    fields: EventFields,
+    split: EventSplitter,
+    aside: Callable[[DeadLetter], None],
+) -> Iterator[list[Waiting]]:
+    """Yield the events that can be used, shard by shard of people; until all are read they wait (see `spill`).
+
+    Args:
+        read: batches of columns, and what could not be read.
+        fields: what is read of an event.
+        split: splits events, without names.
+        aside: gets what cannot be used.
+    """
+    split.setup()
+    shards: defaultdict[int, list[Waiting]] = defaultdict(list)
+    for batch in read:
+        for found in [batch] if isinstance(batch, DeadLetter) else usable_batches(batch, fields):
+            if isinstance(found, DeadLetter):
+                aside(found)
+            elif isinstance(found, Unusable):
+                aside(broken_letter(found.rule, found.record, "event", number=found.number))
+            else:
+                for key, (_, data) in split.process(found if fields.item else with_item(found)):
+                    shards[StepKey.from_bytes(key).shard].append((key, data))
+    while shards:
+        yield shards.popitem()[1]
 
 
 AT_ONCE = 1 << 21
@@ -69,7 +88,7 @@ class Contributions(NamedTuple):
         return Contributions(events, self.streams[rows], self.steps[rows])
 
 
-class DistinctContributions(beam.DoFn):
+class DistinctContributions:
     """Put the events of a shard of people together: one for each item in a window of a stream.
 
     Memory holds these, and as many events again or `AT_ONCE`.
@@ -83,14 +102,13 @@ class DistinctContributions(beam.DoFn):
         self.noise = noise
         self.added_up = added_up
 
-    def distinct(self, records: Iterable[bytes]) -> Contributions:
-        """Return the distinct contributions that records of `by_people` have, by person."""
+    def distinct(self, records: Iterable[Waiting]) -> Contributions:
+        """Return the distinct contributions in what `by_people` gives of a shard, by person."""
         waiting: list[Contributions] = []
         names: dict[str, int] = {}
         kept = came = 0
-        for record in records:
-            start = 4 + int.from_bytes(record[:4], "big")
-            key, events = StepKey.from_bytes(record[4:start]), decode(EventBatch, record[start:])
+        for place, data in records:
+            key, events = StepKey.from_bytes(place), decode(EventBatch, data)
             stream = np.full(len(events.users), names.setdefault(key.stream, len(names)))
             waiting.append(Contributions(events, stream, np.full(len(stream), key.step)))
             came += len(stream)
@@ -137,10 +155,10 @@ class MeasurePeople(DistinctContributions):
         super().__init__(noise, added_up=added_up)
         self.grids = grids
 
-    def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
-        """Count one shard."""
-        numbers = self._numbers(self.distinct(element[1]))
-        yield ONE_KEY, encode_counts(np.concatenate([grid.tally(numbers[grid.name]) for grid in self.grids]))
+    def count(self, records: Iterable[Waiting]) -> Integers:
+        """Return the people of a shard in all cells, one grid after the other."""
+        numbers = self._numbers(self.distinct(records))
+        return np.concatenate([grid.tally(numbers[grid.name]) for grid in self.grids])
 
     def _numbers(self, held: Contributions) -> dict[str, np.ndarray]:
         """Return one number of each person, in the order of people, for each grid; rows are distinct, and sorted."""
@@ -177,50 +195,25 @@ def pair_hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.nd
     return found
 
 
-class SampleContributions(beam.PTransform[Any, Any]):
-    """Turn public events into one `Sample`, or none if no event can be used. It is exact, and protects nobody.
+def sample_of(read: Iterable[pa.RecordBatch | DeadLetter], steps: Steps) -> Sample | None:
+    """Return public events as a sample; None if none can be used. It is exact, and protects nobody.
+
+    Contributions are in the order in which they count, with small numbers for people and items.
 
     Args:
+        read: see `by_people`.
         steps: the windows, with an end.
     """
-
-    def __init__(self, steps: Steps) -> None:
-        super().__init__()
-        self.steps = steps
-        self.noise = SeededNoise(0)  # hashes people and items, and orders what a person has in a window: no secret
-
-    @override
-    def expand(self, events: PCollection[Any]) -> PCollection[Sample]:
-        def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            return cast(PCollection[Any], outputs[ROWS])
-
-        split = SplitEvents(steps=self.steps, noise=self.noise, shards=1)
-        gathered = gather(events, apply_dofn, EventFields())
-        together = (
-            apply_dofn(gathered, split, KeyedBatch)
-            | "ByPeople" >> beam.Map(by_people).with_output_types(Keyed)
-            | "PeopleTogether" >> beam.GroupByKey()
-        )
-        sample: PCollection[Sample] = together | "TakeSample" >> beam.ParDo(TakeSample(self.steps, self.noise))
-        return sample
-
-
-class TakeSample(DistinctContributions):
-    """Put contributions in the order in which they count, with small numbers for people and items."""
-
-    def __init__(self, steps: Steps, noise: NoiseSource) -> None:
-        super().__init__(noise, added_up=False)
-        self.steps = steps
-
-    @override
-    def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Sample]:
-        found = self.distinct(element[1])
-        drawn = self.noise.words(np.stack([found.events.users, found.events.items], axis=1))[:, 0, 0]
-        order = np.lexsort((drawn, found.steps))
-        columns = found.events.users[order], found.events.items[order]
-        users, items = (np.unique(column, return_inverse=True)[1].astype(np.int64) for column in columns)
-        numbers = np.array([self.steps.number(step) for step in np.unique(found.steps).tolist()], np.int64)
-        windows = numbers[np.unique(found.steps[order], return_inverse=True)[1]] - 1
-        yield Sample(users, items, windows, self.steps.count or int(windows.max()) + 1)
+    noise = SeededNoise(0)  # hashes people and items, and orders what a person has in a window: no secret
+    split = EventSplitter(steps=steps, noise=noise, shards=1, named=False)
+    shards = list(by_people(read, EventFields(), split, lambda letter: None))
+    if not shards:
+        return None
+    found = DistinctContributions(noise, added_up=False).distinct(shards[0])
+    drawn = noise.words(np.stack([found.events.users, found.events.items], axis=1))[:, 0, 0]
+    order = np.lexsort((drawn, found.steps))
+    columns = found.events.users[order], found.events.items[order]
+    users, items = (np.unique(column, return_inverse=True)[1].astype(np.int64) for column in columns)
+    numbers = np.array([steps.number(step) for step in np.unique(found.steps).tolist()], np.int64)
+    windows = numbers[np.unique(found.steps[order], return_inverse=True)[1]] - 1
+    return Sample(users, items, windows, steps.count or int(windows.max()) + 1)

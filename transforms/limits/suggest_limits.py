@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.arrays import Integers
@@ -31,12 +28,10 @@ from privstream.mechanisms.limits.suggested_limits import (
 )
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
-from privstream.transforms.batches import Keyed
-from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.parameters import check_shards, check_streams
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.counters import counter
+from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, DeadLetter, EventFields
+from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
+from privstream.transforms.events.split import EventSplitter
 from privstream.transforms.limits.measuring import (
     CONTRIBUTIONS,
     PER_ITEM,
@@ -46,11 +41,8 @@ from privstream.transforms.limits.measuring import (
     WINDOWS,
     MeasurePeople,
     by_people,
-    with_item,
 )
-from privstream.transforms.queries.answering import add_up_all, decode_counts
-from privstream.transforms.rows import LimitShare
-from privstream.transforms.timing.on_time import KeyedBatch
+from privstream.transforms.row_types import LimitShare
 from privstream.transforms.timing.steps import Length, Moment, Steps
 
 MAIN = 8
@@ -70,12 +62,11 @@ MOST_PEOPLE = 0.95
 """A limit of streams is suggested that such a part of all people does not reach."""
 
 
-class SuggestLimits(PrivateTransform):
+class SuggestLimits(Parameters):
     """Publish how much people contribute to a question, and the limits of it that are predicted to show most.
 
-    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
-    and `value`, or Arrow record batches with these columns; a bounded collection. Output: `LimitShare` rows, once; with
-    `with_dead_letters()`, a `Published` pair of rows and dead letters.
+    `publish` takes Arrow record batches with the columns `user`, `item`, `time` and perhaps `stream` and `value`, all
+    of them, and returns `LimitShare` rows, once. It needs no pipeline.
 
     Privacy:
         Unit: one person over all that is read. Neighbours: `neighbouring`. (epsilon, 0): `guarantee`. Each person is in
@@ -104,11 +95,11 @@ class SuggestLimits(PrivateTransform):
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which an interval may be wrong.
-        shards: number of parallel parts into which people are divided. It changes no answer.
+        shards: number of parts into which people are divided, of which one at a time is in memory. It changes no
+            answer.
 
     Raises:
-        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, the
-            collection is unbounded, or events of this type cannot be used.
+        ValueError, TypeError: an argument breaks its rule.
 
     Example:
         >>> suggest = SuggestLimits(window=86400, start=0, windows=30,
@@ -200,25 +191,20 @@ class SuggestLimits(PrivateTransform):
         value = (NUMBER if self.question == "quantiles" else WHOLE) if self.values else UNREAD
         return EventFields(item=self.question != "quantiles", streams=self.streams != ("",), value=value)
 
-    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages."""
-        if not events.is_bounded:
-            raise ValueError("events must be a bounded collection: limits are chosen from all of them at once")
-        gathered = gather(events, apply_dofn, self.event_fields)
-        if self.question == "quantiles":
-            gathered = gathered | "WithItem" >> beam.Map(with_item).with_output_types(pa.RecordBatch)
+    def publish(
+        self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]
+    ) -> list[LimitShare]:
+        """Return the rows about events; see `by_people` for the arguments."""
         noise = self.noise.derive("limits", self.steps.label, f"{sorted(self.streams)}")
         streams = None if self.streams == ("",) else self.streams
-        split = SplitEvents(steps=self.steps, noise=noise, shards=self.shards, streams=streams)
+        split = EventSplitter(steps=self.steps, noise=noise, shards=self.shards, streams=streams, named=False)
         measure = MeasurePeople(self.mechanism.grids, noise, added_up=self.question != "quantiles")
-        counts = (
-            apply_dofn(gathered, split, KeyedBatch)
-            | "ByPeople" >> beam.Map(by_people).with_output_types(Keyed)
-            | "PeopleTogether" >> beam.GroupByKey()
-            | "MeasurePeople" >> beam.ParDo(measure).with_output_types(Keyed)
-        )
-        total = add_up_all(counts, sum(grid.cells for grid in self.mechanism.grids))
-        return apply_dofn(total, PublishLimits(self, noise), LimitShare)
+        counts = np.zeros(sum(grid.cells for grid in self.mechanism.grids), np.int64)
+        for people in by_people(read, self.event_fields, split, aside):
+            counts += measure.count(people)
+        rows = self.rows(counts, noise)
+        counter("limits_published").inc(len(rows))
+        return rows
 
     def rows(self, counts: Integers, noise: NoiseSource) -> list[LimitShare]:
         """Return what is published: `counts` are the people in all cells of all grids, one grid after the other."""
@@ -335,21 +321,6 @@ class Suggestion(NamedTuple):
 def predictions(chosen: Chosen | ChosenForSums) -> Sequence[Prediction]:
     """Return all that is predicted of a choice."""
     return (chosen.counts, chosen.sums) if isinstance(chosen, ChosenForSums) else (chosen.prediction,)
-
-
-class PublishLimits(beam.DoFn):
-    """Publish all rows, from the people in all cells."""
-
-    def __init__(self, made: SuggestLimits, noise: NoiseSource) -> None:
-        self.made = made
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "limits_published")
-
-    def process(self, element: Keyed) -> Iterator[LimitShare]:
-        """Publish once."""
-        rows = self.made.rows(decode_counts(element[1]), self.noise)
-        self.published.inc(len(rows))
-        yield from rows
 
 
 def _rows(

@@ -30,7 +30,8 @@ from privstream.transforms.events.event_fields import (
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.people_transform import refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import ReadEvents, stream_numbers
+from privstream.transforms.events.split import stream_numbers
+from privstream.transforms.events.split_stages import ReadEvents
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.points.parameters import Actions, PointParameters, check_query
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks

@@ -23,8 +23,8 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
-from privstream.transforms.batches import EventBatch
-from privstream.transforms.events.bounding import first_of_run, place_in_run
+from privstream.transforms.batches import EventBatch, first_of_run
+from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.people_transform import refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn

@@ -15,15 +15,23 @@ from apache_beam.transforms.window import GlobalWindows, TimestampCombiner, Time
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import MAGIC, pack, unpack
-from privstream.transforms.batches import EventBatch, Keyed, decode
+from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
 from privstream.transforms.events.bounding import LimitCounter, bound_items
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
+from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
+from privstream.transforms.events.event_fields import (
+    DEAD_LETTERS,
+    MISSING,
+    RANGE,
+    TYPE,
+    BrokenRuleError,
+    DeadLetter,
+    broken_by,
+)
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
-from privstream.transforms.timing.on_time import NO_TIME, KeyedBatch
+from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 from typing_extensions import override
 

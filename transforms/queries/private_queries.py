@@ -21,11 +21,11 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     LinearQueries,
     OnlineMultiplicativeWeights,
 )
-from privstream.transforms.batches import Keyed
+from privstream.transforms.batches import Keyed, KeyedBatch
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.queries.answering import (
     ALL_TIME,
     REFUSED,
@@ -42,7 +42,6 @@ from privstream.transforms.queries.answering import (
 from privstream.transforms.queries.parameters import ANSWERS, COUNTS, DIGITS, QueriesParameters
 from privstream.transforms.row_types import interval
 from privstream.transforms.rows import LinearQuery, QueryAnswer
-from privstream.transforms.timing.on_time import KeyedBatch
 from typing_extensions import override
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,14 +16,11 @@ from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
-from privstream.transforms.batches import Keyed, StepKey
+from privstream.transforms.batches import DIGEST_BYTES, Keyed, KeyedBatch, StepKey
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 from typing_extensions import override
 
-DIGEST_BYTES = 16
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
-
-KeyedBatch = tuple[bytes, tuple[bytes, bytes]]  # step key; digest and encoded batch, or joined markers and nothing
 
 
 class WithOnTimeMarkers(beam.PTransform[Any, Any]):
@@ -84,11 +80,6 @@ def join_markers(element: tuple[bytes, Iterable[bytes]]) -> KeyedBatch:
     """Put the digests of one step key together."""
     key, digests = element
     return key, (b"".join(digests), b"")
-
-
-def digest(data: bytes) -> bytes:
-    """Return bytes that stand for an encoded batch."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def count_markers(joined: Iterable[bytes]) -> Counter[bytes]:

@@ -9,7 +9,7 @@ from apache_beam.pvalue import PCollection
 from privstream.transforms.events.bounding import bound_items_of_people
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split import SplitEvents
+from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.heavy_hitters.by_counts import baskets_of
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.top_k.answers import finished_ranks, publish_found_items, publish_list
