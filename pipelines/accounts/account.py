@@ -27,6 +27,7 @@ NONE = "none"
 CHAINED = "the {:,} lines before were written without a chain: from now on a change of them is found"
 KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
 NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
+SAME_NOISE = ", and nobody notices if other data get this run id: they would have the same noise, which subtracts away"
 
 
 class Charge(NamedTuple):
@@ -108,7 +109,7 @@ class Account:
             ValueError: the ledger, or a limit, refuses it.
         """
         if self.path is None:
-            return self._without(identity.data, arguments)
+            return self._without(identity.data, arguments, named=run_id == arguments.run_id)
         begin, end = span_of(arguments)
         labels = {NOISE: identity.labels} if identity.labels else {}
         entry = Entry(
@@ -129,11 +130,13 @@ class Account:
         )
         return self._written(self.path, entry, arguments)
 
-    def _without(self, data: str, arguments: argparse.Namespace) -> Charge:
-        """Say that no account is kept, unless a limit asks for one."""
+    def _without(self, data: str, arguments: argparse.Namespace, *, named: bool) -> Charge:
+        """Say that no account is kept, unless a limit asks for one, and what a run id that was given means then."""
         doubts = () if self.named else doubts_about(self.dataset, data, None, Contents.none(), arguments)
         _refuse_doubts(doubts, limited=False)
         how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
+        keyed = arguments.noise_key_file is not None or arguments.noise_key_variable is not None
+        how += SAME_NOISE if named and keyed else ""
         return Charge("\n".join([how, *(f"{NOTE}{each.text}" for each in doubts)]), None)
 
     def _written(self, path: str, entry: Entry, arguments: argparse.Namespace) -> Charge:

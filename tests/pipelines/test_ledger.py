@@ -187,7 +187,11 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, cap
     assert cli.main([*line, "--domain", "domain"]) == 0
     assert "ledger: none (the noise key is in no file; --ledger PATH keeps one)" in capsys.readouterr().err
     assert run("2.jsonl", "--ledger", "none") == 0
-    assert "ledger: none (--ledger none)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "ledger: none (--ledger none)" in said
+    assert "same noise" not in said
+    assert run("named.jsonl", "--ledger", "none", "--run_id", "mine") == 0
+    assert "nobody notices if other data get this run id" in capsys.readouterr().err
     assert not list(Path().glob("*ledger*"))
     assert cli.main([*LINE.format("3.jsonl").split(), "--domain", "domain", "--ledger", "mine"]) == 0
     assert len(Ledger("mine").read()) == 1

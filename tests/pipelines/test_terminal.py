@@ -22,8 +22,7 @@ from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.promise import ALL_IN_FILES, Promise, shown_in_words
 from privstream.pipelines.questions.catalogue import QUESTIONS, question
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
-from privstream.pipelines.sinks.terminal_table import sparkline
-from privstream.pipelines.sinks.writers import print_rows
+from privstream.pipelines.sinks.terminal_table import print_rows, sparkline
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.rows import Alert, CategoryFlag, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem

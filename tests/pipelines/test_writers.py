@@ -37,9 +37,9 @@ from privstream.pipelines.sinks.row_files import (
     write_once,
     write_row_file,
 )
-from privstream.pipelines.sinks.terminal_table import file_or_terminal
+from privstream.pipelines.sinks.terminal_table import file_or_terminal, print_rows
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, file_name, moment
-from privstream.pipelines.sinks.writers import WriteRows, print_rows
+from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, QueryAnswer
 from rich.console import Console
