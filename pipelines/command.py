@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
 
-
 ONE_OF = re.compile("one of the arguments (.+) is required")
 BY_PEOPLE = "; people is an upper bound on the number of people, from which delta follows"
 
