@@ -15,6 +15,9 @@ from typing import Any, NoReturn
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
 
+ONE_OF = re.compile("one of the arguments (.+) is required")
+BY_PEOPLE = "; people is an upper bound on the number of people, from which delta follows"
+
 
 class CommandError(Exception):
     """A command that does not end well: the message says why, and `status` is what its process returns."""
@@ -46,6 +49,14 @@ class InconclusiveError(CommandError):
 
 SELDOM = 100_000
 """Objects more than before after which Python looks for garbage, where its own number is 700."""
+
+
+def as_rule(message: str) -> str:
+    """Return a message of argparse with what must be given as a rule like others."""
+    found = ONE_OF.fullmatch(message)
+    if found is None:
+        return message
+    return f"{' or '.join(found[1].split())} must be given{BY_PEOPLE if '--people' in found[1] else ''}"
 
 
 @contextmanager
@@ -189,7 +200,7 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {one_line(as_rule(message))}; see {self.prog} --help\n")
 
     def _shortest(self) -> str | None:
         """Return the shortest call that can be, or None for argparse's own words."""

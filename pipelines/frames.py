@@ -18,7 +18,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
-from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError
+from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError, as_rule
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.option_types import OPTION_TYPES
@@ -40,7 +40,7 @@ class _Parser(Parser):
     """Raises an error where a command would end."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+        raise ValueError(as_rule(message))
 
 
 def in_python(message: str) -> str:

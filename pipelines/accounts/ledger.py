@@ -387,6 +387,8 @@ class LedgerFile:
             ValueError: it cannot be read, or written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if write else os.O_RDONLY
+        if os.path.exists(self.path) and not (os.path.isfile(self.path) or os.path.isdir(self.path)):
+            raise ValueError(f"ledger must be a file that keeps its lines, got {self.path}")  # not a device or a pipe
         try:
             file = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -205,6 +205,7 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, cap
             "ledger must be a file that can be written, got none/ledger (No such file or directory)",
         ),
         ("--ledger .", "ledger must be a file that can be used, got . (Is a directory)"),
+        ("--ledger /dev/null", "ledger must be a file that keeps its lines, got /dev/null"),
         (
             "--ledger gs://a/b",
             "ledger must be a file of this machine, postgresql://user@host:port/database/table, or none, got 'gs://a/b'",

@@ -564,7 +564,7 @@ def test_delta_follows_from_the_people_that_there_can_be(tmp_path, monkeypatch, 
         assert message in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["plan", "heavy-hitters", "--epsilon", "1"])
-    assert "one of the arguments --delta --people is required" in capsys.readouterr().err
+    assert "--delta or --people must be given; people is an upper bound" in capsys.readouterr().err
 
 
 ONE_OF_EACH = (["heavy-hitters"], ["plan"], ["plan", "counts"], ["report"], ["budget"])
