@@ -46,9 +46,8 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.limits.measuring import CONTRIBUTIONS, MeasurePeople, by_people
+from privstream.transforms.limits.measuring import CONTRIBUTIONS, MeasurePeople
 from privstream.transforms.limits.suggest_limits import SuggestLimits
-from privstream.transforms.queries.answering import decode_counts
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.steps import Steps
 
@@ -209,10 +208,8 @@ class Contributions:
             some = np.flatnonzero(self.windows == window)
             users, items = self.users[some].astype(np.uint64), self.items[some].astype(np.uint64)
             batch = EventBatch(users, items, np.zeros(len(some), np.int64), Names.none())
-            records.append(by_people((StepKey("", window, 0).to_bytes(), (b"", encode(batch))))[1])
-        measure = MeasurePeople(made.mechanism.grids, SeededNoise(1), added_up=False)
-        ((_, data),) = measure.process((b"", records))
-        return decode_counts(data)
+            records.append((StepKey("", window, 0).to_bytes(), encode(batch)))
+        return MeasurePeople(made.mechanism.grids, SeededNoise(1), added_up=False).count(records)
 
 
 def row_of(start: int, length: int, item: str, count: int, stddev: float) -> KeyCount:
