@@ -95,6 +95,8 @@ exit status:
 """
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
+BY_SIGNAL = 128
+"""What a status is above, by the number of the signal that has ended the command."""
 
 
 @collecting_seldom()
@@ -162,7 +164,7 @@ def _end_in_order() -> None:
 
 def _end(number: int, frame: Any) -> NoReturn:
     """End, as a signal asks."""
-    raise SystemExit(128 + number)
+    raise SystemExit(BY_SIGNAL + number)
 
 
 def _add(
@@ -219,9 +221,11 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
     except KeyboardInterrupt:
         say(INTERRUPTED)
         return 130
-    except SystemExit as ended:  # by a signal: a job on a cluster goes on
-        say(INTERRUPTED)
-        return int(ended.code or 0)
+    except SystemExit as ended:  # by a signal, so that a job on a cluster goes on; or the reader of a table has gone
+        status = int(ended.code or 0)
+        if status > BY_SIGNAL:
+            say(INTERRUPTED)
+        return status
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
         return _fail(known, others, error)
     return 0

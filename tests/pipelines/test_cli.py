@@ -42,6 +42,15 @@ def test_the_installed_command_starts_and_lists_all_commands_without_loading_bea
     subprocess.run([sys.executable, "-c", loaded], check=True)
 
 
+def test_a_reader_of_a_table_that_has_gone_is_not_called_an_interruption():
+    line = [ENTRY, "plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--windows", "2", "--max_contributions", "2"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        assert ran.stdout is not None and ran.stderr is not None
+        ran.stdout.close()
+        assert ran.stderr.read() == b""
+    assert ran.returncode == 1
+
+
 def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> None:
     options = ["--users", "9", "--windows", "2", "--seed", "3", "--output", str(tmp_path / "events.csv")]
     ran = subprocess.run([ENTRY, "simulate", "heavy-hitters", *options], capture_output=True, text=True, check=True)
