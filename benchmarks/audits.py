@@ -67,10 +67,12 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         for row, model in zip(rows, models, strict=True)
     ]
     shares = [row["measured"] / row["claimed"] for row in rows]
-    axes.barh(names, shares, color=["#0072B2" if row["model"] != "none" else "#999999" for row in rows])
+    places = range(len(rows))  # some attacks have the same name
+    axes.barh(places, shares, color=["#0072B2" if row["model"] != "none" else "#999999" for row in rows])
     axes.axvline(1, color="#D55E00", linewidth=1)
     axes.set(xlim=(0, 1.05), xlabel="measured epsilon as a part of the claim;\nblue: with a model of the noise")
     axes.tick_params(labelsize="x-small")
+    axes.set_yticks(places, names)
     axes.margins(y=0.01)
     axes.invert_yaxis()
     figure.savefig(path, dpi=120)
