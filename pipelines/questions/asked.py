@@ -296,11 +296,6 @@ def shaping(
     return argparse.Namespace(**options)
 
 
-SHARDS = "shards"
-BYTES_OF_SHARD = 1 << 30
-"""Of input, at most, whose people one shard has: one window of it is in memory at a time."""
-
-
 def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()) -> dict[str, Any]:
     """Return the arguments of a transform with as many shards of people for each process; they change no answer.
 
