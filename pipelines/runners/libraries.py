@@ -46,7 +46,9 @@ class Later(ModuleType):
             LATER.discard(self.__name__)
             if sys.modules.get(self.__name__) is self:
                 del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        module = importlib.import_module(self.__name__)
+        vars(self).update({word: value for word, value in vars(module).items() if not word.startswith("__")})
+        return getattr(module, name)
 
 
 class Libraries(MetaPathFinder, Loader):
