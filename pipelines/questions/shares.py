@@ -127,7 +127,8 @@ class Receive(beam.PTransform[Any, Any]):
 def _received(name: str, kind: Any) -> Iterator[Any]:
     """Read what was sent."""
     for reference in Post.received.get(name, ()):
-        for micros, element in marshal.loads(unpack(SENT, 1, fetch(reference))[SENT]):
+        found: Any = unpack(SENT, 1, fetch(reference))
+        for micros, element in marshal.loads(found[SENT]):
             yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
 
 
