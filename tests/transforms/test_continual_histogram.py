@@ -40,7 +40,14 @@ def expected(name, made, events):
     return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
 
 
-@one_job("histograms", ALL, "extremes", "people, streams", "flags of people")
+@one_job(
+    "histograms",
+    ALL,
+    "extremes",
+    "people, streams",
+    "flags of people",
+    elsewhere=["plain", "several categories", "people, streams", "flags", "flags of people"],
+)
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
