@@ -324,10 +324,7 @@ class HistogramQueries(HistogramMechanism):
     def _anchored(
         self, share: float, slack: int, early: float, counter: Callable[[int], ContinualCounter] | None = None
     ) -> AnchoredPartition:
-        """Return the partition that leaves the counter a share of epsilon, with another one for predictions.
-
-        That is given for each number of intervals.
-        """
+        """Return the partition that leaves the counter a share of epsilon; predictions make the counter themselves."""
         most = 1 + len(self._tracked) * self._expected // slack + early_bound(early, self.beta)
         most = min(most, _MOST_INTERVALS if self.horizon is None else self.horizon)
         most = math.ceil(2 ** (math.ceil(2 * math.log2(most)) / 2))  # few different ones, whose errors are remembered

@@ -99,6 +99,19 @@ CONFIGURATIONS = {
     "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS, "epsilon": 4.0},
     "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
 }
+ONE_OF_EACH_CHAIN = (
+    "window, streams",
+    "window, public",
+    "window, public, random",
+    "trailing, people",
+    "start, public",
+    "start, random, streams",
+    "found, streams",
+    "found, window limit, full, streams",
+    "found, random, window limit, full, streams, list",
+    "found, public items, several windows",
+)
+"""Of configurations with the same stages some, which have much of what these can do."""
 Contribution = tuple[int, str, str, str]  # step, stream, item, user
 
 
