@@ -70,7 +70,7 @@ def test_slow_bundles_lose_no_batch(monkeypatch):
         yield from keep(self, *arguments)
 
     monkeypatch.setattr(ClockedSteps, "keep", slow)
-    events, made = random_events("plain", random.Random(6), 100), transform("plain")
+    events, made = random_events("plain", random.Random(6), 40), transform("plain")
     assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
 
