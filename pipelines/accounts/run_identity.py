@@ -13,7 +13,7 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import WATCHED
-from privstream.pipelines.accounts.file_digests import DIGEST_BYTES, digest_of, local_digest
+from privstream.pipelines.file_digests import DIGEST_BYTES, digest_of, local_digest
 from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile

@@ -16,8 +16,8 @@ from multiprocessing import connection, resource_tracker
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
-from privstream.pipelines.accounts.file_digests import take_early
 from privstream.pipelines.command import RunError, collecting_seldom
+from privstream.pipelines.file_digests import take_early
 from privstream.pipelines.locations import SCHEME
 from privstream.transforms import spill
 

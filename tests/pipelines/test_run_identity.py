@@ -12,8 +12,8 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.pipelines import cli
-from privstream.pipelines.accounts import build, file_digests
+from privstream.pipelines import cli, file_digests
+from privstream.pipelines.accounts import build
 from privstream.pipelines.accounts.build import SHAPING, code_digest
 from privstream.pipelines.accounts.run_identity import (
     NOT_SHAPING,
