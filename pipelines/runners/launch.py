@@ -62,26 +62,8 @@ OUT_OF_MEMORY = (
     "need less, and workers of a cluster share it"
 )
 
-
-def _by_function(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what finds the same of a method for each instance, once."""
-    known: dict[Any, Any] = {}
-
-    def found(function: Any) -> Any:
-        place = getattr(function, "__func__", function), hasattr(function, "__self__")
-        if place not in known:
-            known[place] = find(function)
-        return known[place]
-
-    return found
-
-
-REMEMBERED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    (core, "get_function_args_defaults", _by_function),
-    (userstate, "get_dofn_specs", cache),
-    (PipelineOptions, "view_as", cache),
-)
-"""Functions of Beam that find the same each time, and what keeps it."""
+REMEMBERED = ((core, "get_function_args_defaults"), (userstate, "get_dofn_specs"), (PipelineOptions, "view_as"))
+"""Functions of Beam that find the same each time."""
 
 INSTEAD = {
     "--item_field": ": this command reads no item, and is about all of them together; --where chooses some",
@@ -264,10 +246,10 @@ def _remembering() -> Iterator[None]:
     command lines each time.
     """
     with ExitStack() as stack:
-        for place, name, kept in REMEMBERED:
+        for place, name in REMEMBERED:
             found = getattr(place, name)
             stack.callback(setattr, place, name, found)
-            setattr(place, name, kept(found))
+            setattr(place, name, cache(found))
         yield
 
 

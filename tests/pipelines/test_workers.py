@@ -13,16 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import pytest
-from apache_beam.transforms import core
 from crew_tasks import square
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.asked import shared_evenly
 from privstream.pipelines.questions.shares import evenly
-from privstream.pipelines.runners import launch, processes
+from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_files, workers_for
 from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.transforms.spill import SMALLEST, fetch
@@ -273,20 +271,3 @@ def _wait_for(found: Callable[[], Any]) -> Any:
         assert time.monotonic() < end
         time.sleep(0.05)
     return what
-
-
-def test_what_beam_finds_of_a_method_is_found_once_for_all_instances() -> None:
-    found: list[object] = []
-
-    def find(function: object) -> object:
-        found.append(function)
-        return core.get_function_args_defaults(function)
-
-    class Stage(beam.DoFn):
-        def process(self, element: object, flag: bool = True) -> None:
-            """Do nothing."""
-
-    kept = launch._by_function(find)
-    assert kept(Stage().process) == kept(Stage().process) == (["element", "flag"], [True])
-    assert kept(Stage.process) == (["self", "element", "flag"], [True])
-    assert len(found) == 2
