@@ -334,14 +334,15 @@ class ClockedSteps(beam.DoFn, ABC):
             decoded.state = {stream: self.logged(state) for stream, state in states.items()}
             self._set_timers(cells.due, due, before)
         else:
-            yield from self._finish(key, decoded, cells)
+            decoded.state = None
+            cells.log.clear()
+            decoded.progress = replace(decoded.progress, log=0, compacted=0)
+            if decoded.records:
+                yield from self._leave(key, decoded)
         self.keys.close(key, decoded, cells)
 
-    def _finish(self, key: bytes, decoded: Decoded, cells: Cells) -> Iterator[Any]:
-        """Forget what is remembered after the last step, and set aside the batches of steps after it."""
-        decoded.state = None
-        cells.log.clear()
-        decoded.progress = replace(decoded.progress, log=0, compacted=0)
+    def _leave(self, key: bytes, decoded: Decoded) -> Iterator[Any]:
+        """Set aside the batches of steps after the last one."""
         for stream, batches in self._sorted(key, decoded.take_all()).items():
             for step in sorted(batches):
                 for batch in batches[step]:
