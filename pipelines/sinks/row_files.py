@@ -16,9 +16,10 @@ from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from operator import attrgetter
-from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
+from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar, get_args
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
@@ -217,6 +218,9 @@ ARROW_TYPES: dict[type, pa.DataType] = {
 }
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 
+Column: TypeAlias = pa.Array | tuple[Any, ...]
+"""Values of some rows: of a table, or of rows."""
+
 AVRO_TYPES: dict[type, Any] = {
     str: "string",
     int: "long",
@@ -256,17 +260,13 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
         tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
         return _write_parquet(stream, schema, tables)
     write = {"avro": _write_avro, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    plain = _plain_rows(row_type, rows)
-    if isinstance(rows, pa.Table):
-        columns = ([column.to_pylist() for column in table.columns] for table in _cut(row_type, rows))
-        plain = (row for values in columns for row in zip(*values, strict=True))
-    write(stream, row_type, fields, plain)
-    return None
+    return write(stream, row_type, fields, _columns(row_type, rows))
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
     """Return a row as JSON says it: times are ISO 8601."""
-    return _json_values(column_types(row_type), next(_plain_rows(row_type, [row])))
+    fields, values = column_types(row_type), next(_plain_rows(row_type, [row]))
+    return {name: _json_value(kind, value) for (name, kind), value in zip(fields.items(), values, strict=True)}
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
@@ -472,14 +472,15 @@ def iso_8601(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
-def _write_avro(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_avro(stream: BinaryIO, row_type: type, fields: dict[str, type], pieces: Iterator[list[Column]]) -> None:
     """Write an Avro container."""
     types = {name: AVRO_TYPES[kind] for name, kind in fields.items()}
     types |= {name: ["null", types[name]] for name in optional_fields(row_type)}
     described = [{"name": name, "type": type} for name, type in types.items()]
     schema = {"type": "record", "name": row_type.__name__, "namespace": "privstream", "fields": described}
     marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
-    records = (dict(zip(fields, row, strict=True)) for row in rows)
+    plain = ([column if isinstance(column, tuple) else column.to_pylist() for column in piece] for piece in pieces)
+    records = (dict(zip(fields, row, strict=True)) for columns in plain for row in zip(*columns, strict=True))
     fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
@@ -522,17 +523,47 @@ def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _write_jsonl(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _columns(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[list[Column]]:
+    """Yield the columns of some rows after others, times in microseconds."""
+    if isinstance(rows, pa.Table):
+        yield from ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
+        return
+    plain = _plain_rows(row_type, rows)
+    while chunk := list(islice(plain, CHUNK_ROWS)):
+        yield list(zip(*chunk, strict=True))
+
+
+def _each(column: Column, write: Callable[[Any], Any]) -> list[Any]:
+    """Return what is written for the values of a column, found once for those that are the same."""
+    if isinstance(column, pa.Array):
+        found = column.dictionary_encode("encode")
+        return np.array([*map(write, found.dictionary.to_pylist())], object)[found.indices.to_numpy()].tolist()
+    shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
+    written = {text: write(value) for text, value in dict(zip(shown, column, strict=True)).items()}
+    return [written[text] for text in shown]
+
+
+def _lines(fields: dict[str, type], columns: list[Column], write: Callable[[Any], str], line: str) -> bytes:
+    """Return a line for each row, of what is written for the values of its columns as JSON says them."""
+
+    def cells(kind: type, column: Column) -> list[str]:
+        return _each(column, lambda value: write(_json_value(kind, value)))
+
+    return "".join([line % row for row in zip(*map(cells, fields.values(), columns), strict=True)]).encode()
+
+
+def _write_jsonl(stream: BinaryIO, row_type: type, fields: dict[str, type], pieces: Iterator[list[Column]]) -> None:
     """Write JSON lines."""
-    for row in rows:
-        stream.write(json_text(_json_values(fields, row)).encode() + b"\n")
+    names = [json_text(name).replace("%", "%%") for name in fields]
+    line = "{" + ", ".join(f"{name}: %s" for name in names) + "}\n"
+    stream.writelines(_lines(fields, columns, json_text, line) for columns in pieces)
 
 
-def _write_csv(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_csv(stream: BinaryIO, row_type: type, fields: dict[str, type], pieces: Iterator[list[Column]]) -> None:
     """Write a header, and a line for each row."""
     stream.write(",".join(fields).encode() + b"\n")
-    for row in rows:
-        stream.write(",".join(map(_cell, _json_values(fields, row).values())).encode() + b"\n")
+    line = ",".join(["%s"] * len(fields)) + "\n"
+    stream.writelines(_lines(fields, columns, _cell, line) for columns in pieces)
 
 
 def _cell(value: Any) -> str:
@@ -553,12 +584,9 @@ def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]
         yield tuple(values)
 
 
-def _json_values(fields: dict[str, type], row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return plain values as JSON says them."""
-    return {
-        field: iso_8601(value) if kind is Time else value
-        for (field, kind), value in zip(fields.items(), row, strict=True)
-    }
+def _json_value(kind: type, value: Any) -> Any:
+    """Return a plain value as JSON says it."""
+    return iso_8601(value) if kind is Time else value
 
 
 def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
