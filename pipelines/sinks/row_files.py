@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import islice
 from operator import attrgetter
@@ -429,6 +429,7 @@ def item_field(row_type: type) -> str | None:
     return next((name for name in ITEM_FIELDS if name in names), None)
 
 
+@cache
 def column_types(row_type: type) -> dict[str, type]:
     """Return the columns that rows are written with, and their types, those of optional ones without None."""
     columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
@@ -536,8 +537,10 @@ def _columns(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[list[Co
 def _each(column: Column, write: Callable[[Any], Any]) -> list[Any]:
     """Return what is written for the values of a column, found once for those that are the same."""
     if isinstance(column, pa.Array):
-        found = column.dictionary_encode("encode")
-        return np.array([*map(write, found.dictionary.to_pylist())], object)[found.indices.to_numpy()].tolist()
+        found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
+        each = np.array([*map(write, found.dictionary.to_pylist())], object)
+        cells: list[Any] = each[found.indices.to_numpy()].tolist()
+        return cells
     shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
     written = {text: write(value) for text, value in dict(zip(shown, column, strict=True)).items()}
     return [written[text] for text in shown]
