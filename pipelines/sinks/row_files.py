@@ -259,14 +259,17 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
         schema = _arrow_schema(fields)
         tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
         return _write_parquet(stream, schema, tables)
-    write = {"avro": _write_avro, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    return write(stream, row_type, fields, _columns(row_type, rows))
+    pieces = _columns(row_type, rows)
+    return _write_avro(stream, row_type, pieces) if format == "avro" else _write_lines(stream, fields, pieces, format)
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
     """Return a row as JSON says it: times are ISO 8601."""
     fields, values = column_types(row_type), next(_plain_rows(row_type, [row]))
-    return {name: _json_value(kind, value) for (name, kind), value in zip(fields.items(), values, strict=True)}
+    return {
+        name: iso_8601(value) if kind is Time else value
+        for (name, kind), value in zip(fields.items(), values, strict=True)
+    }
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
@@ -473,8 +476,9 @@ def iso_8601(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
-def _write_avro(stream: BinaryIO, row_type: type, fields: dict[str, type], pieces: Iterator[list[Column]]) -> None:
+def _write_avro(stream: BinaryIO, row_type: type, pieces: Iterator[list[Column]]) -> None:
     """Write an Avro container."""
+    fields = column_types(row_type)
     types = {name: AVRO_TYPES[kind] for name, kind in fields.items()}
     types |= {name: ["null", types[name]] for name in optional_fields(row_type)}
     described = [{"name": name, "type": type} for name, type in types.items()]
@@ -534,39 +538,31 @@ def _columns(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[list[Co
         yield list(zip(*chunk, strict=True))
 
 
-def _each(column: Column, write: Callable[[Any], Any]) -> list[Any]:
-    """Return what is written for the values of a column, found once for those that are the same."""
+def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[list[Column]], format: str) -> None:
+    """Write JSON lines; or, as CSV, a header and a line for each row."""
+    if format == "csv":
+        write, cells = _cell, ["%s"] * len(fields)
+        stream.write(",".join(fields).encode() + b"\n")
+        line = ",".join(cells) + "\n"
+    else:
+        write, cells = json_text, [json_text(name).replace("%", "%%") + ": %s" for name in fields]
+        line = "{" + ", ".join(cells) + "}\n"
+    for columns in pieces:
+        rows = zip(*(_texts(*each, write) for each in zip(fields.values(), columns, strict=True)), strict=True)
+        stream.write("".join([line % row for row in rows]).encode())
+
+
+def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]:
+    """Return what is written for the values of a column, made once for those that are the same."""
+    say: Callable[[Any], str] = (lambda value: write(iso_8601(value))) if kind is Time else write
     if isinstance(column, pa.Array):
         found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
-        each = np.array([*map(write, found.dictionary.to_pylist())], object)
-        cells: list[Any] = each[found.indices.to_numpy()].tolist()
-        return cells
+        different = np.array([*map(say, found.dictionary.to_pylist())], object)
+        texts: list[str] = different[found.indices.to_numpy()].tolist()
+        return texts
     shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
-    written = {text: write(value) for text, value in dict(zip(shown, column, strict=True)).items()}
-    return [written[text] for text in shown]
-
-
-def _lines(fields: dict[str, type], columns: list[Column], write: Callable[[Any], str], line: str) -> bytes:
-    """Return a line for each row, of what is written for the values of its columns as JSON says them."""
-
-    def cells(kind: type, column: Column) -> list[str]:
-        return _each(column, lambda value: write(_json_value(kind, value)))
-
-    return "".join([line % row for row in zip(*map(cells, fields.values(), columns), strict=True)]).encode()
-
-
-def _write_jsonl(stream: BinaryIO, row_type: type, fields: dict[str, type], pieces: Iterator[list[Column]]) -> None:
-    """Write JSON lines."""
-    names = [json_text(name).replace("%", "%%") for name in fields]
-    line = "{" + ", ".join(f"{name}: %s" for name in names) + "}\n"
-    stream.writelines(_lines(fields, columns, json_text, line) for columns in pieces)
-
-
-def _write_csv(stream: BinaryIO, row_type: type, fields: dict[str, type], pieces: Iterator[list[Column]]) -> None:
-    """Write a header, and a line for each row."""
-    stream.write(",".join(fields).encode() + b"\n")
-    line = ",".join(["%s"] * len(fields)) + "\n"
-    stream.writelines(_lines(fields, columns, _cell, line) for columns in pieces)
+    made = {text: say(value) for text, value in dict(zip(shown, column, strict=True)).items()}
+    return [made[text] for text in shown]
 
 
 def _cell(value: Any) -> str:
@@ -585,11 +581,6 @@ def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]
         for place in times:
             values[place] = values[place].micros
         yield tuple(values)
-
-
-def _json_value(kind: type, value: Any) -> Any:
-    """Return a plain value as JSON says it."""
-    return iso_8601(value) if kind is Time else value
 
 
 def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
