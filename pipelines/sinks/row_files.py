@@ -265,11 +265,8 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
     """Return a row as JSON says it: times are ISO 8601."""
-    fields, values = column_types(row_type), next(_plain_rows(row_type, [row]))
-    return {
-        name: iso_8601(value) if kind is Time else value
-        for (name, kind), value in zip(fields.items(), values, strict=True)
-    }
+    columns = zip(_known_types(row_type).items(), column_values(row_type, row), strict=True)
+    return {name: iso_8601(value.micros) if kind is Time else value for (name, kind), value in columns}
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
@@ -432,7 +429,6 @@ def item_field(row_type: type) -> str | None:
     return next((name for name in ITEM_FIELDS if name in names), None)
 
 
-@cache
 def column_types(row_type: type) -> dict[str, type]:
     """Return the columns that rows are written with, and their types, those of optional ones without None."""
     columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
@@ -440,6 +436,9 @@ def column_types(row_type: type) -> dict[str, type]:
     if not columns:
         return found
     return {column: kind for name, kind in found.items() for column in (columns if name == item else (name,))}
+
+
+_known_types = cache(column_types)  # where they are asked for with each row
 
 
 def column_values(row_type: type, row: Any) -> tuple[Any, ...]:
