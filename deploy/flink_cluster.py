@@ -66,6 +66,7 @@ CHECKPOINT_OPTIONS = (
     "--externalized_checkpoints_enabled",
     "--retain_externalized_checkpoints_on_cancellation",
 )
+WHERE = ("--flink_master=", "--environment_config=", "--savepoint_path=")
 ZOOKEEPER = "org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer"
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
@@ -335,7 +336,7 @@ def _go_on(run: Path, savepoint: str, command: list[str]) -> None:
     def submit() -> None:
         with (run / "launcher.out").open("wb") as output:
             subprocess.Popen(
-                [*command, *options(run, unbounded=True, resume=savepoint)],
+                [*command, *_further(command, options(run, unbounded=True, resume=savepoint))],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -347,6 +348,12 @@ def _go_on(run: Path, savepoint: str, command: list[str]) -> None:
     except JobError as error:
         raise JobError(f"the new job does not go on: {error}. Go back with rollback --resume {savepoint}") from error
     print(f"goes on: {job}, from {savepoint}")
+
+
+def _further(command: list[str], chosen: list[str]) -> list[str]:
+    """Return the options that a command has not chosen itself, and those that say where its job goes on."""
+    own = {each.partition("=")[0] for each in command}
+    return [each for each in chosen if each.startswith(WHERE) or each.partition("=")[0] not in own]
 
 
 def status(run: Path) -> str:

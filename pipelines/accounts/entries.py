@@ -43,6 +43,10 @@ RUN, LIMIT = "run", "limit"
 LIMIT_FIELDS = ("time", "dataset", "epsilon", "delta", "period")
 
 
+KIND = ".question"
+"""How the key of a monitor ends that says which question it is, of each of its questions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One run.
@@ -93,11 +97,16 @@ class Entry:
         return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS)), json.dumps(labels)
 
     def differs_from(self, other: Entry) -> list[str]:
-        """Return the names of what shapes answers or noise and is not as in another entry."""
+        """Return the names of what shapes answers or noise and is not as in another entry.
+
+        Of a question of a monitor that only one of them has it is the question alone.
+        """
         bound = ("command", "data") if self.data.startswith(WATCHED) else ("command", "version", "data")
         names = [name for name in bound if getattr(self, name) != getattr(other, name)]
         options = sorted({*self.parameters, *other.parameters} - {BOUNDS, NOISE})
-        return names + [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
+        names += [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
+        only = {name.removesuffix(KIND) for name in {*self.parameters} ^ {*other.parameters} if name.endswith(KIND)}
+        return [*dict.fromkeys(next((one for one in only if name.startswith(f"{one}.")), name) for name in names)]
 
     def to_record(self) -> dict[str, Any]:
         """Return the entry as plain values."""

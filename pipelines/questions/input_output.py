@@ -193,22 +193,29 @@ def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> N
     """
     if not exists(path):
         return
+    own = _shaping(json.loads(json.dumps(promised)))
     try:
         with opened(path) as stream:
             found = _shaping(json.load(stream))
     except (ValueError, TypeError, KeyError, AttributeError):
-        found = []
-    if found != _shaping(json.loads(json.dumps(promised))):
-        raise ValueError(f"{option} must be a folder of this run, but {path} promises something else: use a new folder")
+        raise ValueError(
+            f"{option} must be a folder of this run, but {path} cannot be read: use a new folder"
+        ) from None
+    if differing := [name for name in {**own, **found} if own.get(name) != found.get(name)]:
+        raise ValueError(
+            f"{option} must be a folder of this run, but {path} promises something else, which differs in "
+            f"{', '.join(differing)}: undo that change, or give another run_id and a new folder"
+        )
 
 
-def _shaping(promised: Mapping[str, Any]) -> list[Any]:
-    """Return what two promises have in common that are about one run, in the words of any version."""
+def _shaping(promised: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what two promises have in common that are about one run, by name, in the words of any version."""
     given, guarantee = promised["parameters"], guarantee_of(promised)
     kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name in ("run_id", *VIEWS)}
     if kept.get("unit") == "user":
         kept["unit"] = "person"  # as it is called now
-    return [promised["made_by"]["command"], kept, [getattr(guarantee, name) for name in PROMISED]]
+    promises = [getattr(guarantee, name) for name in PROMISED]
+    return {"command": promised["made_by"]["command"], **kept, "guarantee": promises}
 
 
 def end_paths(outputs: Iterable[argparse.Namespace]) -> list[str]:

@@ -283,6 +283,7 @@ def submitted_job(
 ) -> Iterator[SubmittedJob | None]:
     """Give the job that is submitted to a cluster meanwhile, tell of its restarts, and end it at Ctrl-C.
 
+    A job server of `deploy/get_flink_job_server.sh` that is started meanwhile ends with this process, however it ends.
     Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command. Other jobs may have the
     same name, so eight random digits are added to it, by which this one is known.
 
@@ -292,6 +293,7 @@ def submitted_job(
             number has doubled; at Ctrl-C of what became of the job. It comes from another thread, too.
         seconds: between two questions to the cluster, which may have no answer.
     """
+    os.environ["PRIVSTREAM_JOB_SERVER_OWNER"] = str(os.getpid())
     if not on_cluster(options):
         yield None
         return

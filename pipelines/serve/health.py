@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import time
@@ -19,7 +18,7 @@ MOST_BYTES = 16 << 20
 """Of one page."""
 
 ANSWER_SECONDS = 2.0
-LINE = re.compile(r"^(flink_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+LINE = re.compile(r"^(flink_[\w:]+)\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 NEVER, ENDED = -(2.0**63), 2.0**63 - 1
 """The watermark of a step before its first event, and after its last."""
@@ -31,15 +30,19 @@ COUNTERS = {
     "unreadable": "privstream_events_malformed",
     "late": "privstream_events_late",
 }
+OF_QUESTION = re.compile(rf"{STEP}privstream_(\w+):_|_\d+_+(\w+?):_")
+"""What begins the name of a counter, or of a step, that is about one question of a monitor."""
+
 WATERMARK, LATENCY = f"{STEP}currentOutputWatermark", f"{STEP}privstream_window_latency_ms"
 RESTARTS = f"{JOB}numRestarts"
 
 
 class Sample(NamedTuple):
-    """One number that Flink reports: a metric, the job that it is about, and the number."""
+    """One number that Flink reports: a metric, the job that it is about, its question in a monitor, and the number."""
 
     metric: str
     job: str
+    question: str
     value: float
 
 
@@ -49,7 +52,8 @@ class JobHealth:
 
     Attributes:
         name: of the job.
-        counters: events by what became of them, as in `COUNTERS`, since the job was last started.
+        counters: events by what became of them, as in `COUNTERS`, since the job was last started; what each question of
+            a monitor counts for itself, of the one that has most.
         watermark: of the slowest step, in milliseconds since 1970; `NEVER` before a step has seen an event, `ENDED`
             after the last one.
         latency: milliseconds from the end of the window that was written last to its file, the longest of all workers.
@@ -66,13 +70,19 @@ class JobHealth:
     def of(cls, name: str, found: Sequence[Sample]) -> JobHealth:
         """Return what samples say of a job."""
         own: dict[str, list[float]] = {}
+        questions: dict[str, dict[str, float]] = {}
         for sample in found:
             if sample.job == name:
                 own.setdefault(sample.metric, []).append(sample.value)
-        counted = {word: own[f"{STEP}{metric}"] for word, metric in COUNTERS.items() if f"{STEP}{metric}" in own}
+                counted = questions.setdefault(sample.metric, {})
+                counted[sample.question] = counted.get(sample.question, 0.0) + sample.value
         return cls(
             name=name,
-            counters={word: math.fsum(values) for word, values in counted.items()},
+            counters={
+                word: _most(questions[f"{STEP}{metric}"])
+                for word, metric in COUNTERS.items()
+                if f"{STEP}{metric}" in questions
+            },
             watermark=min(own.get(WATERMARK, ()), default=None),
             latency=max(own.get(LATENCY, ()), default=None),
             restarts=max(own.get(RESTARTS, ()), default=None),
@@ -162,12 +172,20 @@ class Health:
         return {"asked": bool(self.addresses), "jobs": words, "silent": silent, "letters": _letters(self.folder)}
 
 
+def _most(counted: Mapping[str, float]) -> float:
+    """Return what is counted for all questions of a monitor, and what the question that has most counts for itself."""
+    return counted.get("", 0.0) + max((number for question, number in counted.items() if question), default=0.0)
+
+
 def samples(page: str) -> Iterator[Sample]:
     """Return the numbers of a page of metrics that are about jobs."""
-    for metric, labels, value in LINE.findall(page):
-        job = dict(LABEL.findall(labels)).get("job_name", "")
-        if job:
-            yield Sample(metric, re.sub(r"\\(.)", _unescaped, job), float(value))
+    for metric, text, value in LINE.findall(page):
+        labels = dict(LABEL.findall(text))
+        if job := labels.get("job_name", ""):
+            of = OF_QUESTION.match(metric) or OF_QUESTION.match(labels.get("operator_name", ""))
+            question = of[1] or of[2] if of else ""
+            whole = metric.replace(f"{question}:_", "", 1)
+            yield Sample(whole, re.sub(r"\\(.)", _unescaped, job), question, float(value))
 
 
 def _unescaped(found: re.Match[str]) -> str:

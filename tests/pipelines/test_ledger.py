@@ -308,7 +308,8 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch
     assert run("out", *watch, "--shards", "2", "--watch", "2") == 0
     capsys.readouterr()
     assert run("out", *watch, "--epsilon", "2") == 2
-    assert "out/_guarantee.json promises something else: use a new folder" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "out/_guarantee.json promises something else, which differs in epsilon, guarantee: undo that change" in told
     promised = json.loads(Path("out/_guarantee.json").read_text())
     assert promised["guarantee"]["epsilon"] == 1
     promised["made_by"]["version"], promised["guarantee"]["paragraph"] = "0.0.9", "in the words of another version"

@@ -83,6 +83,22 @@ def test_names_cannot_break_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
     assert job == f"privstream_job_events_total {hostile}"
 
 
+def test_questions_of_a_monitor_count_the_same_records_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Flink writes them: each question has late events of its own, and each reading records that it cannot use."""
+    late = {"_8__pages:_KeyedCounts__AllDeadLetters_": (3, 4), "_8__time_on_page:_NumericQuantiles_": (6, 0)}
+    lines = [
+        f'{STEP}privstream_events_late{{job_name="m",operator_name="{step}",subtask_index="{part}",}} {number}.0'
+        for step, numbers in late.items()
+        for part, number in enumerate(numbers)
+    ]
+    unreadable = {"": 1, "pages:_": 5, "time_on_page:_": 9}
+    lines += [f'{STEP}privstream_{of}events_malformed{{job_name="m",}} {count}.0' for of, count in unreadable.items()]
+    monkeypatch.setattr("privstream.pipelines.serve.health._ask", lambda address: "\n".join(lines))
+    found = numbers(metrics_command.page(Health(ADDRESSES[:1], None), None))
+    assert found["privstream_job_events_late_total m"] == 7
+    assert found["privstream_job_events_unreadable_total m"] == 10
+
+
 def ask(health: Health, path: str = "/metrics", host: str = "127.0.0.1:9464", token: str = TOKEN, method: str = "GET"):
     access = Access(local=True, token=None, operator_token=TOKEN.encode())
     password = base64.b64encode(f"prometheus:{token}".encode()).decode()

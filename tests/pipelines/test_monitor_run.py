@@ -184,6 +184,9 @@ def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: py
     told = capsys.readouterr().err
     assert "differs in questions.present.timeout, and under one run id" in told
     assert not Path("other/present.csv").exists()
+    renamed = QUICK.replace("present:", "visitors:").replace("folder: out", "folder: other")
+    assert run(renamed, "--run_id", "july") == 2
+    assert "differs in questions.present, questions.visitors, and under one run id" in capsys.readouterr().err
 
 
 def test_a_run_has_an_account_unless_it_is_asked_to_go_without(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

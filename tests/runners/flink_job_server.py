@@ -102,6 +102,7 @@ def _start(flink_master: str) -> Server:
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, "PRIVSTREAM_JOB_SERVER_OWNER": str(os.getpid())},
         )
     atexit.register(_stop, Server("", process, folder))
     deadline = time.monotonic() + START_SECONDS

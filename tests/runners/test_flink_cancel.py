@@ -88,10 +88,23 @@ def test_ctrl_c_ends_the_job_and_leaves_others_alone(flink_cluster, known, tmp_p
 
 
 def test_a_command_that_is_killed_leaves_its_job_to_the_cluster(flink_cluster, known, tmp_path):
-    """As a launcher on another machine that is lost: the stream must go on."""
+    """As a launcher on another machine that is lost: the stream must go on, without the job server of the command."""
     with watching(flink_cluster, tmp_path) as (process, said):
         job = running_job(flink_cluster, known, process, said)
+        assert group_of(process)
         process.kill()
         process.wait()
+        wait_until(lambda: not group_of(process), "the job server to end")
         time.sleep(3)
         assert flink_cluster.jobs.state(job) not in ENDED
+
+
+def group_of(process: subprocess.Popen) -> list[int]:
+    """Return what a command has started and still runs: all of it is in the group that the command leads."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == process.pid != int(stat.parent.name) and state != "Z":
+                found.append(int(stat.parent.name))
+    return found

@@ -125,6 +125,14 @@ def test_options_take_checkpoints_where_the_input_has_no_end(cluster, tmp_path):
     assert {f"--savepoint_path={savepoint}", "--parallelism=1", "--operator_chaining=false"} <= set(resumed)
 
 
+def test_an_upgrade_leaves_what_its_command_has_chosen(monkeypatch):
+    """A job of two slots stays one, whatever the cluster has; only where it goes on is as the cluster says."""
+    monkeypatch.syspath_prepend(DEPLOY)
+    command = ["privstream", "counts", "--parallelism=2", "--max_parallelism", "64", "--savepoint_path=first"]
+    chosen = ["--parallelism=4", "--max_parallelism=128", "--streaming", "--savepoint_path=second"]
+    assert load("flink_cluster")._further(command, chosen) == ["--streaming", "--savepoint_path=second"]
+
+
 def checkpoint_options(given) -> dict:
     options = given if isinstance(given, PipelineOptions) else PipelineOptions(given)
     return {
