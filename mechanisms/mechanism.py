@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -74,6 +74,7 @@ class Mechanism(ABC, Generic[State]):
         return cast(State, self.state_type(**fields))
 
 
+@lru_cache(maxsize=256)  # it is asked for at every step
 def packed_parameters(mechanism: Any) -> bytes:
     """Return parameters in the older form, which the labels of sparse vector and of free gaps have."""
     plain: dict[str, int | float | bytes] = {}

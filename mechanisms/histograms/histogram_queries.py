@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -322,9 +322,9 @@ class HistogramQueries(HistogramMechanism):
         )
 
     def _anchored(
-        self, share: float, slack: int, early: float, counter_share: float | None = None
+        self, share: float, slack: int, early: float, counter: Callable[[int], ContinualCounter] | None = None
     ) -> AnchoredPartition:
-        """Return the partition that leaves the counter a share of epsilon, with another one for predictions."""
+        """Return the partition that leaves the counter a share of epsilon; predictions make the counter themselves."""
         most = 1 + len(self._tracked) * self._expected // slack + early_bound(early, self.beta)
         most = min(most, _MOST_INTERVALS if self.horizon is None else self.horizon)
         most = math.ceil(2 ** (math.ceil(2 * math.log2(most)) / 2))  # few different ones, whose errors are remembered
@@ -336,7 +336,7 @@ class HistogramQueries(HistogramMechanism):
             slack=slack,
             early=early,
             intervals=most,
-            counter=self.interval_counter(counter_share or share, self.delta, most),
+            counter=self.interval_counter(share, self.delta, most) if counter is None else counter(most),
             columnwise=columnwise(self.queries),
         )
 
@@ -370,8 +370,12 @@ class HistogramQueries(HistogramMechanism):
         growth, step = len(self._tracked) * self._expected, self.horizon or max(1, self._expected)
         slacks = [max(8, growth >> i) for i in range(15)] if self.slack is None else [self.slack]
 
+        @cache
+        def counter(most: int) -> ContinualCounter:
+            return self.interval_counter(1.0, self.delta, most)
+
         def predicted(option: tuple[float, int, float]) -> float:
-            return self._anchored(*option, counter_share=1.0).error(growth, step, counter_share=option[0])
+            return self._anchored(*option, counter).error(growth, step, counter_share=option[0])
 
         return min(itertools.product(shares, slacks, _EARLY), key=predicted)
 

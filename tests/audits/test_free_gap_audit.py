@@ -30,13 +30,16 @@ class TestExactly:
 
     def worst(self, mechanism, law, publish, bases, monkeypatch, module, charge=lambda output: output[-1]):
         """Return the worst excess of the loss over the cost, for `publish(selection)`."""
+        size, given, unused = len(bases[0]), [()], SeededNoise(0)
+        zeros = np.zeros(size, dtype=np.int64)
+        monkeypatch.setattr(module, "noisy", lambda *_: np.array(given[0]))
+        monkeypatch.setattr(module, "packed_parameters", lambda _: b"", raising=False)  # in the label of that noise
 
         @functools.cache
         def output(totals):
-            monkeypatch.setattr(module, "noisy", lambda *_: np.array(totals))
-            return publish(mechanism.select(np.zeros(size, dtype=np.int64), SeededNoise(0)))
+            given[0] = totals
+            return publish(mechanism.select(zeros, unused))
 
-        size = len(bases[0])
         threshold = isinstance(mechanism, HybridNoisyTopK)  # it is a query of its own, the last one
         noise, weights = noise_grid(*[law] * (size + threshold))
         pairs = [(b, n) for b in bases for n in neighbours(b, monotone=mechanism.monotone)]

@@ -120,12 +120,13 @@ def topic(broker, name):
 
 
 def messages(broker, name, number):
-    """Return so many messages, and whether there are no more."""
+    """Return the messages, of which there are so many."""
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(name, 0, 0)])
-    found = consumer.consume(number + 1, timeout=5)
+    _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)
+    found = consumer.consume(end, timeout=30)
     consumer.close()
-    assert len(found) == number
+    assert len(found) == end == number
     return [(json.loads(message.key()), json.loads(message.value())) for message in found]
 
 

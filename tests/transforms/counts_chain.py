@@ -1,5 +1,7 @@
 """The stages of counts per key, driven by hand; and what they counted before there was noise."""
 
+import itertools
+
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey, sealed_key
@@ -57,8 +59,9 @@ def drive(made, events, chance, **options):
     chain = Chain(made, chance, **options)
     waiting, size = list(events), made.steps.size
     for now in range(START - 10, START + 10 * WINDOWS + 20, chance.choice([3, 10, 25])):
-        due = [event for event in waiting if event[2] // size * size <= now * SECOND or chance.random() < 0.1]
-        waiting = [event for event in waiting if event not in due]
+        go = [event[2] // size * size <= now * SECOND or chance.random() < 0.1 for event in waiting]
+        due = [*itertools.compress(waiting, go)]
+        waiting = [*itertools.compress(waiting, [not each for each in go])]
         chance.shuffle(due)
         chain.arrive(due, chance.choice([1, 7, 1000]))
         chain.advance(now * SECOND)

@@ -1,5 +1,6 @@
 """Configurations of counts per key, random events, and the slow way to count: dictionaries, no shards, no batches."""
 
+import functools
 import random
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -13,7 +14,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
-from slow_reference import hashed, lot
+from slow_reference import hashed, hashed_all, lot
 from workloads import KEY, SECOND, START
 
 WINDOWS = 8
@@ -98,6 +99,19 @@ CONFIGURATIONS = {
     "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS, "epsilon": 4.0},
     "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
 }
+ONE_OF_EACH_CHAIN = (
+    "window, streams",
+    "window, public",
+    "window, public, random",
+    "trailing, people",
+    "start, public",
+    "start, random, streams",
+    "found, streams",
+    "found, window limit, full, streams",
+    "found, random, window limit, full, streams, list",
+    "found, public items, several windows",
+)
+"""Of configurations with the same stages some, which have much of what these can do."""
 Contribution = tuple[int, str, str, str]  # step, stream, item, user
 
 
@@ -138,23 +152,24 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
         inside = step >= (steps.first or 0) and (steps.end is None or step < steps.end)
         if inside and code(item) is not None and stream in (made.streams or ("",)):
             found[step][user].add((stream, item))
+    people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
+    own = {stream: made.noise.derive("contribution", stream) for stream in made.streams or ("",)}
     times, known, kept = Counter(), defaultdict(set), []
     told, totals, law = Counter(), defaultdict(lambda: [0, 0, 0]), made.mechanism.left_out
     clips = None if law is None else law.clips
     chosen = random_ones(made, found) if made.selection == "random" else None
     for step in sorted(found):
+        orders = {stream: item_order(made, stream, step) for stream in own}
         for user, pairs in found[step].items():
-            person = hashed(made.noise.derive("user hash"), user)
-
+            person = people[user]
             coded = {(stream, code(item)): item for stream, item in pairs}
             possible = []
             for stream in {stream for stream, _ in coded}:
-                order = item_order(made, stream, step)
                 of_stream = [pair for pair in coded if pair[0] == stream]
-                possible += sorted(of_stream, key=lambda pair: lot(order, person, pair[1]))[:limit]
+                possible += sorted(of_stream, key=lambda pair: lot(orders[pair[0]], person, pair[1]))[:limit]
             if made.mechanism.over == "start":
                 possible = [pair for pair in possible if pair not in known[user]]
-            possible.sort(key=lambda pair: lot(made.noise.derive("contribution", pair[0]), person, pair[1]))
+            possible.sort(key=lambda pair: lot(own[pair[0]], person, pair[1]))
             some = [pair for pair in possible if chosen is None or (step, *pair) in chosen[user]]
             counted = some[: limit - times[user]][:at_once]
             if clips is not None:
@@ -179,11 +194,13 @@ def item_order(made: KeyedCounts, stream: str, step: int):
 def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, str, int]]]:
     """Return the contributions of each person that count: of each window, and then of the run, those of least lot."""
     code, limit, kept = coder(made), made.mechanism.contributions, defaultdict(list)
+    people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
     for step in sorted(found):
+        orders = {stream: item_order(made, stream, step) for stream in made.streams or ("",)}
         for user, pairs in found[step].items():
-            person, known = hashed(made.noise.derive("user hash"), user), {place[1:] for _, place in kept[user]}
+            person, known = people[user], {place[1:] for _, place in kept[user]}
             lots = sorted(
-                (lot(item_order(made, stream, step), person, code(item)), (step, stream, code(item)))
+                (lot(orders[stream], person, code(item)), (step, stream, code(item)))
                 for stream, item in pairs
                 if made.mechanism.over != "start" or (stream, code(item)) not in known
             )
@@ -209,7 +226,7 @@ def on_list(made: KeyedCounts, kept: list[Contribution]) -> set[Contribution]:
 def coder(made: KeyedCounts):
     """Return what gives the number of an item, or None if it is on no list."""
     if made.domain is None:
-        return lambda item: hashed(made.noise.derive("item hash"), item)
+        return functools.cache(functools.partial(hashed, made.noise.derive("item hash")))
     known = {made.domain[place]: place for place in range(len(made.domain))}
     return known.get
 
@@ -220,6 +237,9 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     told = noisy_totals(made, totals)
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, _, item, _ in kept}
+    by_place = defaultdict(list)
+    for at, of, item, user in kept:
+        by_place[at, of].append((item, user))
     if made.domain is not None:
         names = {place: made.domain[place] for place in range(len(made.domain))}
     public = [] if made.public_items is None else sorted(made.public_items.texts.to_pylist(), key=code)
@@ -232,12 +252,11 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
         first = made.steps.first or 0
         for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
             people, counts, listed = Counter(), Counter(), Counter()
-            for at, of, item, user in kept:
-                if (at, of) == (step, stream):
-                    counts[code(item)] += 1
-                    listed[code(item)] += (at, of, item, user) in entries
-                    people[code(item)] += (user, item) not in seen
-                    seen.add((user, item))
+            for item, user in by_place[step, stream]:
+                counts[code(item)] += 1
+                listed[code(item)] += (step, stream, item, user) in entries
+                people[code(item)] += (user, item) not in seen
+                seen.add((user, item))
             numbers += sorted(set(counts) - set(numbers))
             known = np.array(numbers, np.uint64)
             given = KeyedStep(

@@ -17,6 +17,13 @@ def hashed(noise, text: str) -> int:
     return int(noise.hash_bytes(np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64))[0])
 
 
+def hashed_all(noise, texts: set[str]) -> dict[str, int]:
+    """Return the same of many texts."""
+    data = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
+    return dict(zip(texts, noise.hash_bytes(np.frombuffer(b"".join(data), np.uint8), ends).tolist(), strict=True))
+
+
 def lot(noise, *label: int) -> int:
     words = noise.words(np.array([label], np.uint64) if len(label) == 2 else np.array(label, np.uint64))
     return int(words[0, 0, 0])
@@ -29,18 +36,19 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     holdings: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))  # [step][stream][user][item] = times
     known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
     tests_domain = known is not None and transform.steps.count is not None
+    people = hashed_all(noise.derive("user hash"), {user for user, *_ in events})
+    codes = hashed_all(noise.derive("item hash"), {item for _, item, *_ in events})
     for user, item, time, stream in events:
         if transform.streams is not None and stream not in transform.streams:
             continue
         if known is not None and item not in known:
             continue
-        code = known.index(item) if tests_domain else hashed(noise.derive("item hash"), item)
+        code = known.index(item) if tests_domain else codes[item]
         names[code] = item
         step = time // steps.period
         while step >= 0 and time < step * steps.period + steps.size:
             if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end):
-                person = hashed(noise.derive("user hash"), user)
-                holdings[step][stream][person].setdefault(code, []).append(time)
+                holdings[step][stream][people[user]].setdefault(code, []).append(time)
             step -= 1
     kept = {
         step: {
@@ -90,10 +98,9 @@ def limit_people(transform, kept: dict) -> None:
     participations: dict[int, int] = defaultdict(int)
     streams_of: dict[int, set[str]] = defaultdict(set)
     for step in sorted(kept):
+        drawn = {stream: transform.noise.derive("person in stream", stream) for stream in kept[step]}
         taking_part = sorted(
-            (lot(transform.noise.derive("person in stream", stream), person), stream, person)
-            for stream, people in kept[step].items()
-            for person in people
+            (lot(drawn[stream], person), stream, person) for stream, people in kept[step].items() for person in people
         )
         for _, stream, person in taking_part:
             most = transform.streams_per_person

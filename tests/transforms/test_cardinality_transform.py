@@ -39,7 +39,14 @@ from window_chain import drive
 DAY = 86_400
 
 
-@one_job("sets", CONFIGURATIONS, "doors", "sessions with ends", "visits in streams")
+@one_job(
+    "sets",
+    CONFIGURATIONS,
+    "doors",
+    "sessions with ends",
+    "visits in streams",
+    elsewhere=["doors", "sessions, short", "events in streams", "visits in streams"],
+)
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)

@@ -40,7 +40,14 @@ def expected(name, made, events):
     return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
 
 
-@one_job("histograms", ALL, "extremes", "people, streams", "flags of people")
+@one_job(
+    "histograms",
+    ALL,
+    "extremes",
+    "people, streams",
+    "flags of people",
+    elsewhere=["plain", "several categories", "people, streams", "flags", "flags of people"],
+)
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
@@ -63,7 +70,7 @@ def test_slow_bundles_lose_no_batch(monkeypatch):
         yield from keep(self, *arguments)
 
     monkeypatch.setattr(ClockedSteps, "keep", slow)
-    events, made = random_events("plain", random.Random(6), 100), transform("plain")
+    events, made = random_events("plain", random.Random(6), 40), transform("plain")
     assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
 

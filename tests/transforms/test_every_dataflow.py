@@ -17,6 +17,10 @@ import histogram_workloads as histograms
 import pytest
 import runner_harness
 import slow_histogram
+import test_cardinality_transform as sets_tests
+import test_continual_histogram as histograms_tests
+import test_keyed_counts_transform as counts_tests
+import test_numeric_quantiles_transform as quantiles
 import test_top_k as ranks
 import test_top_k_without_list as found_ranks
 from apache_beam.testing import test_stream
@@ -28,6 +32,7 @@ from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
+from tiny_runner import dofns_of
 from window_chain import drive
 
 
@@ -107,7 +112,18 @@ SILENT = cases(
 )
 
 
-@one_job("sets", SILENT, *SILENT)
+@one_job(
+    "sets",
+    SILENT,
+    *SILENT,
+    elsewhere=cases(
+        sets=["events in streams"],
+        histograms=["people", "flags"],
+        counts=["window", "start, public"],
+        ranks=["streams"],
+        found_ranks=["streams"],
+    ),
+)
 def test_windows_without_events(case):
     flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
     results = yield of_elements([], made)
@@ -256,7 +272,7 @@ def test_a_run_without_an_end(case):
     made, ends = flow.transform(name, end=None), flow.transform(name, end=None)
     events = flow.events(name, random.Random(8), 100)
     source = test_stream.TestStream()
-    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
+    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND // 8 * 8):
         source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
     results = yield of_stream(source.advance_watermark_to_infinity(), made)
     windows = max((row.window_end.micros // SECOND - flow.start) // 10 for row in results.elements("rows"))
@@ -268,6 +284,21 @@ def test_a_run_without_an_end(case):
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
     flow.check(results, ends, events)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        (module.transform, module.test_rows_are_those_of_the_reference)
+        for module in (sets_tests, histograms_tests, counts_tests, quantiles, ranks, found_ranks)
+    ],
+    ids=["sets", "histograms", "counts", "quantiles", "ranks", "found ranks"],
+)
+def test_runners_in_other_processes_get_every_chain_of_stages(tests):
+    """Those of a question's workloads that only FnApiRunner gets have no stages of their own."""
+    transform, test = tests
+    chains = {name: frozenset(dofns_of(transform(name))) for name in test.cases}
+    assert {chains[name] for name in test.elsewhere} == {*chains.values()}
 
 
 @one_job("counts", cases(counts=["start"], ranks=["plain"]))

@@ -1,5 +1,6 @@
 """Counts per key: the rows of the slow reference on every runner, whatever happens on the way."""
 
+import functools
 import random
 from collections import Counter
 
@@ -14,6 +15,7 @@ from counts_workloads import (
     CONFIGURATIONS,
     ITEMS,
     LISTED,
+    ONE_OF_EACH_CHAIN,
     WINDOWS,
     answers,
     contributions,
@@ -50,6 +52,7 @@ from workloads import SECOND, START
     "found, streams",
     "found, several windows",
     "found, public items, streams, list",
+    elsewhere=ONE_OF_EACH_CHAIN,
 )
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(5))
@@ -116,7 +119,7 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
     made = transform(name, beta=1e-10, epsilon=40.0)
     events = random_events(name, random.Random(7), 1500)
     found, rows = answers(made, events), expected(made, events)
-    assert sorted(drive(made, events, random.Random(1)).rows) == rows
+    assert sorted(drive_at_once(made, events, random.Random(1)).rows) == rows
     shown = {}
     for row in rows:
         number = row.window_start.micros // made.steps.size - START // 10
@@ -147,7 +150,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, monkeypatch):
     chance = random.Random(0)
     events = random_events(name, chance)
     made = transform(name)
-    quiet, rows = drive(made, events, random.Random(1)), expected(made, events)
+    quiet, rows = drive_at_once(made, events, random.Random(1)), expected(made, events)
     chain = drive(made, events, chance, crashes=0.2, workers=3)
     assert rows
     assert sorted(quiet.rows) == sorted(chain.rows) == rows
@@ -207,16 +210,22 @@ PERSON = st.lists(
 )
 
 
+@functools.cache
+def crowd_alone(name):
+    """Return a transform, some events, and what is counted of them."""
+    made, crowd = transform(name), random_events(name, random.Random(3), 60)
+    return made, crowd, exact(drive_at_once(made, crowd, random.Random(1)))
+
+
 @some_quick("name", CONFIGURATIONS, "window, streams", "trailing", "start, people")
 @given(moves=PERSON)
 @settings(max_examples=8, deadline=None)
 def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     """What the proof rests on: C units in all, one for a key in a window, one for a key in the run since the start."""
-    made = transform(name)
-    crowd = random_events(name, random.Random(3), 60)
+    made, crowd, without = crowd_alone(name)
     streams = (made.streams or ("",))[:2]
     person = [("one", item, (START + second) * SECOND, streams[-which]) for item, second, which in moves]
-    without, both = (exact(drive_at_once(made, some, random.Random(1))) for some in (crowd, crowd + person))
+    both = exact(drive_at_once(made, crowd + person, random.Random(1)))
     moved = {place: np.subtract(both[place], without.get(place, (0, 0))) for place in both}
     assert without.keys() <= both.keys()
     told = {place: moved.pop(place)[0] for place in [*moved] if place[1] == TOTALS}

@@ -91,7 +91,7 @@ def reference(made, events):
     return sorted(rows)
 
 
-@one_job("ranking", CONFIGURATIONS, "person", "event")
+@one_job("ranking", CONFIGURATIONS, "person", "event", elsewhere=["streams", "event", "trailing"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name)
     if name == "streams":  # who has several streams in a window is tested below

@@ -27,6 +27,7 @@ from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 SECOND = 1_000_000
 SEED = 5
 LATENESS = 25 * SECOND
+BEATS = 24  # moments at which events come, each two thirds of a window
 START = 1_700_000_000
 
 OF_PEOPLE = {
@@ -91,7 +92,8 @@ def with_lateness(made: beam.PTransform, lateness: int) -> beam.PTransform:
 def paced(events: list[TimestampedValue], pace: int, chance: random.Random) -> test_stream.TestStream:
     """Return the events as they come, one in ten of them late; the last windows are decided by a jump to the end."""
     beats = [((e.timestamp.micros + (chance.random() < 0.1) * LATENESS) // pace, e) for e in events]
-    source = test_stream.TestStream()
+    source, last = test_stream.TestStream(), min(beat for beat, _ in beats) + BEATS
+    beats = [(min(beat, last), event) for beat, event in beats]
     for beat, ready in itertools.groupby(sorted(beats, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
         source = source.advance_watermark_to(Timestamp(micros=beat * pace)).add_elements([event for _, event in ready])
     return source.advance_watermark_to_infinity()

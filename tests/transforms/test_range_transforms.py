@@ -166,7 +166,13 @@ def run(made, elements, queries):
     return runner_harness.run("fn_api", asked(made, elements, queries))
 
 
-@one_job("points", CONFIGURATIONS, "ranges counted, streams", "predecessors dynamic")
+@one_job(
+    "points",
+    CONFIGURATIONS,
+    "ranges counted, streams",
+    "predecessors dynamic",
+    elsewhere=["ranges gaussian", "ranges counted, streams", "predecessors counted, streams"],
+)
 def test_rows_are_those_of_the_reference(name):
     events, queries = random_input(name, random.Random(1))
     made = transform(name)

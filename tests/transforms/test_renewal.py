@@ -4,6 +4,7 @@ import functools
 import random
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import run_bounded
@@ -63,7 +64,11 @@ def events(periods: set[int], seed: int = 1) -> list[beam.Row]:
 
 
 def rows(made: beam.PTransform, given: list[beam.Row]) -> list:
-    return run_bounded("fn_api", given, made).elements("rows")
+    """Return the rows of events, which come as batches."""
+    columns = {name: [getattr(row, name) for row in given] for name in given[0]._asdict()}
+    columns["time"] = pa.array([time.micros for time in columns["time"]], pa.timestamp("us", "UTC"))
+    batches = pa.table(columns).to_batches(max_chunksize=200)
+    return run_bounded("fn_api", batches, made).elements("rows")
 
 
 def of_periods(found: list, periods: set[int]) -> list:

@@ -195,7 +195,14 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     return sorted(rows)
 
 
-@one_job("ranking", CONFIGURATIONS, "plain", "capped, in streams", "counts")
+@one_job(
+    "ranking",
+    CONFIGURATIONS,
+    "plain",
+    "capped, in streams",
+    "counts",
+    elsewhere=["plain", "streams", "capped, in streams", "noise in common"],
+)
 def test_rows_are_those_of_the_reference(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))

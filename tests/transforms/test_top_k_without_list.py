@@ -176,6 +176,7 @@ def place(row):
     "streams",
     "renewed",
     "people listed, capped",
+    elsewhere=["plain", "some streams", "people listed, renewed", "people listed, capped"],
 )
 def test_rows_are_those_of_the_reference(name):
     made = transform(name)

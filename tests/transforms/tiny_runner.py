@@ -11,6 +11,7 @@ import itertools
 import pickle
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +48,7 @@ class Cells:
 
     def copied(self) -> "Cells":
         """Return cells to work on; what they hold never changes."""
-        states = defaultdict(list, {place: list(values) for place, values in self.states.items()})
-        return Cells(states, dict(self.timers), self.added)
+        return Cells(self.states.copy(), dict(self.timers), self.added)
 
 
 @dataclass
@@ -80,7 +80,8 @@ class FakeState:
         assert isinstance(value, bytes)
         self.bundle.access()
         self.bundle.cells.added += len(value)
-        self.bundle.cells.states[self.place].append(value)
+        states = self.bundle.cells.states
+        states[self.place] = [*states[self.place], value]  # the list before stays with the cells before
 
     def write(self, value: bytes) -> None:
         self.clear()
@@ -119,7 +120,8 @@ class Stage:
         self.fn = fn
         self.chance = chance
         self.crashes = crashes
-        self.workers = [pickle.loads(pickle.dumps(fn)) for _ in range(workers)]
+        written = pickle.dumps(fn)
+        self.workers = [pickle.loads(written) for _ in range(workers)]
         for worker in self.workers:
             worker.setup()
         self.cells = Cells()
@@ -185,21 +187,27 @@ class Stage:
     def _call(self, worker: beam.DoFn, bundle: Bundle, name: str, key: bytes, time: Timestamp | None, element) -> list:
         method = getattr(worker, name)
         arguments = {}
-        for parameter in inspect.signature(method).parameters.values():
-            wanted = parameter.default
+        for parameter, wanted in defaults_of(method.__func__).items():
             if isinstance(wanted, _StateDoFnParam):
                 spec = wanted.state_spec
-                arguments[parameter.name] = FakeState(bundle, (key, spec.name), isinstance(spec, BagStateSpec))
+                arguments[parameter] = FakeState(bundle, (key, spec.name), isinstance(spec, BagStateSpec))
             elif isinstance(wanted, _TimerDoFnParam):
-                arguments[parameter.name] = FakeTimer(bundle, key, wanted.timer_spec.name)
+                arguments[parameter] = FakeTimer(bundle, key, wanted.timer_spec.name)
             elif wanted is beam.DoFn.KeyParam:
-                arguments[parameter.name] = key
+                arguments[parameter] = key
             elif wanted is beam.DoFn.TimestampParam:
-                arguments[parameter.name] = time
+                arguments[parameter] = time
             else:
                 assert wanted is inspect.Parameter.empty, parameter
-                arguments[parameter.name] = element
+                arguments[parameter] = element
         return list(method(**arguments) or [])
+
+
+@functools.cache
+def defaults_of(function: Callable) -> dict[str, Any]:
+    """Return the defaults of a method's parameters but the first, which say what Beam gives it."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return {parameter.name: parameter.default for parameter in parameters}
 
 
 class DoFns(PipelineVisitor):
