@@ -23,7 +23,7 @@ from privstream.pipelines.audit.audit_command import WRONG, Trying, attacks_on
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.runners.processes import cores
 
-QUICK = "predecessor"
+QUICK = "queries"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 

@@ -124,9 +124,9 @@ def main() -> None:
     arguments.add_argument("--repeats", type=int, default=3)
     options = arguments.parse_args()
     if options.quick:
-        options.largest, options.repeats = 640_000, 1
+        options.largest, options.repeats = 80_000, 1
     folder = results_folder(options)
-    sizes = [options.largest // divisor for divisor in (16, 4, 1)]
+    sizes = [options.largest // divisor for divisor in ((2, 1) if options.quick else (16, 4, 1))]
     rows = [row for items in (1, 4) for size in sizes for row in measure(size, items, options.repeats)]
     write_csv(folder / "monitor.csv", rows)
     plot(rows, folder / "monitor.png")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from typing_extensions import override
 
 LARGEST_ENTRY = 1 << 31
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
+
+
+# Hundreds of partitions are compared that have few different counters, each time that a mechanism is made.
+_counter = lru_cache(maxsize=64, typed=True)(UnknownHorizonCounter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,7 @@ class HistogramMechanism(RowMechanism[PartitionState]):
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
         checks.boolean("repeatable", self.repeatable)
-        self.interval_counter(1.0, self.delta)  # checks the rest
+        UnknownHorizonCounter(**self._budget(1.0, self.delta), **self._shape)  # checks the rest
         if self.rows_per_step is not None and self.rows_per_unit is None:
             raise ValueError(f"rows_per_step must be None without rows_per_unit, got {self.rows_per_step}")
 
@@ -92,8 +97,10 @@ class HistogramMechanism(RowMechanism[PartitionState]):
 
     def interval_counter(self, share: float, delta: float, expected: int | None = None) -> ContinualCounter:
         """Return the counter that is fed at the ends of intervals, for a share of epsilon and so many of them."""
-        budget: dict[str, Any] = {"epsilon": self.epsilon * share, "delta": delta, "repeatable": self.repeatable}
-        return UnknownHorizonCounter(**budget, first_epoch=expected, **self._shape)
+        return _counter(**self._budget(share, delta), first_epoch=expected, **self._shape)
+
+    def _budget(self, share: float, delta: float) -> dict[str, Any]:
+        return {"epsilon": self.epsilon * share, "delta": delta, "repeatable": self.repeatable}
 
     @property
     def _shape(self) -> dict[str, Any]:

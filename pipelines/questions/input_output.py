@@ -182,7 +182,10 @@ def prepare(options: PipelineOptions) -> None:
     standard = options.view_as(StandardOptions)
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
-        say(f"{LOCAL_RUNNER} writes windows only when the input has ended: use PrismRunner or FlinkRunner")
+        say(
+            f"{LOCAL_RUNNER} writes windows only when the input has ended, and of questions that publish every window "
+            "without an end the first 512 at most: use PrismRunner or FlinkRunner"
+        )
 
 
 def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> None:

@@ -12,13 +12,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import islice
 from operator import attrgetter
-from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
+from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar, get_args
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
@@ -217,6 +218,9 @@ ARROW_TYPES: dict[type, pa.DataType] = {
 }
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 
+Column: TypeAlias = pa.Array | tuple[Any, ...]
+"""Values of some rows: of a table, or of rows."""
+
 AVRO_TYPES: dict[type, Any] = {
     str: "string",
     int: "long",
@@ -255,18 +259,14 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
         schema = _arrow_schema(fields)
         tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
         return _write_parquet(stream, schema, tables)
-    write = {"avro": _write_avro, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    plain = _plain_rows(row_type, rows)
-    if isinstance(rows, pa.Table):
-        columns = ([column.to_pylist() for column in table.columns] for table in _cut(row_type, rows))
-        plain = (row for values in columns for row in zip(*values, strict=True))
-    write(stream, row_type, fields, plain)
-    return None
+    pieces = _columns(row_type, rows)
+    return _write_avro(stream, row_type, pieces) if format == "avro" else _write_lines(stream, fields, pieces, format)
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
     """Return a row as JSON says it: times are ISO 8601."""
-    return _json_values(column_types(row_type), next(_plain_rows(row_type, [row])))
+    columns = zip(_known_types(row_type).items(), column_values(row_type, row), strict=True)
+    return {name: iso_8601(value.micros) if kind is Time else value for (name, kind), value in columns}
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
@@ -438,6 +438,9 @@ def column_types(row_type: type) -> dict[str, type]:
     return {column: kind for name, kind in found.items() for column in (columns if name == item else (name,))}
 
 
+_known_types = cache(column_types)  # where they are asked for with each row
+
+
 def column_values(row_type: type, row: Any) -> tuple[Any, ...]:
     """Return the values of these columns."""
     columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
@@ -472,14 +475,16 @@ def iso_8601(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
-def _write_avro(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_avro(stream: BinaryIO, row_type: type, pieces: Iterator[list[Column]]) -> None:
     """Write an Avro container."""
+    fields = column_types(row_type)
     types = {name: AVRO_TYPES[kind] for name, kind in fields.items()}
     types |= {name: ["null", types[name]] for name in optional_fields(row_type)}
     described = [{"name": name, "type": type} for name, type in types.items()]
     schema = {"type": "record", "name": row_type.__name__, "namespace": "privstream", "fields": described}
     marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
-    records = (dict(zip(fields, row, strict=True)) for row in rows)
+    plain = ([column if isinstance(column, tuple) else column.to_pylist() for column in piece] for piece in pieces)
+    records = (dict(zip(fields, row, strict=True)) for columns in plain for row in zip(*columns, strict=True))
     fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
@@ -522,17 +527,41 @@ def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _write_jsonl(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
-    """Write JSON lines."""
-    for row in rows:
-        stream.write(json_text(_json_values(fields, row)).encode() + b"\n")
+def _columns(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[list[Column]]:
+    """Yield the columns of some rows after others, times in microseconds."""
+    if isinstance(rows, pa.Table):
+        yield from ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
+        return
+    plain = _plain_rows(row_type, rows)
+    while chunk := list(islice(plain, CHUNK_ROWS)):
+        yield list(zip(*chunk, strict=True))
 
 
-def _write_csv(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
-    """Write a header, and a line for each row."""
-    stream.write(",".join(fields).encode() + b"\n")
-    for row in rows:
-        stream.write(",".join(map(_cell, _json_values(fields, row).values())).encode() + b"\n")
+def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[list[Column]], format: str) -> None:
+    """Write JSON lines; or, as CSV, a header and a line for each row."""
+    if format == "csv":
+        write, cells = _cell, ["%s"] * len(fields)
+        stream.write(",".join(fields).encode() + b"\n")
+        line = ",".join(cells) + "\n"
+    else:
+        write, cells = json_text, [json_text(name).replace("%", "%%") + ": %s" for name in fields]
+        line = "{" + ", ".join(cells) + "}\n"
+    for columns in pieces:
+        rows = zip(*(_texts(*each, write) for each in zip(fields.values(), columns, strict=True)), strict=True)
+        stream.write("".join([line % row for row in rows]).encode())
+
+
+def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]:
+    """Return what is written for the values of a column, made once for those that are the same."""
+    say: Callable[[Any], str] = (lambda value: write(iso_8601(value))) if kind is Time else write
+    if isinstance(column, pa.Array):
+        found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
+        different = np.array([*map(say, found.dictionary.to_pylist())], object)
+        texts: list[str] = different[found.indices.to_numpy()].tolist()
+        return texts
+    shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
+    made = {text: say(value) for text, value in dict(zip(shown, column, strict=True)).items()}
+    return [made[text] for text in shown]
 
 
 def _cell(value: Any) -> str:
@@ -551,14 +580,6 @@ def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]
         for place in times:
             values[place] = values[place].micros
         yield tuple(values)
-
-
-def _json_values(fields: dict[str, type], row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return plain values as JSON says them."""
-    return {
-        field: iso_8601(value) if kind is Time else value
-        for (field, kind), value in zip(fields.items(), row, strict=True)
-    }
 
 
 def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:

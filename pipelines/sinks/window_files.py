@@ -24,11 +24,13 @@ from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
     field_types,
+    json_values,
     sort_rows,
     write_once,
     write_rows,
 )
 from privstream.pipelines.sources.folder_polls import END
+from privstream.pipelines.terminal import json_text
 from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 from typing_extensions import override
@@ -335,6 +337,4 @@ class _WriteLetters(beam.DoFn):
 
 def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
     """Write a letter as a line, under the one key of all."""
-    data = BytesIO()
-    write_rows(data, DeadLetter, [letter], "jsonl")
-    return b"", data.getvalue()
+    return b"", json_text(json_values(DeadLetter, letter)).encode() + b"\n"

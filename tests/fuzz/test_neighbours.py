@@ -12,9 +12,11 @@ from fuzz_seeds import run_cases
 
 NEIGHBOURS = 2
 QUICK = ("heavy hitters",)
-on_runners = pytest.mark.parametrize(
-    "runner", ["fn_api", pytest.param("prism", marks=[pytest.mark.prism, pytest.mark.slow])]
-)
+CASES = [
+    *(pytest.param(name, "fn_api", marks=[] if name in QUICK else [pytest.mark.slow]) for name in QUESTIONS),
+    *(pytest.param(name, "prism", marks=[pytest.mark.prism, pytest.mark.slow]) for name in QUICK),
+]
+"""On Prism one question is enough: that rows are the same on all runners is tested in test_runners_agree.py."""
 
 
 def one_more(chance: random.Random, question: Question, events: list[Event], streams: bool) -> list[Event]:
@@ -54,10 +56,7 @@ def check_untouched(question: Question, one: list[Any], other: list[Any], more: 
     assert left[0] == left[1], f"{more} changed {list((left[0] - left[1]) + (left[1] - left[0]))[:4]}"
 
 
-@on_runners
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in QUESTIONS]
-)
+@pytest.mark.parametrize(("name", "runner"), CASES)
 def test_one_person_changes_what_the_theorem_allows(name, runner, tmp_path):
     question = QUESTIONS[name]
 

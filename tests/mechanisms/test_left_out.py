@@ -136,6 +136,7 @@ def test_totals_have_noise_of_their_own_bound_to_step_and_total():
     assert np.abs(np.corrcoef(scaled.T) - np.eye(3)).max() < 0.35
 
 
+@pytest.mark.slow
 def test_people_who_used_up_their_limit_are_counted_since_the_start():
     made, came, runs = FoundKeys(**GIVEN), np.arange(13) * 10, 300
     assert made.left_out.counter.variance(13) < 5 * made.left_out.counter.variance(1)  # not one noise for each window

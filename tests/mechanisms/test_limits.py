@@ -273,6 +273,7 @@ class TestSuggestedLimits:
         assert few.worth > many.worth
         assert not few.enough
 
+    @pytest.mark.slow
     def test_heavy_tails_do_not_suggest_a_limit_that_leaves_out_nearly_everything(self):
         """Half of what people with numbers by Pareto's law have is that of one in a hundred."""
         numbers = 1 + np.floor(np.random.default_rng(11).pareto(1.1, 5_000)).clip(0, 500).astype(np.int64)

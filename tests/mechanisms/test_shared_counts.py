@@ -1,5 +1,6 @@
 """Counts with noise in common: the bound on one person exactly, the law on a grid exactly; attacks; counts of lists."""
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -91,14 +92,18 @@ def transcripts(counts, runs, person, seed, fresh=False):
     return np.array(found, float)
 
 
-def seen(counts, person, *, fresh=False):
+def at_once(counts, runs, person, seed):
+    """Return what `transcripts` does, of counts that are released in one call for all steps of a run."""
+    root, steps, person = SeededNoise(seed), np.arange(len(person)), np.array(person)
+    return np.array([counts.release_steps(steps, person, root.derive("run", run)) for run in range(runs)], float)
+
+
+def seen(counts, person, released, runs, *, fresh=False):
     """Return how far apart the worlds are in the likelihood ratio, in deviations, and how far they may be."""
     own, common = counts.variances
     person = np.array(person)
     weights = person if fresh else np.linalg.solve(own * np.eye(counts.cells) + common, person)
-    one, other = (
-        transcripts(counts, 2500, given, seed, fresh=fresh) @ weights for seed, given in ((1, person), (2, 0 * person))
-    )
+    one, other = (released(counts, runs, given, seed) @ weights for seed, given in ((1, person), (2, 0 * person)))
     deviation = math.sqrt((one.var() + other.var()) / 2)
     return (one.mean() - other.mean()) / deviation, largest_shift(counts.epsilon, counts.delta)
 
@@ -107,11 +112,11 @@ def seen(counts, person, *, fresh=False):
 def test_an_attack_sees_what_is_claimed_and_no_more():
     counts = SharedCounts(epsilon=4.0, delta=1e-3, horizon=16, cells=16, contributions=16)
     person = [1] * 10 + [0] * 6  # the worst one: 16 / 2 + sqrt(16) / 2
-    found, claimed = seen(counts, person)
-    error = 6.5 * math.sqrt(2 / 2500)
-    assert 0.85 * claimed < found < claimed + error
-    broken, _ = seen(counts, [1] * 16, fresh=True)  # noise in common that is drawn anew in each step
-    assert broken > claimed + error
+    found, claimed = seen(counts, person, at_once, 2500)
+    assert 0.85 * claimed < found < claimed + 6.5 * math.sqrt(2 / 2500)
+    # Noise in common that is drawn anew in each step.
+    broken, _ = seen(counts, [1] * 16, functools.partial(transcripts, fresh=True), 800, fresh=True)
+    assert broken > claimed + 6.5 * math.sqrt(2 / 800)
 
 
 def test_noise_is_as_large_as_is_said_and_in_common():

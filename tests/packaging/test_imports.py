@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 from example_results import write
-from grids import some_quick
 from questions import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +23,15 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "privstream", "scipy", "typing_extensions"}
 
 LOADED = """
-import sys
+import shlex, sys
 from privstream.pipelines.cli import main
-status = main()
 slow = {"apache_beam", "dp_accounting", "matplotlib", "pandas", "pyarrow", "pymongo", "scipy", "scipy.optimize"}
 slow |= {"botocore", "httplib2.auth", "numpy.f2py.f2py2e", "scipy.signal", "scipy.stats"}
-print("\\nloaded", *sorted(name for name in slow if sys.modules.get(name)))
-sys.exit(status)
+for line in sys.argv[1:]:
+    sys.argv[1:] = shlex.split(line)
+    if status := main():
+        sys.exit(status)
+    print("\\nloaded", *sorted(name for name in slow if sys.modules.get(name)))
 """
 
 WITHOUT_BEAM = """
@@ -172,12 +173,20 @@ def test_tests_import_the_installed_package() -> None:
 
 def loaded_by(folder: Path, *arguments: str) -> set[str]:
     """Return which libraries that take long to load a command has loaded."""
-    command = [sys.executable, "-c", LOADED, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    (loaded,) = loaded_by_each(folder, shlex.join(arguments))
+    return loaded
+
+
+def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
+    """Return which libraries that take long to load are there after each of some commands, in one process."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *commands], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.splitlines()[-1].split()[1:])
+    return [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("loaded")]
 
 
+@pytest.mark.slow
 def test_what_is_put_off_is_there_when_it_is_used(tmp_path: Path) -> None:
     """So it is with parts of it, and with what composing losses does not use."""
     program = """
@@ -210,6 +219,7 @@ print("pyarrow._compute" in sys.modules, pc.sum([1, 2]), "pyarrow._compute" in s
     ]
 
 
+@pytest.mark.slow
 def test_budgets_need_no_beam_and_accountants_only_where_losses_are_composed(tmp_path: Path) -> None:
     ledger = ("--ledger", "ledger.jsonl")
     for command in (("set", "--dataset", "d", "--limit", "1"), ("verify",), ("show",)):
@@ -237,6 +247,7 @@ def test_a_run_loads_beam_without_what_it_does_not_use(tmp_path: Path) -> None:
     assert loaded == {"apache_beam", "pyarrow", "scipy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", ["counts", "quantiles"])
 def test_limits_are_suggested_without_beam(question: str, tmp_path: Path) -> None:
     """Also where something can be suggested, and where a line cannot be used."""
@@ -255,12 +266,15 @@ def test_public_samples_are_compared_without_beam(tmp_path: Path) -> None:
     assert "apache_beam" not in loaded_by(tmp_path, *shlex.split(plan))
 
 
-@some_quick("word", sorted(EXAMPLES), "cardinality", "ranges")
-def test_a_plan_needs_no_beam(word: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_no_plan_needs_beam(tmp_path: Path) -> None:
     """An accountant is loaded where a method composes losses of its own, as the one of statuses does."""
-    plan = ("plan", word, *shlex.split(EXAMPLES[word].plan))
-    composes = {"dp_accounting"} if word == "heavy-hitters" else set()
-    assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"} | composes
+    words = sorted(EXAMPLES, key=lambda word: word == "heavy-hitters")
+    loaded = loaded_by_each(tmp_path, *(f"plan {word} {EXAMPLES[word].plan}" for word in words))
+    assert len(loaded) == len(words)
+    for word, found in zip(words[:-1], loaded, strict=False):
+        assert found <= {"pyarrow", "scipy"}, word
+    assert loaded[-1] <= {"dp_accounting", "pyarrow", "scipy"}
 
 
 def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:
@@ -299,22 +313,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_plan_of_a_monitor_needs_no_beam(folder: Path) -> None:
-    assert loaded_by(folder, "plan", "monitor.yaml") == {"pyarrow", "scipy"}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "needed"),
+    ("lines", "needed"),
     [
-        ("schema", {"pyarrow", "scipy"}),
-        ("init events.csv --output new.yaml", {"pyarrow", "scipy"}),
-        ("report counts.jsonl --output page.html", {"matplotlib", "pyarrow", "scipy"}),
-        ("plot counts --input counts.jsonl --output picture.svg", {"matplotlib", "pyarrow", "scipy"}),
+        (["schema", "init events.csv --output new.yaml", "plan monitor.yaml"], {"pyarrow", "scipy"}),
+        (
+            ["report counts.jsonl --output page.html", "plot counts --input counts.jsonl --output picture.svg"],
+            {"matplotlib", "pyarrow", "scipy"},
+        ),
     ],
+    ids=["without pictures", "pictures"],
 )
-def test_commands_about_local_files_need_no_beam(line: str, needed: set[str], folder: Path) -> None:
-    assert loaded_by(folder, *shlex.split(line)) == needed
+def test_commands_about_local_files_need_no_beam(lines: list[str], needed: set[str], folder: Path) -> None:
+    assert loaded_by_each(folder, *lines) == [needed] * len(lines)
 
 
 @pytest.mark.parametrize("package", ["mechanisms", "transforms"])

@@ -218,6 +218,7 @@ def test_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert names["ordered"].reset_index(drop=True).equals(sorted_visits.reset_index(drop=True))
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names, shown = run(CELLS, "notebook.ipynb")
     assert shown[1] is names["found"] and re.fullmatch(

@@ -233,6 +233,7 @@ def test_the_plan_says_what_to_give_where_every_method_may_stop(capsys):
         assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3", *more]) == 0
 
 
+@pytest.mark.slow
 def test_rules_over_several_windows(clinic, tmp_path, capsys):
     """The mean over six hours is off by less than a half of what one hour is; the first five hours have no alert."""
     flu, _, down = rules_for(USERS)

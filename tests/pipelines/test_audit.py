@@ -278,7 +278,7 @@ class TestLimits:
         ("word", "name", "broken", "epsilon"),
         [
             ("alerts", "a budget that is spent", never_halt, 2.0),
-            *(("counts", "a person alone with an item", let_one_person_in, epsilon) for epsilon in (0.5, 1, 2, 4)),
+            *(("counts", "a person alone with an item", let_one_person_in, epsilon) for epsilon in (0.5, 4)),
         ],
     )
     def test_a_run_without_its_limit_is_refuted(self, word, name, broken, epsilon, monkeypatch):
@@ -350,6 +350,7 @@ class TestWholeRuns:
         assert trials_at_once(many._replace(size=10**7), 150) == CROWDED
         assert trials_at_once(many, 25, 2) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
 
+    @pytest.mark.slow
     def test_trials_of_several_runs_are_put_together(self, monkeypatch):
         """And no two of them have the same noise."""
         (attack, *_) = whole_runs(question("alerts"))
@@ -369,7 +370,7 @@ class TestWholeRuns:
         assert not found.violated
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("limit", "delta", "trials"), [(1, 0.0, 1600), (12, 0.0, 2000), (12, 1e-6, 2400)])
+    @pytest.mark.parametrize(("limit", "delta", "trials"), [(1, 0.0, 1600), (12, 1e-6, 2400)])
     def test_a_limit_that_is_off_by_one_is_refuted(self, limit, delta, trials, monkeypatch):
         within = contributions.within_limit
         monkeypatch.setattr(
@@ -413,10 +414,10 @@ class TestHiddenTests:
         assert 0.05 < other.mean() < 0.25
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("word", "number"), [("heavy-hitters", 1), ("alerts", 0)])
-    def test_most_of_the_claim_is_measured_and_noise_that_is_too_small_is_found(self, word, number):
+    @pytest.mark.parametrize(("word", "number", "trials"), [("heavy-hitters", 1, 2400), ("alerts", 0, 1600)])
+    def test_most_of_the_claim_is_measured_and_noise_that_is_too_small_is_found(self, word, number, trials, tmp_path):
         attack = hidden_test_runs(question(word))[number]
-        found = Trying(spec=question(word), trials=2400, key_file=None, wrong=WRONG).find(attack)
+        found = Trying(spec=question(word), trials=trials, key_file=key_in(tmp_path), wrong=WRONG).find(attack)
         assert found.verdict == CONSISTENT
         assert 0.8 < found.real.measured / found.guarantee.epsilon < 1.05
 
@@ -447,7 +448,7 @@ class TestFiles:
         monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people, one_in: 200)
         path = written(tmp_path / "rows.csv.guarantee.json", domain=["a"])
         found = []
-        for workers in ("1", "3"):
+        for workers in ("1", "2"):
             command = ["audit", path, "--json", "--trials", "400", "--noise_key_file", key_in(tmp_path)]
             assert cli.main([*command, "--workers", workers]) in (0, 4)
             found.append(json.loads(capsys.readouterr().out))
@@ -692,15 +693,6 @@ class TestMonitors:
         names = [attack["attack"].partition(":")[0] for attack in said["attacks"]]
         assert names == (["pages", "lands", "together"] if text == TOGETHER else ["pages", "listed"])
 
-    @pytest.mark.slow
-    def test_a_share_that_is_not_counted_is_refuted(self, tmp_path, capsys, monkeypatch):
-        """No attack on a question by itself sees it: each keeps to its own part of the budget."""
-        monkeypatch.setattr(calibration, "joint_curve", lambda curves, interval: joint_curve(curves[:1], interval))
-        path = tmp_path / "monitor.yaml"
-        path.write_text(TOGETHER.replace(", share: 3", ""))
-        assert cli.main(["audit", str(path), "--trials", "800"]) == 1
-        assert "refuted by together: all that is published" in capsys.readouterr().err
-
 
 def finding(verdict):
     attack = attacks("ranges")[0]
@@ -833,8 +825,10 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_a_small_audit_stands_and_catches_its_controls(self, tmp_path, capsys):
-        command = ["audit", "predecessor", "--trials", "800", "--noise_key_file", key_in(tmp_path), "--json"]
+        command = ["audit", "queries", "--trials", "800", "--noise_key_file", key_in(tmp_path), "--json"]
         assert cli.main(command) == 0
-        (found,) = json.loads(capsys.readouterr().out)["attacks"]
-        assert found["control"]["refuted"]
-        assert not found["found"]["refuted"]
+        attacks = json.loads(capsys.readouterr().out)["attacks"]
+        assert len(attacks) == 2
+        for found in attacks:
+            assert found["control"]["refuted"]
+            assert not found["found"]["refuted"]

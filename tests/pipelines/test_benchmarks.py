@@ -6,7 +6,7 @@ import math
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from privstream.mechanisms import SeededNoise, Sparse
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.sparse_vector.query_mechanism import HiddenThreshold, Progress
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
+from privstream.pipelines import cli
 from scipy import special
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -34,11 +35,22 @@ def here(function: Callable[..., None], *arguments: Any) -> tuple[float, float, 
     return importlib.import_module("_measure").Cost(1.0, 1.0, 1, 1)
 
 
+def program_here(command: Sequence[str]) -> tuple[float, float, int, int]:
+    """Run a program as `_measure.of_program` does, that of privstream in this process, and measure nothing."""
+    if command[1] == "-c":
+        assert cli.main(command[3:]) == 0
+    else:
+        subprocess.run(command, capture_output=True, check=True)
+    return importlib.import_module("_measure").Cost(1.0, 1.0, 1, 1)
+
+
 def run(monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> None:
     """Run a benchmark in this process, which has loaded Beam; what it measures by itself has its own processes."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     if script.endswith(ON_PIPELINES):
         monkeypatch.setattr(importlib.import_module("_throughput"), "in_own_process", here)
+    if script == "one_pass.py":  # of the two that measure whole programs; the other one is peers.py
+        monkeypatch.setattr(importlib.import_module("_measure"), "of_program", program_here)
     monkeypatch.setattr(sys, "argv", [script, *options])
     runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
 

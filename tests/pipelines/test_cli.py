@@ -329,6 +329,7 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
     assert sorted(file.name for file in folder.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_the_run_itself_is_as_if_there_had_been_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("histogram", "--dry_run", "--dead_letter=letters.jsonl") == 0
     assert len((folder / "letters.jsonl").read_text().splitlines()) == 1
@@ -341,6 +342,7 @@ def test_the_run_itself_is_as_if_there_had_been_none(folder: Path, capsys: pytes
     assert (folder / "rows.jsonl").read_bytes() == rows
 
 
+@pytest.mark.slow
 def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, capsys):
     limit = ["--budget_limit=1.5,0"]
     assert run("histogram", "--dry_run", *limit) == 0

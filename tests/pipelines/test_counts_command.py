@@ -224,6 +224,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
     assert listed["guarantee"]["unit"] == "one event"
 
 
+@pytest.mark.slow
 def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     size = ["--users", "900", "--windows", "4", "--items", "20", "--seed", "3", "--output", "events.parquet"]
@@ -312,6 +313,7 @@ def test_a_run_that_remembers_is_another_one_than_before(given: dict[str, Any], 
     assert settle_counts(given) == settled
 
 
+@pytest.mark.slow
 def test_who_forgets_and_who_remembers_have_two_releases(shop: Path, tmp_path: Path) -> None:
     ledger = str(tmp_path / "ledger.jsonl")
     files = ["--input", f"{shop}/sales.jsonl", "--noise_key_file", f"{shop}/key", "--ledger", ledger]

@@ -411,6 +411,7 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
     assert "values were rounded to whole numbers of 1, and sums and intervals are of these" in told
 
 
+@pytest.mark.slow
 def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("user;item;time\nu;i;01.02.2024 00:30\n")
     runs = set()

@@ -37,6 +37,7 @@ def count(shop: Path, output: str, limit: int, *options: str) -> None:
     assert cli.main([*line, *options]) == 0
 
 
+@pytest.mark.slow
 def test_rows_and_pictures_show_full_numbers_first_and_nothing_exact_is_printed(shop, tmp_path, capsys):
     rows = tmp_path / "rows.avro"
     count(shop, str(rows), 8, "--full_share", "0.3")
@@ -111,6 +112,7 @@ def promised(rows: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_over_files_pays_for_what_limits_leave_out_unless_it_is_told_not_to(shop, tmp_path, capsys):
     rows, same, none = (tmp_path / f"{name}.avro" for name in ("rows", "same", "none"))
     budget = ("--epsilon", "2", "--delta", "1e-6")

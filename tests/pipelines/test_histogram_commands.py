@@ -77,6 +77,7 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(trips: Path, tm
     assert promise["parameters"]["queries"] == ["histogram", "max", "top:3", "quantile:0.9"]
 
 
+@pytest.mark.slow
 def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--unit", "person", "--max_contributions", "2", "--epsilon", "100", "--max_per_window", "1"]
     for shards in ("1", "3"):

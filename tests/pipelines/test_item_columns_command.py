@@ -66,6 +66,7 @@ def test_the_terminal_shows_an_item_as_one(events, capsys):
     assert 'de, "a,b"' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_lists_have_the_columns(events, tmp_path):
     domain, out = tmp_path / "items.txt", tmp_path / "rows.csv"
     domain.write_text('de,"a,b"\nfr,x\n')

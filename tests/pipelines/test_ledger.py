@@ -300,6 +300,7 @@ def watched_folders(monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).mkdir()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch, capsys):
     watched_folders(monkeypatch)
     watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
@@ -319,6 +320,7 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch
         assert run("out", *watch) == 2
 
 
+@pytest.mark.slow
 def test_a_run_without_an_end_that_begins_again_with_other_noise_is_another_release(monkeypatch, capsys):
     watched_folders(monkeypatch)
     watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]

@@ -117,6 +117,7 @@ def test_a_mistyped_data_set_opens_no_account_once_there_is_a_limit(ledger: Ledg
     assert len(ledger.read()) == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_names_no_data_set_is_told_that_it_has_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
     told = (
         "note: the data set is 'default', which has no limit in this ledger; --dataset names another one, "
@@ -316,6 +317,7 @@ def other_data(user: str) -> None:
     Path("a.jsonl").write_text(json.dumps({"user": user, "item": "wish", "time": "2024-01-01T00:00:01Z"}))
 
 
+@pytest.mark.slow
 def test_a_ledger_beside_another_one_that_knows_the_data_is_said_each_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("1.jsonl", "--epsilon", "1") == 0
     Path("bad.ledger.jsonl").write_text("{}\n")
@@ -329,6 +331,7 @@ def test_a_ledger_beside_another_one_that_knows_the_data_is_said_each_time(capsy
     assert known not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_new_key_or_none_does_not_pass_by_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither beside the key, nor where only the input lies."""
     Path("keys").mkdir()
@@ -351,6 +354,7 @@ def test_a_new_key_or_none_does_not_pass_by_a_limit(capsys: pytest.CaptureFixtur
     assert "no account is kept of what this run costs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_first_limit_of_a_run_is_kept_for_all_later_ones(
     capsys: pytest.CaptureFixture[str], ledger: Ledger
 ) -> None:
@@ -395,6 +399,7 @@ def test_a_name_that_is_new_is_said_where_there_are_others(capsys: pytest.Captur
     assert "is new in this ledger" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [0, 1])
 def test_a_line_that_was_deleted_at_the_end_is_missed(lines: int, capsys, ledger: Ledger) -> None:
     """The guarantee file of its run is where rows are written, whether it is one or the whole ledger."""

@@ -323,6 +323,7 @@ def test_which_changes_of_a_monitor_need_another_run(shop: Path, capsys: pytest.
                 assert status == 0 and "repetition" in told, (new, told)
 
 
+@pytest.mark.slow
 def test_rows_without_an_amount_count_where_none_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Customers without an amount are customers; sums get nothing of them, and only medians are about the others."""
     monkeypatch.chdir(tmp_path)

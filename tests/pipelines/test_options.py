@@ -269,7 +269,7 @@ def test_no_command_is_forgotten() -> None:
     assert set(COMMANDS) == words - {"demo", "audit"}, "the demo runs the others, and an audit takes numbers alone"
 
 
-@some_quick("command", COMMANDS, "cardinality", "plan alerts", "plot histogram", "simulate cardinality")
+@some_quick("command", COMMANDS, "plan alerts", "plot histogram", "simulate cardinality")
 def test_options_are_taken_or_refused_in_one_line(command, folder_hostile, capsys):
     words = command.split()
     for option in offered(words):

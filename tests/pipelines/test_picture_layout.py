@@ -69,12 +69,14 @@ def rows_of(word: str, shape: str) -> list[Any]:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Return the list into which figures go that are written."""
+    """Return the list into which figures go that are drawn, and not written."""
     found: list[Figure] = []
-    write = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *given, **more: (found.append(self), write(self, *given, **more))
-    )
+
+    def drawn(figure: Figure, *given: Any, **more: Any) -> None:
+        FigureCanvasAgg(figure).draw()
+        found.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", drawn)
     return found
 
 
@@ -88,8 +90,7 @@ def draw(word: str, rows: list[Any], parameters: dict[str, Any] | None = None) -
 
 def words_in(figure: Figure) -> Iterator[tuple[str, Bbox]]:
     """Yield the texts that can be seen, and where they are."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    renderer = figure.canvas.get_renderer()
     hidden = {
         label
         for axes in figure.axes
@@ -100,7 +101,7 @@ def words_in(figure: Figure) -> Iterator[tuple[str, Bbox]]:
     }
     for text in figure.findobj(Text):
         if text.get_text().strip() and text.get_visible() and text not in hidden:
-            yield text.get_text(), text.get_window_extent(canvas.get_renderer())
+            yield text.get_text(), text.get_window_extent(renderer)
 
 
 def texts(figure: Figure) -> list[str]:

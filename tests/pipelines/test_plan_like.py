@@ -40,6 +40,7 @@ def predicted(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_what_limits_keep_is_exact(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(sample, "--epsilon 8 --max_contributions 10 --json") == 0
     found = predicted(capsys)

@@ -97,6 +97,7 @@ def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) 
     assert errors[0] <= 100 < errors[1]
 
 
+@pytest.mark.slow
 def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -> None:
     assert command(requests, tmp_path / "rows.avro", "--max_contributions", "8") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), QuantileEstimate)

@@ -151,6 +151,7 @@ def test_a_signal_that_ends_a_run_leaves_no_rows_behind(number, shop, tmp_path, 
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypatch):
     folders = []
     monkeypatch.setattr(of_questions, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))

@@ -99,6 +99,7 @@ def test_who_forgets_has_noise_and_a_threshold_of_their_own(shop: Path, tmp_path
     assert ("milk", 0) in rows and ("milk", 0) not in rows_of(tmp_path / "rows.jsonl")
 
 
+@pytest.mark.slow
 def test_pictures_and_reports_say_what_is_counted(shop: Path, tmp_path: Path) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "rows.svg"
     assert run(shop, rows, "--over", "3h") == 0

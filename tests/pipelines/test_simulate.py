@@ -344,6 +344,7 @@ def run(*options: str) -> int:
     return cli.main(["demo", "--users", "9000", "--windows", "4", *options])
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run() == 0

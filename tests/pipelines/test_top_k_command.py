@@ -309,6 +309,7 @@ def test_streams_are_ranked_by_themselves(city_found: FoundCity, tmp_path: Path)
     }
 
 
+@pytest.mark.slow
 def test_pages_say_that_intervals_rest_on_a_model(city_found: FoundCity, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert rank_found(city_found, output, *BUDGET, *END) == 0

@@ -103,6 +103,7 @@ def test_a_filtered_run_is_a_run_on_a_filtered_file_and_records_do_not_meddle(re
     assert rows == (normalised(passing)[0] if passing else [])
 
 
+@pytest.mark.slow
 def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out(tmp_path, capsys):
     source, key = written(tmp_path / "events.csv"), tmp_path / "key"
     key.write_bytes(bytes(range(32)))

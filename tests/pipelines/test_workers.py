@@ -107,9 +107,9 @@ def answer(
     return [output.read_bytes(), guarantee, sorted(letters.read_text().splitlines()), lines]
 
 
-@some_quick("question", list(QUESTIONS), "counts")
+@some_quick("question", list(QUESTIONS), "quantiles of events")
 def test_rows_messages_and_dead_letters_are_the_same(question, shop, tmp_path, capsys):
-    numbers = (1, 2, 3) if question == "counts" else (1, 3)
+    numbers = (1, 2, 3) if question == "counts" else (1, 2)
     found = [answer(shop, tmp_path / "rows.jsonl", question, workers, capsys) for workers in numbers]
     assert found[0][0]
     assert all(each == found[0] for each in found)

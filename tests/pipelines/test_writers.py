@@ -196,6 +196,67 @@ def test_a_table_is_written_as_its_rows_are(format, names, tmp_path, monkeypatch
     assert read_row_file(str(tmp_path / f"table.{format}"), KeyCount) == rows
 
 
+class Told(NamedTuple):
+    text: str
+    number: float
+    maybe: int | None
+    yes: bool
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_text_is_what_python_writes_value_by_value(format, as_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_files, "CHUNK_ROWS", 100)
+    texts = [
+        "",
+        "tea",
+        "a, b",
+        'say ""',
+        "line\nbreak",
+        "\r",
+        " blank ",
+        "100%s",
+        "é",
+        "e\u0301",
+        "\u2028",
+        "None",
+        "1",
+    ]
+    numbers = [0.0, -0.0, 1.0, 0.1, 1e16, 1e22, 1e-7, 5e-324, 1.7976931348623157e308, -1 / 3]
+    wholes = [None, 0, 1, -1, 2**62]
+    rows = [Told(text, number, maybe, maybe == 1) for text in texts for number in numbers for maybe in wholes]
+    if format == "jsonl":
+        shown = [json.dumps(row._asdict(), ensure_ascii=False).replace("\u2028", "\\u2028") for row in rows]
+    else:
+        quoted = {text: text if text in ("tea", "100%s", "é", "e\u0301", "None", "1") else None for text in texts}
+        shown = ["text,number,maybe,yes"]
+        for row in rows:
+            text = quoted[row.text] or '"' + row.text.replace('"', '""') + '"'
+            maybe = "" if row.maybe is None else str(row.maybe)
+            shown.append(",".join([text, repr(row.number), maybe, str(row.yes).lower()]))
+    given = pa.table([pa.array(column) for column in zip(*rows, strict=True)], Told._fields) if as_table else rows
+    write_row_file(str(tmp_path / f"out.{format}"), Told, given)
+    assert (tmp_path / f"out.{format}").read_bytes() == "".join(f"{line}\n" for line in shown).encode()
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_text_has_no_number_that_is_none(format, as_table, tmp_path):
+    for wrong in (math.nan, math.inf, -math.inf):
+        rows = [Told("", number, None, False) for number in (1.0, wrong)]
+        table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], Told._fields)
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_row_file(str(tmp_path / f"out.{format}"), Told, table if as_table else rows)
+    assert os.listdir(tmp_path) == []
+
+
+def test_rows_are_written_with_the_types_that_their_numbers_have(tmp_path):
+    rows = [Told("", number, 1, True) for number in (0, 0.0, 1, 1.0, 1)]
+    write_row_file(str(tmp_path / "out.csv"), Told, rows)
+    lines = (tmp_path / "out.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[1] for line in lines] == ["0", "0.0", "1", "1.0", "1"]
+
+
 def test_tables_are_put_together_finished_and_sorted(tmp_path):
     rows, table = counts_and_table()
     order = ("stream", "-count", "item")

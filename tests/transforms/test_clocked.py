@@ -270,6 +270,27 @@ def test_a_step_that_was_handled_takes_nothing_more():
     assert sorted(row for row in rows if row[2] != "late") == expected(stage.fn, [(b"", stepped(21, b"y"))], [""])
 
 
+@pytest.mark.parametrize("far", [600, 10**9])
+def test_what_an_unbounded_clock_does_not_come_to_is_set_aside_once(far):
+    """A watermark that jumps to the end of time says nothing of the steps before it; nothing may vanish unseen."""
+    steps = Steps(size=MICROS, period=MICROS, first=7, end=None)
+    stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(far), crashes=0.2, workers=2)
+    records = [
+        (b"", stepped(20, b"x")),
+        (b"", stepped(far, b"y")),
+        (b"", stepped(far, b"y")),
+        (b"", stepped(far, b"z")),
+    ]
+    stage.feed([(b"", SEED), *records])
+    stage.advance(END_OF_TIME)
+    rows = stage.take()
+    assert sorted(row[3] for row in rows if row[2] == "late") == [b"y", b"y", b"z"]
+    rows = sorted(row for row in rows if row[2] != "late")
+    assert 255 <= rows[-1][1] < 512
+    assert rows == expected(stage.fn, records[:1], [""], rows[-1][1])
+    assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
+
+
 def test_late_batches_of_streams_that_share_a_clock_are_set_aside_one_by_one(monkeypatch):
     monkeypatch.setattr(clocked, "CLOCKS", 1)
     steps = steps_of(50)

@@ -189,7 +189,8 @@ class ClockedSteps(beam.DoFn, ABC):
     of their window as timestamp, at which the timer of the next step holds the watermark until the step is handled.
 
     When the input of an unbounded clock ends, it stops at the end of a block: at most two blocks of `UNBOUNDED_BLOCKS`
-    more are handled, as many as the position of the clock says.
+    more are handled, as many as the position of the clock says. Batches of steps after that are set aside: which steps
+    have events must not show in how many are handled.
 
     What a key remembers from step to step is the state of `mechanism`, which a subclass sets; or it says itself what
     the first state is, and how one is encoded. A stage is a subclass with `state`, see `declare_states`.
@@ -336,7 +337,16 @@ class ClockedSteps(beam.DoFn, ABC):
             decoded.state = None
             cells.log.clear()
             decoded.progress = replace(decoded.progress, log=0, compacted=0)
+            if decoded.records:
+                yield from self._leave(key, decoded)
         self.keys.close(key, decoded, cells)
+
+    def _leave(self, key: bytes, decoded: Decoded) -> Iterator[Any]:
+        """Set aside the batches of steps after the last one."""
+        for stream, batches in self._sorted(key, decoded.take_all()).items():
+            for step in sorted(batches):
+                for batch in batches[step]:
+                    yield from self.set_aside(stream, step, batch)
 
     def streams_of(self, key: bytes) -> list[bytes]:
         """Return the streams of a key."""

@@ -130,6 +130,12 @@ class Decoded:
             yield step, self.take(step)
         self.progress = replace(self.progress, handled=max(last, self.progress.handled))
 
+    def take_all(self) -> dict[int, list[bytes]]:
+        """Take out the records of all steps, for none of them will be handled."""
+        self.progress = replace(self.progress, outdated=self.progress.waiting)
+        records, self.records, self.steps = self.records, {}, []
+        return records
+
 
 class KeyedStage(Protocol):
     """What `KeyedState` must know of the stage whose state it keeps."""
