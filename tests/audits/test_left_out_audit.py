@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shif
 from privstream.transforms.counts.contributions import CountContributions, Totals
 from privstream.transforms.events.bounding import Used
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("left out")]  # who share what is seen of the others
 
 EPSILON, DELTA, WINDOWS, LIMIT, SHARE, TRIALS = 8.0, 1e-2, 3, 3, 0.5, 6_000
 AT = 0.5  # where the curve is looked at
