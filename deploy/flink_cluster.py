@@ -367,7 +367,8 @@ def status(run: Path) -> str:
         lines.append(f"job {job['jid']} {job['state']:10} {job['name']}")
         trouble = jobs(run).trouble(job["jid"])
         if trouble and job["state"] not in ("FINISHED", "CANCELED"):
-            lines.append(f"    restarted {jobs(run).restarts(job['jid'])} times; the last fault: {trouble}")
+            times = max(1, jobs(run).restarts(job["jid"]))  # which Flink counts some seconds later
+            lines.append(f"    restarted {times} time{'s' * (times > 1)}; the last fault: {trouble}")
     return "\n".join(lines)
 
 

@@ -330,11 +330,14 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
         for record in records:
             record[str(item_field(row_type))] = join_item([record[name] for name in columns])
 
+    restore = cache(_restore)  # the same texts and times come again and again
+
     def value(record: dict[str, Any], name: str) -> Any:
         if name not in record:
             return defaults[name] if name in defaults else _refuse(fields.keys() - defaults.keys() - record.keys())
         found = record[name]
-        return None if name in optional and found == missing else _restore(found, fields[name], kind, time)
+        again = restore if isinstance(found, (str, datetime)) else _restore  # equal numbers may be 1 and True
+        return None if name in optional and found == missing else again(found, fields[name], kind, time)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
 

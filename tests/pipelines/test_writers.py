@@ -237,6 +237,7 @@ def test_text_is_what_python_writes_value_by_value(format, as_table, tmp_path, m
     given = pa.table([pa.array(column) for column in zip(*rows, strict=True)], Told._fields) if as_table else rows
     write_row_file(str(tmp_path / f"out.{format}"), Told, given)
     assert (tmp_path / f"out.{format}").read_bytes() == "".join(f"{line}\n" for line in shown).encode()
+    assert [*map(repr, read_row_file(str(tmp_path / f"out.{format}"), Told))] == [*map(repr, rows)]
 
 
 @pytest.mark.parametrize("as_table", [False, True])

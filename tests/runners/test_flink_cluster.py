@@ -133,6 +133,19 @@ def test_an_upgrade_leaves_what_its_command_has_chosen(monkeypatch):
     assert load("flink_cluster")._further(command, chosen) == ["--streaming", "--savepoint_path=second"]
 
 
+@pytest.mark.parametrize(("counted", "told"), [(0, "1 time;"), (7, "7 times;")])
+def test_status_tells_of_a_fault_that_flink_has_not_counted_yet(counted, told, monkeypatch):
+    monkeypatch.syspath_prepend(DEPLOY)
+    script = load("flink_cluster")
+    job = {"jid": "1", "state": "RESTARTING", "name": "counts"}
+    answers = {"rest": lambda path: {"slots-available": 0, "slots-total": 2}, "listed": lambda: [job]}
+    answers |= {"trouble": lambda job: "too few slots", "restarts": lambda job: counted}
+    monkeypatch.setattr(script, "jobs", lambda run: SimpleNamespace(address="here", **answers))
+    monkeypatch.setattr(script, "about", lambda run: {"metrics": {}, "task_managers": 1})
+    monkeypatch.setattr(script, "_runs", lambda run, name: 1)
+    assert f"restarted {told} the last fault: too few slots" in script.status("run")
+
+
 def checkpoint_options(given) -> dict:
     options = given if isinstance(given, PipelineOptions) else PipelineOptions(given)
     return {
