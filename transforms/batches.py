@@ -394,12 +394,15 @@ class InStreams(Generic[Batch]):
         """Leave out the streams without rows."""
         return self.take(np.arange(len(self.codes))) if self.without_rows else self
 
-    def take(self, rows: np.ndarray) -> InStreams[Batch]:
-        """Keep some rows, in increasing order, the texts that they need, and the streams that they are in."""
+    def take(self, rows: np.ndarray, *, named: bool = True) -> InStreams[Batch]:
+        """Keep some rows, in increasing order, the streams that they are in, and the texts that they need, or, unless
+        `named`, all texts, which takes less time.
+        """
         held = np.bincount(self.codes[rows], minlength=len(self.streams))
         some = np.flatnonzero(held)
         starts = np.concatenate([[0], np.cumsum(held[some])])
-        return InStreams(tuple(self.streams[i] for i in some.tolist()), starts, _named(rows_of(self.batch, rows)))
+        kept = rows_of(self.batch, rows)
+        return InStreams(tuple(self.streams[i] for i in some.tolist()), starts, _named(kept) if named else kept)
 
 
 def _named(batch: Batch) -> Batch:

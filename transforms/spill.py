@@ -1,5 +1,8 @@
 """Batches wait on disk: a file of this process holds their bytes, and a short reference travels in their place.
 
+They are snapshots (see `mechanisms.snapshots`), which have a checksum of all that follows in their first bytes. So a
+reference has a checksum of these alone, and what is read of the rest is checked where a snapshot is unpacked.
+
 Processes of one machine that share the work of a run each write a file of their own, and read those of all others.
 """
 
@@ -23,6 +26,7 @@ DISK = Path("/var/tmp")
 HOLE = 0x01 | 0x02
 """What Linux calls FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 _REFERENCE = b"PSREF1"
+_HEAD = 64  # bytes of a snapshot, its own checksum among them
 _CHECK_BYTES = 4
 _NUMBER, _WORD = 2, 8
 _FILE = len(_REFERENCE) + _CHECK_BYTES  # where a reference has the number of its file
@@ -61,7 +65,7 @@ class SpillFile:
             raise _unwritable(folder, error) from None
 
     def put(self, data: bytes) -> bytes:
-        """Append `data`, and return a reference to it that sorts by a checksum of the content.
+        """Append a snapshot, and return a reference to it that sorts by a checksum of the content.
 
         So the order of batches hardly depends on when they came; nothing that is published depends on it at all.
 
@@ -83,7 +87,7 @@ class SpillFile:
         """Return what a reference stands for.
 
         Raises:
-            SpillError: the disk fails, or it has been freed: what is read must have the checksum of what was written.
+            SpillError: the disk fails, or it has been freed.
         """
         start, length = _place(reference)
         parts = []
@@ -111,8 +115,8 @@ class SpillFile:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Return what tells the bytes of a batch from others, such as the zeros where the disk has been freed."""
-    return zlib.crc32(data).to_bytes(_CHECK_BYTES, "big")
+    """Return what tells a snapshot from others, and from the zeros where the disk has been freed."""
+    return zlib.crc32(data[:_HEAD]).to_bytes(_CHECK_BYTES, "big")
 
 
 def _place(reference: bytes) -> tuple[int, int]:
@@ -266,7 +270,7 @@ def _file_of(reference: bytes) -> SpillFile:
 
 
 def keep(data: bytes) -> bytes:
-    """Write data of any length to the disk where batches wait, and return a reference for `fetch`.
+    """Write a snapshot of any length to the disk where batches wait, and return a reference for `fetch`.
 
     Raises:
         SpillError: batches do not wait on disk, the disk is full, or fails.

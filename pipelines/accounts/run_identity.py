@@ -13,12 +13,12 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.build import build
 from privstream.pipelines.accounts.entries import WATCHED
+from privstream.pipelines.file_digests import DIGEST_BYTES, digest_of, local_digest
 from privstream.pipelines.locations import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
 
-DIGEST_BYTES = 16
 VIEWS = ("rising", "at_least")
 """Options that say what is shown of the same published counts."""
 
@@ -152,10 +152,10 @@ def content_digest(path: str) -> list[str]:
         if scheme_of(path) in STORES_WITH_MD5:
             store = filesystems().get_filesystem(path)
             return [compression, _digest([store.size(path), store.checksum(path)])]
-        content: Any = opened(path)  # whose type does not say that it can be read into
-        with content as stream:
-            found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
-            return [compression, found.hexdigest()]
+        if scheme_of(path) is None:
+            return [compression, local_digest(path)]
+        with opened(path) as stream:
+            return [compression, digest_of(stream)]
     except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None

@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.pipelines.questions.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
@@ -32,6 +33,9 @@ from typing_extensions import override
 
 LETTERS = "\0dead letters"
 """What is sent under this name, which no question has, are dead letters."""
+
+SENT = "elements"
+"""What is written, as a snapshot."""
 
 AT_ONCE = 1024
 """Elements that are written together."""
@@ -80,7 +84,7 @@ class Post:
 
     @classmethod
     def _write(cls, place: Place) -> None:
-        cls.sent[place].append(keep(marshal.dumps(cls._waiting.pop(place))))
+        cls.sent[place].append(keep(pack(SENT, 1, {SENT: marshal.dumps(cls._waiting.pop(place))})))
 
 
 class SendAway(beam.DoFn):
@@ -123,7 +127,8 @@ class Receive(beam.PTransform[Any, Any]):
 def _received(name: str, kind: Any) -> Iterator[Any]:
     """Read what was sent."""
     for reference in Post.received.get(name, ()):
-        for micros, element in marshal.loads(fetch(reference)):
+        found: Any = unpack(SENT, 1, fetch(reference))
+        for micros, element in marshal.loads(found[SENT]):
             yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
 
 

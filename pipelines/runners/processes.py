@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn, Self
 
 from privstream.pipelines.command import RunError, collecting_seldom
+from privstream.pipelines.file_digests import take_early
 from privstream.pipelines.locations import SCHEME
 from privstream.transforms import spill
 
@@ -31,8 +32,8 @@ MOST = 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-BY_ITSELF = ("privstream.pipelines.runners.libraries", "privstream.pipelines.questions.shares")
-"""The modules that every process needs."""
+BY_ITSELF = ("pyarrow.compute", "privstream.pipelines.runners.libraries", "privstream.pipelines.questions.shares")
+"""The modules that every process needs, in this order: the first is put off by the second."""
 
 MAIN = "__main__"
 KAFKA = f"{SCHEME}://"
@@ -48,10 +49,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def local_bytes(pattern: str) -> int:
-    """Return the size of the files of this machine that a path, a folder or a glob names; 0 of any other place."""
+def local_files(pattern: str) -> list[str]:
+    """Return the files of this machine that a path, a folder or a glob names; none of any other place."""
     paths = glob.glob(os.path.join(glob.escape(pattern), "*") if os.path.isdir(pattern) else pattern)
-    return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    return [path for path in paths if os.path.isfile(path)]
 
 
 def workers_for(given: int | None, size: int) -> int:
@@ -79,21 +80,24 @@ def _context() -> Any:
 
 
 def load_early(arguments: argparse.Namespace, beam_arguments: Sequence[str], module: str) -> None:
-    """Let a process load what others will need meanwhile, if there will be others: these are copies of it.
+    """Begin, before the command loads what it needs, with what can be done meanwhile.
+
+    A thread takes digests of the input, if that is files of this machine; and a process loads what others will need, if
+    there will be others: these are copies of it.
 
     Args:
         arguments: of a command that answers a question.
         beam_arguments: what is given to Beam.
         module: that of the question's transform.
     """
-    bounded = arguments.watch is None and not arguments.input.startswith(KAFKA)
-    with suppress(ValueError):  # the command itself says what is wrong
-        if (
-            bounded
-            and not any(text.startswith("--runner") for text in beam_arguments)
-            and workers_for(arguments.workers, local_bytes(arguments.input)) > 1
-        ):
+    if arguments.watch is not None or arguments.query is not None or arguments.input.startswith(KAFKA):
+        return
+    with suppress(ValueError, OSError):  # the command itself says what is wrong
+        files = local_files(arguments.input)
+        workers = workers_for(arguments.workers, sum(map(os.path.getsize, files)))
+        if workers > 1 and not any(text.startswith("--runner") for text in beam_arguments):
             _load_early((*BY_ITSELF, module))
+        take_early(files)
 
 
 def _load_early(modules: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.asked import shared_evenly
 from privstream.pipelines.questions.shares import evenly
 from privstream.pipelines.runners import processes
-from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_bytes, workers_for
+from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_files, workers_for
 from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.transforms.spill import SMALLEST, fetch
 
@@ -151,12 +151,13 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
             workers_for(given, 0)
 
 
-def test_the_size_of_an_input_is_that_of_its_files(tmp_path: Path) -> None:
+def test_the_files_of_an_input_are_those_of_this_machine(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv", "c.txt"):
         (tmp_path / name).write_bytes(b"12345")
-    found = [local_bytes(str(tmp_path / name)) for name in ("", "*.csv", "a.csv", "none")]
-    assert found == [15, 10, 5, 0]
-    assert local_bytes("gs://bucket/*.csv") == 0
+    (tmp_path / "folder.csv").mkdir()
+    found = [sorted(map(os.path.basename, local_files(str(tmp_path / name)))) for name in ("", "*.csv", "a.csv", "no")]
+    assert found == [["a.csv", "b.csv", "c.txt"], ["a.csv", "b.csv"], ["a.csv"], []]
+    assert local_files("gs://bucket/*.csv") == []
 
 
 def test_each_process_has_as_many_shards_of_people() -> None:

@@ -177,6 +177,15 @@ def _names(people: np.ndarray) -> Names:
     return Names(people + np.uint64(7), ends, np.frombuffer(b"".join(texts), np.uint8))
 
 
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("bits", [2, 63])
+def test_the_order_of_numbers_is_stable_of_runs_too(bits, runs):
+    rng = np.random.default_rng(5)
+    parts = [np.sort(rng.integers(1 << bits, size=size)).astype(np.uint64) for size in (0, 1, 300, 7)]
+    numbers = np.concatenate(parts) if runs else rng.permutation(np.concatenate(parts))
+    assert in_order(numbers, runs=runs).tolist() == np.argsort(numbers, kind="stable").tolist()
+
+
 @given(TAKING_PART, LIMIT, LIMIT)
 def test_nobody_takes_part_too_often(taking_part, participations, streams):
     found = admitted(taking_part, participations, streams)

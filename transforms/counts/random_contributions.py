@@ -151,7 +151,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
             whole = [self.unpack(record) for record in some]
             rows = [part.rows(one.users) for one in whole]
             found = [
-                one if len(these) == len(one.users) else one.take(these)
+                one if len(these) == len(one.users) else one.take(these, named=False)
                 for one, these in zip(whole, rows, strict=True)
                 if len(these)
             ]
@@ -173,7 +173,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         sizes = [len(each.users) for each in held.values()]
         starts = np.cumsum([0, *sizes])
         users = np.concatenate([each.users for each in held.values()])
-        order = in_order(users)  # person by person, and of each the earlier steps first
+        order = in_order(users, runs=True)  # person by person, and of each the earlier steps first
         persons = np.cumsum(first_of_run(users[order]), dtype=np.int32) - 1
         del users
         steps = np.repeat(np.arange(len(held), dtype=np.int32), sizes)[order]

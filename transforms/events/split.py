@@ -187,7 +187,7 @@ class EventSplitter(EventReader):
         shard = (users % np.uint64(self.shards)).astype(np.int64)
         step_codes = _codes(steps)
         key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
-        order = _order(key * len(streams) + stream if self.together else key, codes[rows], len(items))
+        order = _order(key * len(streams) + stream if self.together else key)
         starts = _run_starts(key[order])
         first = order[starts]  # of each group, step and shard
         steps, shard, group = steps[first].tolist(), shard[first].tolist(), group[first].tolist()
@@ -236,14 +236,10 @@ def _codes(column: np.ndarray) -> np.ndarray:
     return codes
 
 
-def _order(group: np.ndarray, code: np.ndarray, codes: int) -> np.ndarray:
-    """Return the order by group, and within it by code, of which there are so many; of equal rows, as they come."""
-    rows = len(group)
-    if (int(group.max()) + 1) * codes << rows.bit_length() < 2**63:
-        bits = rows.bit_length()
-        ordered: np.ndarray = np.sort((group * codes + code << bits) | np.arange(rows)) & ((1 << bits) - 1)
-        return ordered  # integers that are distinct need no stable sort: half the time
-    return np.lexsort((code, group))
+def _order(groups: np.ndarray) -> np.ndarray:
+    """Return the stable order by group, int64 from 0 on: a radix sort, if there are few."""
+    few = int(groups.max()) <= np.iinfo(np.uint16).max
+    return np.argsort(groups.astype(np.uint16) if few else groups, kind="stable")
 
 
 def _sorted_streams(column: pa.Array, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
