@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.noise.sources import Labels, NoiseSource, PrfNoise
 
 AT_HAND = 4096  # sources
 SHORT = 64  # characters: anybody may send names
@@ -77,9 +77,9 @@ class RoutedNoise:
         rows, own = self._own(labels)
         if len(self.names) == 1:
             return self.sources[self.names[0]].words(own, lanes)
+        order, noise = self._side_by_side(rows)
         drawn = np.empty((len(rows), lanes, 2), np.uint64)
-        for source, some in self.runs(rows):
-            drawn[some] = source.words(own[some], lanes)
+        drawn[order] = noise.words(own[order], lanes)
         return drawn
 
     def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
@@ -90,8 +90,8 @@ class RoutedNoise:
         if len(self.names) == 1:
             bound[:, :_ROW] = self.sources[self.names[0]].bind(own, values)
             return bound
-        for source, some in self.runs(rows):
-            bound[some, :_ROW] = source.bind(own[some], values[some])
+        order, noise = self._side_by_side(rows)
+        bound[order, :_ROW] = noise.bind(own[order], values[order])
         return bound
 
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
@@ -100,12 +100,26 @@ class RoutedNoise:
 
     def runs(self, rows: Words) -> Iterator[tuple[NoiseSource, NDArray[np.int64]]]:
         """Yield each source that is needed for rows, with their places, in their order."""
+        order, sources, starts = self._in_order(rows)
+        for source, (start, end) in zip(sources, pairwise(starts), strict=True):
+            yield source, order[start:end]
+
+    def _in_order(self, rows: Words) -> tuple[NDArray[np.int64], list[NoiseSource], list[int]]:
+        """Return the places of rows in the order of their sources, these, and where the rows of each begin and end."""
         codes = self.codes[rows]
         order = np.argsort(codes, kind="stable")
         codes = codes[order]
-        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)] if len(codes) else [0]
-        for start, end in pairwise(starts):
-            yield self.sources[self.names[codes[start]]], order[start:end]
+        starts = np.flatnonzero(np.append(len(codes) > 0, codes[1:] != codes[:-1]))
+        return (
+            order,
+            [self.sources[self.names[code]] for code in codes[starts].tolist()],
+            [*starts.tolist(), len(codes)],
+        )
+
+    def _side_by_side(self, rows: Words) -> tuple[NDArray[np.int64], NoiseSource]:
+        """Return the places of rows in the order of their sources, and what draws for them in this order."""
+        order, sources, starts = self._in_order(rows)
+        return order, PrfNoise.side_by_side(sources, starts)
 
     def _own(self, labels: Labels) -> tuple[Words, Words]:
         """Return the rows of labels, and the labels that the source of each row takes."""
@@ -122,45 +136,3 @@ def sources_of(noise: NoiseSource, rows: Words) -> Iterator[tuple[NoiseSource, N
         yield from noise.runs(rows)
     elif len(rows):
         yield noise, np.arange(len(rows))
-
-
-class SideBySide:
-    """Draw for the labels starts[i] to starts[i + 1] from source i, as that would for these labels alone.
-
-    So a mechanism that draws one number for each label can work on many streams at once.
-
-    Args:
-        sources: at least one.
-        starts: nondecreasing, one more than sources; the first is 0, the last the number of labels.
-    """
-
-    def __init__(self, sources: Sequence[NoiseSource], starts: Sequence[int]) -> None:
-        self.sources = sources
-        self.starts = starts
-
-    def derive(self, *path: str | int | bytes) -> SideBySide:
-        """Derive every source."""
-        return SideBySide([source.derive(*path) for source in self.sources], self.starts)
-
-    def words(self, labels: Labels, lanes: int = 1) -> Words:
-        """Return the words of all labels, an array with a row for each."""
-        rows = self._rows(labels)
-        return self._each(lambda source, start, end: source.words(rows[start:end], lanes))
-
-    def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
-        """Return the labels bound to values."""
-        rows = self._rows(labels)
-        return self._each(lambda source, start, end: source.bind(rows[start:end], values[start:end]))
-
-    def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
-        """Refuse: strings have no labels."""
-        raise TypeError("strings must be hashed by one source, got several side by side")
-
-    def _each(self, draw: Callable[[NoiseSource, int, int], Words]) -> Words:
-        return np.concatenate([draw(s, a, b) for s, (a, b) in zip(self.sources, pairwise(self.starts), strict=True)])
-
-    def _rows(self, labels: Labels) -> Words:
-        rows = np.asarray(labels)
-        if not rows.ndim or len(rows) != self.starts[-1]:
-            raise ValueError(f"labels must be an array of {self.starts[-1]}, one for each row of all sources")
-        return rows

@@ -18,8 +18,7 @@ from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.noise.routed import SideBySide
-from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import (
     ContinualHistogram,
@@ -104,7 +103,7 @@ def test_noise_side_by_side_is_that_of_each_source(sizes):
     sources = [NOISE.derive("stream", number) for number in range(len(sizes))]
     starts = [0, *np.cumsum(sizes).tolist()]
     labels, values = np.arange(starts[-1], dtype=np.uint64), np.arange(starts[-1])
-    several = SideBySide(sources, starts).derive("x", 3)
+    several = PrfNoise.side_by_side(sources, starts).derive("x", 3)
     parts = [(source.derive("x", 3), slice(a, b)) for source, a, b in zip(sources, starts, starts[1:], strict=False)]
     alone = np.concatenate([source.words(labels[part]) for source, part in parts])
     assert several.words(labels).tolist() == alone.tolist()
@@ -112,6 +111,8 @@ def test_noise_side_by_side_is_that_of_each_source(sizes):
     assert several.bind(labels, values).tolist() == bound.tolist()
     with pytest.raises(ValueError, match="labels must be an array"):
         several.words(np.append(labels, np.uint64(7)))
+    with pytest.raises(TypeError, match="sources must be derived from a key"):
+        PrfNoise.side_by_side([*sources, object()], [*starts, starts[-1]])
 
 
 def test_a_record_of_a_version_with_a_key_for_each_stream_is_refused():

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.routed import SourcesByName
+from privstream.mechanisms.noise.sources import NoiseSource, PrfNoise
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
@@ -268,7 +268,7 @@ def draw_in_streams(
     starts = np.flatnonzero(first_of_run(codes[order])).tolist()
     if starts:
         each = [sources(streams[code]) for code in codes[order[starts]].tolist()]
-        drawn[order] = SideBySide(each, [*starts, len(order)]).words(labels[order])[:, 0, 0]
+        drawn[order] = PrfNoise.side_by_side(each, [*starts, len(order)]).words(labels[order])[:, 0, 0]
     return drawn
 
 

@@ -15,8 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
-from privstream.mechanisms.noise.routed import SideBySide
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, PrfNoise
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -99,7 +98,7 @@ class ItemCounts:
         """Return which items may be hits, each tested once in each stream; `noise` is that of all streams."""
         sources = [noise.derive("stream", stream) for stream in self.streams]
         if monitor.domain_size is None and sources:
-            return monitor.could_exceed(step, self.items, self.counts, SideBySide(sources, self.starts))
+            return monitor.could_exceed(step, self.items, self.counts, PrfNoise.side_by_side(sources, self.starts))
         # Each stream has its own items that are hits although nobody has them.
         parts = zip(sources, self.runs, strict=True)
         tested = [monitor.could_exceed(step, self.items[some], self.counts[some], s) for s, (_, some) in parts]
