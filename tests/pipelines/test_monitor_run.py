@@ -284,7 +284,7 @@ CHANGES = {
     "window: 1h": [("window: 60m", ""), ("window: 30m", "window")],
     "timeout: 30m}": [
         ("timeout: 30m, share: 2}", "share"),
-        ("timeout: 30m}\n  more: {question: cardinality, timeout: 30m}", "questions.more.question"),
+        ("timeout: 30m}\n  more: {question: cardinality, timeout: 30m}", "questions.more,"),
     ],
     "start: 2026-01-01\n": [
         ("start: 2026-01-01T00:00:00Z\n", "start"),
@@ -293,7 +293,7 @@ CHANGES = {
         ("start: 2026-01-01\nallowed_lateness: 1m\n", "allowed_lateness"),
     ],
     "epsilon: 8": [("epsilon: 8.0", ""), ("epsilon: 9", "privacy.epsilon")],
-    "  present:": [("  there:", "questions.there.question")],
+    "  present:": [("  there:", "questions.present, questions.there,")],
     "where: ms > 300": [("where: ms > 301", "questions.slow.where")],
     "folder: out}": [
         ("folder: out, dead_letter: bad.jsonl}", ""),
