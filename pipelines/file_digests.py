@@ -54,20 +54,12 @@ def _take(paths: Sequence[str]) -> None:
     for path in paths:
         with suppress(OSError), open(path, "rb", buffering=0) as stream:
             before = _Facts.of(os.fstat(stream.fileno()))
-            if not _on_own_disk(before):
-                continue
             settled = time.time_ns() - max(before.modified, before.changed) > SETTLED_NANOSECONDS
-            digest = digest_of(stream)
-            if settled and _Facts.of(os.fstat(stream.fileno())) == before:
+            # On Linux what servers and memory hold is on no device: servers have other clocks, and times that are set.
+            on_disk = os.major(before.device) > 0
+            digest = digest_of(stream) if settled and on_disk else None
+            if digest is not None and _Facts.of(os.fstat(stream.fileno())) == before:
                 _taken[before] = digest
-
-
-def _on_own_disk(facts: _Facts) -> bool:
-    """Return whether a file is on a disk, by its device number: on Linux, what servers and memory hold has none.
-
-    Servers have clocks of their own, and some say that a file was changed when its owner wants it to have been.
-    """
-    return os.major(facts.device) > 0
 
 
 def local_digest(path: str) -> str:
