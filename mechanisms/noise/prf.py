@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -135,8 +135,9 @@ class PrfsSideBySide(Prf):
         """Refuse: strings have no rows."""
         raise TypeError("strings must be hashed by one source, got several side by side")
 
-    def __reduce__(self) -> Any:
-        return PrfsSideBySide, (self._each, self._starts)
+    def __reduce__(self) -> NoReturn:
+        """Refuse: a pickle would have the keys of all, which those of sources leave where they are."""
+        raise TypeError("sources side by side must be made where they are drawn from, and cannot be pickled")
 
 
 def _keyed_hash(key: bytes, purpose: bytes, message: bytes) -> bytes:

@@ -89,10 +89,13 @@ class PrfNoise:
 
         Raises:
             TypeError: a source is none that is derived from a key or a seed.
+            ValueError: the starts leave labels without a source.
         """
         own = [source._prf for source in sources if isinstance(source, PrfNoise)]
         if len(own) < len(sources):
             raise TypeError("sources must be derived from a key or a seed to be drawn from side by side")
+        if len(starts) != len(own) + 1 or starts[0] != 0:
+            raise ValueError("starts must begin with 0 and be one more than sources")
         return PrfNoise(PrfsSideBySide(own, starts))
 
     def words(self, labels: Labels, lanes: int = 1) -> Words:

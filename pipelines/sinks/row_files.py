@@ -544,7 +544,7 @@ def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[lis
     """Write JSON lines; or, as CSV, a header and a line for each row."""
     if format == "csv":
         write, cells = _cell, ["%s"] * len(fields)
-        stream.write(",".join(fields).encode() + b"\n")
+        stream.write(",".join(map(_cell, fields)).encode() + b"\n")
         line = ",".join(cells) + "\n"
     else:
         write, cells = json_text, [json_text(name).replace("%", "%%") + ": %s" for name in fields]

@@ -121,7 +121,7 @@ ROW = KeyCount("", Timestamp(0), HOUR, join_item(ITEMS[0]), 5, 1.5, 9, 2, 8, 5.1
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "avro"])
-@pytest.mark.parametrize("names", [("country", "page"), ("item", "page"), ("page", "item", "more")])
+@pytest.mark.parametrize("names", [("country", "page"), ("item", "page"), ("page", "item", "more"), ("a, b", '"')])
 def test_files_give_back_the_rows_that_were_written(kind, names, tmp_path):
     row = ROW._replace(item=join_item(["a, b", '"', "x"][: len(names)]))
     path, written = str(tmp_path / f"rows.{kind}"), with_item_columns(KeyCount, names)

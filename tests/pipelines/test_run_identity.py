@@ -209,10 +209,11 @@ def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
         content_digest("none")
 
 
-@pytest.mark.parametrize("change", ["none", "longer", "same size", "another file", "just written"])
+@pytest.mark.parametrize("change", ["none", "longer", "same size", "another file", "just written", "no disk"])
 def test_a_digest_that_was_taken_early_counts_only_of_a_file_that_has_stayed(change, monkeypatch):
     if change != "just written":
         monkeypatch.setattr(file_digests, "SETTLED_NANOSECONDS", -(10**12))
+    monkeypatch.setattr(os, "major", lambda device: int(change != "no disk"))
     Path("a.csv").write_bytes(b"user,item")
     before = os.stat("a.csv")
     file_digests.take_early(["none", "a.csv"])
@@ -232,8 +233,11 @@ def test_a_digest_that_was_taken_early_counts_only_of_a_file_that_has_stayed(cha
     digest_of = file_digests.digest_of
     monkeypatch.setattr(file_digests, "digest_of", lambda stream: taken.append("again") or digest_of(stream))
     content = Path("a.csv").read_bytes()
-    assert file_digests.local_digest("a.csv") == blake2b(content, digest_size=file_digests.DIGEST_BYTES).hexdigest()
+    digest = blake2b(content, digest_size=file_digests.DIGEST_BYTES).hexdigest()
+    assert file_digests.local_digest("a.csv") == digest
     assert taken == ([] if change == "none" else ["again"])
+    assert file_digests.local_digest("a.csv") == digest
+    assert taken[-1:] == ["again"], "what was taken early counts once"
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "gone"])

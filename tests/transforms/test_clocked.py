@@ -288,6 +288,8 @@ def test_what_an_unbounded_clock_does_not_come_to_is_set_aside_once(far):
     rows = sorted(row for row in rows if row[2] != "late")
     assert 255 <= rows[-1][1] < 512
     assert rows == expected(stage.fn, records[:1], [""], rows[-1][1])
+    stage.feed([(b"", stepped(far, b"after the end"))])
+    assert [row[2:] for row in stage.take()] == [("late", b"after the end")]
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
 
 

@@ -1,6 +1,7 @@
 """Many streams under few keys: each has the rows that it has alone, costs what it changes, and counts its people."""
 
 import itertools
+import pickle
 import random
 from unittest import mock
 
@@ -113,6 +114,11 @@ def test_noise_side_by_side_is_that_of_each_source(sizes):
         several.words(np.append(labels, np.uint64(7)))
     with pytest.raises(TypeError, match="sources must be derived from a key"):
         PrfNoise.side_by_side([*sources, object()], [*starts, starts[-1]])
+    for wrong in (starts[:-1], [*starts, starts[-1]], [1, *starts[1:]]):
+        with pytest.raises(ValueError, match="starts must begin with 0"):
+            PrfNoise.side_by_side(sources, wrong)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(several)
 
 
 def test_a_record_of_a_version_with_a_key_for_each_stream_is_refused():

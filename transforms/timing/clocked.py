@@ -293,7 +293,7 @@ class ClockedSteps(beam.DoFn, ABC):
         if not self._before < step <= self._last:
             raise ValueError("step of a batch must be in the run")
         came_late = stamp is not None and self.steps.decision_time(step, self.timer_offset) <= stamp < NO_TIME
-        if came_late or step <= progress.handled:
+        if came_late or step <= progress.handled or progress.handled >= progress.last:
             for stream, batch in self._parts(key, record):
                 yield from self.set_aside(stream, step, batch)
         else:
