@@ -259,7 +259,12 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
         schema = _arrow_schema(fields)
         tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
         return _write_parquet(stream, schema, tables)
-    pieces = _columns(row_type, rows)
+    pieces: Iterator[list[Column]]
+    if isinstance(rows, pa.Table):
+        pieces = ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
+    else:
+        plain = _plain_rows(row_type, rows)
+        pieces = ([*zip(*chunk, strict=True)] for chunk in iter(lambda: [*islice(plain, CHUNK_ROWS)], []))
     return _write_avro(stream, row_type, pieces) if format == "avro" else _write_lines(stream, fields, pieces, format)
 
 
@@ -528,16 +533,6 @@ def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _columns(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[list[Column]]:
-    """Yield the columns of some rows after others, times in microseconds."""
-    if isinstance(rows, pa.Table):
-        yield from ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
-        return
-    plain = _plain_rows(row_type, rows)
-    while chunk := list(islice(plain, CHUNK_ROWS)):
-        yield list(zip(*chunk, strict=True))
 
 
 def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[list[Column]], format: str) -> None:
