@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from privstream.pipelines.file_digests import FileState
+
 if TYPE_CHECKING:
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -51,11 +53,16 @@ def join(folder: str, name: str) -> str:
 
 
 class FileFacts(NamedTuple):
-    """A file: its path, its size in bytes, and when it was last changed, in seconds since 1970."""
+    """A file: its path, its size in bytes, and what else shows that it has changed.
+
+    `marks` begin with the time of its last change. On a disk of this machine they go on with what programs cannot set:
+    the time of the last change of its description, and its number there. Who has the disk over a network knows the
+    first mark alone.
+    """
 
     path: str
     size: int
-    modified: float
+    marks: tuple[float, ...]
 
 
 def facts_of(path: str) -> FileFacts:
@@ -65,9 +72,15 @@ def facts_of(path: str) -> FileFacts:
         OSError: there is none.
     """
     if scheme_of(path) is None:
-        return FileFacts(path, os.path.getsize(path), os.path.getmtime(path))
-    found = filesystems().get_filesystem(path).metadata(path)
-    return FileFacts(path, found.size_in_bytes, found.last_updated_in_seconds)
+        state = FileState.of(os.stat(path))
+        more = (state.changed, state.number) if state.on_disk else ()
+        return FileFacts(path, state.size, (state.modified, *more))
+    return _described(filesystems().get_filesystem(path).metadata(path))
+
+
+def _described(found: Any) -> FileFacts:
+    """Return what Beam says of a file."""
+    return FileFacts(found.path, found.size_in_bytes, (found.last_updated_in_seconds,))
 
 
 def matching(pattern: str) -> list[FileFacts]:
@@ -81,8 +94,10 @@ def matching(pattern: str) -> list[FileFacts]:
     if scheme_of(pattern) is None and not any(sign in pattern for sign in GLOB):
         return [facts_of(pattern)] if os.path.exists(pattern) else []
     found = filesystems().match([pattern])[0].metadata_list
-    facts = [FileFacts(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found]
-    if scheme_of(pattern) is None or not has_folders(pattern):
+    if scheme_of(pattern) is None:
+        return [facts_of(file.path) for file in found]
+    facts = [_described(file) for file in found]
+    if not has_folders(pattern):
         return facts
     return [file for file in facts if file.size or not _is_folder(file.path)]
 

@@ -35,18 +35,18 @@ TEXT_FORMATS = ("jsonl", "csv")
 class EventFile(NamedTuple):
     """A file that matched: its path, its size in bytes, its format, and when it came, if it was watched for.
 
-    `modified` is when it was last changed, in seconds since 1970, as the filesystem says.
+    `marks` show whether it has changed since: see `FileFacts`.
     """
 
     path: str
     size: int
     format: str
     came: int = 0
-    modified: float = 0.0
+    marks: tuple[float, ...] = ()
 
 
 class FilePart(NamedTuple):
-    """A piece of a file for one worker; how many bytes the file had when it was found, and when it was last changed.
+    """A piece of a file for one worker; how many bytes the file had when it was found, and its marks.
 
     `least` is the time, in microseconds, before which the file states that the piece has no event, if it states one;
     such a piece has so many `rows`.
@@ -57,7 +57,7 @@ class FilePart(NamedTuple):
     start: int
     end: int
     size: int
-    modified: float = 0.0
+    marks: tuple[float, ...] = ()
     least: int | None = None
     rows: int = 0
 
@@ -140,7 +140,7 @@ def _checked(files: list[EventFile]) -> list[EventFile]:
 
 def as_found(file: FileFacts, format: str) -> EventFile:
     """Return a file as it is now, so that a later change can be seen."""
-    return EventFile(file.path, file.size, format, modified=file.modified)
+    return EventFile(file.path, file.size, format, marks=file.marks)
 
 
 def check_unchanged(file: EventFile | FilePart) -> None:
@@ -153,7 +153,8 @@ def check_unchanged(file: EventFile | FilePart) -> None:
         now = as_found(facts_of(file.path), file.format)
     except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
-    if (now.size, now.modified) != (file.size, file.modified):
+    marks = zip(now.marks, file.marks, strict=False)  # as many as the machine that found it and this one know
+    if now.size != file.size or any(one != other for one, other in marks):
         raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")
 
 
@@ -195,7 +196,7 @@ def check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
 def list_parts(file: EventFile) -> Iterator[FilePart]:
     """Cut a file into parts."""
     for part in FORMATS[file.format].parts(file.path, file.size):
-        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.modified)
+        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.marks)
 
 
 def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
@@ -211,7 +212,7 @@ def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
     check_file(file, fields)
     for number, group in enumerate(row_groups(file.path, fields)):
         yield FilePart(
-            file.path, file.format, number, number + 1, file.size, file.modified, least=group.least, rows=group.rows
+            file.path, file.format, number, number + 1, file.size, file.marks, least=group.least, rows=group.rows
         )
 
 
