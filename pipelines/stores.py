@@ -25,6 +25,9 @@ SCHEME = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
 CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs"), "hdfs": ("hdfs", "hdfs")}
 """Scheme -> the module without which Beam does not reach such a store, and the extra that brings it."""
 
+HDFS = "--hdfs_host, --hdfs_port and --hdfs_user"
+"""Options without which Beam does not reach HDFS."""
+
 SECRETS = {"s3_secret_access_key": "AWS_SECRET_ACCESS_KEY", "s3_session_token": "AWS_SESSION_TOKEN"}
 """Options of Beam that are secrets, and the environment variables in their place."""
 
@@ -161,13 +164,17 @@ def check_store(path: str, option: str) -> None:
     module, extra = CLIENTS.get(scheme, ("", ""))
     if module and not _installed(module):
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
-    if filesystems()._pipeline_options is None:  # a command that takes no options of Beam
+    without = filesystems()._pipeline_options is None  # a command that takes no options of Beam
+    if without:
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - late, as all of Beam here
 
         filesystems().set_options(PipelineOptions([]))
     try:
         filesystems().get_filesystem(path)
     except ValueError as error:
+        if scheme == "hdfs":
+            instead = ", which this command does not take: fetch the files, and name them here" if without else ""
+            raise ValueError(f"{option} of hdfs:// needs {HDFS}{instead}, got {path}") from None
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 

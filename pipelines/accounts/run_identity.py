@@ -138,7 +138,11 @@ def data_digest(files: Iterable[EventFile]) -> str:
 
 
 STORES_WITH_MD5 = ("s3",)
-"""Whose checksum tells contents apart. Others have one of 32 bits, which who writes a part of a file can choose."""
+"""Whose checksum tells contents apart: the MD5 sum, or that of the MD5 sums of the parts in which an object was uploaded.
+
+The same content in other parts, or under another key of the store's encryption, is other data. Other stores have a
+checksum of 32 bits, which who writes a part of a file can choose.
+"""
 
 
 def content_digest(path: str) -> list[str]:
