@@ -138,7 +138,7 @@ def data_digest(files: Iterable[EventFile]) -> str:
 
 
 STORES_WITH_MD5 = ("s3",)
-"""Whose checksum tells contents apart: the MD5 sum, or that of the MD5 sums of the parts in which an object was uploaded.
+"""Whose checksum tells contents apart: an MD5 sum, of an object that was uploaded in parts that of their MD5 sums.
 
 The same content in other parts, or under another key of the store's encryption, is other data. Other stores have a
 checksum of 32 bits, which who writes a part of a file can choose.

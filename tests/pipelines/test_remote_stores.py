@@ -115,9 +115,9 @@ def test_contents_that_a_short_checksum_does_not_tell_apart_are_other_data(store
     one, same, other = (content_digest(f"{store.root}/{name}.csv") for name in ("one", "same", "other"))
     assert one == same != other
     in_parts = []
-    for content in (lines(0, 10), lines(0, 10), lines(1, 11)):
-        stores.upload(io.BytesIO(content.encode()), f"{store.root}/parts.csv")
-        in_parts.append(content_digest(f"{store.root}/parts.csv"))
+    for number, content in enumerate((lines(0, 10), lines(0, 10), lines(1, 11))):
+        stores.upload(io.BytesIO(content.encode()), f"{store.root}/{number}.csv")
+        in_parts.append(content_digest(f"{store.root}/{number}.csv"))
     assert in_parts[0] == in_parts[1] != in_parts[2]
     assert (in_parts[0] == one) == (store.scheme != "s3"), "the checksum there is one of the checksums of the parts"
 

@@ -129,7 +129,7 @@ def test_a_command_says_what_is_missing_before_it_reads_anything(java):
 
 
 MAVEN = """#!/bin/sh
-for argument; do case "$argument" in -DoutputDirectory=*) folder=${argument#*=};; -Dartifact=*) jar=${argument#*:};; esac; done
+for one; do case "$one" in -DoutputDirectory=*) folder=${one#*=};; -Dartifact=*) jar=${one#*:};; esac; done
 version=${jar#*:}; echo "built" >"$folder/${jar%%:*}-$version.jar"
 """
 """Stands in for `mvn`: puts a jar where the one of Beam would be."""
