@@ -190,8 +190,9 @@ def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
 def test_what_is_put_off_is_there_when_it_is_used(tmp_path: Path) -> None:
     """So it is with parts of it, and with what composing losses does not use."""
     program = """
-import privstream.pipelines.runners.libraries, sys
+import privstream.pipelines.runners.libraries, os, sys
 import numpy as np, numpy.f2py, boto3, httplib2
+print(os.environ["OPENBLAS_THREAD_TIMEOUT"])
 print("numpy.f2py.f2py2e" in sys.modules, "botocore" in sys.modules)
 import boto3.session, numpy.testing as testing
 print(np.f2py.get_include()[-3:], testing.assert_allclose(1.0, 1.0), np.f2py is sys.modules["numpy.f2py"])
@@ -208,6 +209,7 @@ print("pyarrow._compute" in sys.modules, pc.sum([1, 2]), "pyarrow._compute" in s
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == [
+        "4",
         "False False",
         "src None True",
         "True None",
