@@ -1,6 +1,5 @@
 """Losses on a grid in NumPy are those of `dp_accounting`, bit for bit, so that both find the same noise."""
 
-import itertools
 import math
 
 import numpy as np
@@ -27,7 +26,7 @@ CURVES = [
 ]
 
 COUNTS = [(12.0, 4, 1.0), (3.0, 1, 2.0), (0.6, 1, 8.0), (60.0, 200, 2.0), (5.5, 20, 3.0), (9.0, 2, 0.2)]
-"""Sigma and number of releases, and the epsilon that makes the grid: more and fewer than `FEW` losses of one release."""
+"""Sigma, the number of releases, and the epsilon that makes the grid: more and fewer than `FEW` losses of a release."""
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=repr)
@@ -54,7 +53,9 @@ def test_releases_have_few_and_many_losses():
     assert min(sizes) <= FEW < max(sizes)
 
 
-@pytest.mark.parametrize("curve", [curve for curve in CURVES if isinstance(curve, (ClockCurve, ResponseCurve))], ids=repr)
+@pytest.mark.parametrize(
+    "curve", [curve for curve in CURVES if isinstance(curve, (ClockCurve, ResponseCurve))], ids=repr
+)
 def test_chords_are_those_of_the_library(curve):
     for law, side in zip(connect_dots(curve.one_way, 0.01), (0, 1), strict=True):
         end = law.lowest + len(law.chances) - 1
@@ -107,8 +108,7 @@ def test_losses_are_a_law_and_add_up():
 
 def test_divergences_that_rise_are_refused():
     places = np.arange(3)
-    with pytest.raises(ValueError, match="^divergences must not rise with epsilon"):
+    with pytest.raises(ValueError, match=r"^divergences must not rise with epsilon"):
         GridLosses.connecting_some(places, np.array([0.5, 0.2, 0.3]), 0.1)
     rounded, level = (GridLosses.connecting_some(places, np.array([0.5, 0.2, d]), 0.1) for d in (0.2 + 1e-14, 0.2))
-    for one, other in itertools.pairwise((rounded, level)):
-        np.testing.assert_array_equal(one.chances, other.chances)
+    np.testing.assert_array_equal(rounded.chances, level.chances)
