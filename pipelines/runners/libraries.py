@@ -35,6 +35,9 @@ NOTES = ("scipy._lib._array_api", "xp_capabilities")
 KEPT = {-1: 1 << 26, -2: 1 << 24, -3: 1 << 25}
 """What glibc calls M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, in bytes."""
 
+WAIT = ("OPENBLAS_THREAD_TIMEOUT", "4")
+"""Threads of OpenBLAS sleep after 2^4 cycles without work. Else they wait for it by computing, a tenth of a second."""
+
 
 class Later(ModuleType):
     """Stands for a module until something in it is used."""
@@ -97,4 +100,5 @@ def _keep_memory() -> None:
 
 
 _keep_memory()
+os.environ.setdefault(*WAIT)
 sys.meta_path.insert(0, Libraries())
