@@ -12,7 +12,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
+
+from privstream.pipelines.stores import FileState
 
 DIGEST_BYTES = 16
 AT_ONCE = 1 << 22
@@ -22,29 +24,6 @@ SETTLED_NANOSECONDS = 3 * 10**9
 """A file that was changed less than this before it was read may change again at what it calls the same time: FAT counts
 in steps of two seconds.
 """
-
-
-class FileState(NamedTuple):
-    """What tells a file, and each change of it, from others."""
-
-    device: int
-    number: int
-    size: int
-    modified: int
-    changed: int
-
-    @classmethod
-    def of(cls, found: os.stat_result) -> FileState:
-        """Return the state of a file in nanoseconds since 1970, given what the filesystem says."""
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-    @property
-    def on_disk(self) -> bool:
-        """Whether the file is on a disk of this machine: what servers and memory hold is on no device of Linux.
-
-        Servers have other clocks, and times that are set; some give a file another number each time.
-        """
-        return os.major(self.device) > 0
 
 
 _taken: dict[FileState, str] = {}

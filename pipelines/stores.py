@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from privstream.pipelines.file_digests import FileState
-
 if TYPE_CHECKING:
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -53,6 +51,27 @@ def exists(path: str) -> bool:
 def join(folder: str, name: str) -> str:
     """Return the path of a file in a folder."""
     return os.path.join(folder, name) if scheme_of(folder) is None else str(filesystems().join(folder, name))
+
+
+class FileState(NamedTuple):
+    """What tells a file, and each change of it, from others; times in nanoseconds since 1970.
+
+    What servers and memory hold is not `on_disk`, since on Linux it is on no device: servers have other clocks, and
+    times that are set, and some give a file another number each time.
+    """
+
+    device: int
+    number: int
+    size: int
+    modified: int
+    changed: int
+    on_disk: bool
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileState:
+        """Return what the filesystem says of a file."""
+        on_disk = os.major(found.st_dev) > 0
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, on_disk)
 
 
 class FileFacts(NamedTuple):

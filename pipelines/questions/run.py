@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -144,7 +145,7 @@ class Run(Asking):
 
         ends = end_paths(each.arguments for each in self.questions)
         ends += [view.write.end for view in self.views]
-        with alone_in(map(os.path.dirname, ends)):
+        with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
             counters = self._run(options, build, ends, accepted if self.unbounded else None)
         for line in recorded:
             say(line.told)

@@ -79,7 +79,7 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     found = _of_store(pattern) if remote else _matching(pattern)
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
-    return _checked([as_found(file, format or format_of(file.path)) for file in found])
+    return _checked(found, format)
 
 
 def _matching(pattern: str) -> list[FileFacts]:
@@ -120,15 +120,16 @@ def _files_in(folder: str, format: str | None) -> list[EventFile]:
         raise InputFileError(f"--input must have at least one file: there is none in the folder {folder}")
     for path in paths:
         check_regular(path)
-    return _checked([as_found(facts_of(path), format or format_of(path)) for path in paths])
+    return _checked([facts_of(path) for path in paths], format)
 
 
-def _checked(files: list[EventFile]) -> list[EventFile]:
-    """Return files in the order of their paths.
+def _checked(found: list[FileFacts], format: str | None) -> list[EventFile]:
+    """Return files in the order of their paths, as they are now, so that a later change can be seen.
 
     Raises:
         InputFileError: one is no file, or is empty where a header is needed.
     """
+    files = [EventFile(file.path, file.size, format or format_of(file.path), marks=file.marks) for file in found]
     for file in files:
         check_regular(file.path)
         if file.size == 0 and file.format not in TEXT_FORMATS:
@@ -138,11 +139,6 @@ def _checked(files: list[EventFile]) -> list[EventFile]:
     return sorted(files)
 
 
-def as_found(file: FileFacts, format: str) -> EventFile:
-    """Return a file as it is now, so that a later change can be seen."""
-    return EventFile(file.path, file.size, format, marks=file.marks)
-
-
 def check_unchanged(file: EventFile | FilePart) -> None:
     """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then.
 
@@ -150,7 +146,7 @@ def check_unchanged(file: EventFile | FilePart) -> None:
         InputFileError: it has changed, or is gone.
     """
     try:
-        now = as_found(facts_of(file.path), file.format)
+        now = facts_of(file.path)
     except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
     marks = zip(now.marks, file.marks, strict=False)  # as many as the machine that found it and this one know
