@@ -386,9 +386,7 @@ def newest_in_words(result: Result) -> list[str]:
     if full := FULL in named and limits_bind(result.rows):
         view = replace(view, number=FULL, ends=("full_lower", "full_upper"))
         rows = [row for row in rows if row.full is not None]
-    told = [
-        f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows[:MOST_FOUND]
-    ]
+    told = [f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows[:MOST_FOUND]]
     when = f"In the window until {clocks.moment(last)}{', estimated without limits' * full}: " if last else ""
     return [f"{when}{'; '.join(told)}."] if told else []
 

@@ -72,7 +72,10 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         (HEAD.replace("window: 1h", "windw: 1h") + PAGES, "line 2: windw: unknown key; did you mean `window`?"),
         (HEAD.replace("1e-6", "no") + PAGES, "line 6: privacy.delta: must be a number, got str"),
         (HEAD.replace("1e-6", "1e-6, people: 9") + PAGES, "line 6: privacy.people: must not be given with delta"),
-        (HEAD.replace("delta: 1e-6", "people: yes") + PAGES, "line 6: privacy.people: must be a whole number from 1 to"),
+        (
+            HEAD.replace("delta: 1e-6", "people: yes") + PAGES,
+            "line 6: privacy.people: must be a whole number from 1 to",
+        ),
         (HEAD.replace("epsilon: 1", "epsilon: -1") + PAGES, "line 6: privacy: epsilon must be finite and > 0"),
         (HEAD.replace("questions:\n", "questions: {}\n"), "questions: must have at least one question"),
         ("version: 0\n" + HEAD + PAGES, "line 1: version: must be 1, the version of such files that this release of"),
