@@ -76,7 +76,7 @@ FILL_IN = "FILL_IN"
 """What `privstream init` writes where it cannot guess."""
 WITHHELD = ("epsilon", "delta")
 PEOPLE = "people"
-"""What may stand in place of delta: a public upper bound on the number of people, or of events if these are protected."""
+"""What may stand in place of delta: a public upper bound on the number of people, or of protected events."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "ratio": ("ratio", "largest"),
