@@ -28,7 +28,7 @@ from privstream.pipelines.questions.asked import shaping
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.found_files import EventFile, match_files
+from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms.queries.parameters import QueriesParameters
 
@@ -240,19 +240,26 @@ def test_a_digest_that_was_taken_early_counts_only_of_a_file_that_has_stayed(cha
     assert taken[-1:] == ["again"], "what was taken early counts once"
 
 
-@pytest.mark.parametrize("change", ["longer", "touched", "gone"])
+@pytest.mark.parametrize("change", ["longer", "touched", "same time", "another file", "gone"])
 def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypatch, capsys):
     people = events(30, "u")
     write("a.jsonl", people)
+    before = os.stat("a.jsonl")
     expand = ReadEvents.expand
+    monkeypatch.setattr(os, "major", lambda device: 1)
 
     def change_and_expand(self: ReadEvents, pbegin: beam.Pipeline) -> Any:
         if change == "longer":
             write("a.jsonl", events(31, "u"))
         elif change == "touched":
             os.utime("a.jsonl", (1, 1))
-        else:
+        elif change == "gone":
             os.remove("a.jsonl")
+        else:  # of the same size and time
+            name = "a.jsonl" if change == "same time" else "b.jsonl"
+            write(name, events(30, "v"))
+            os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
+            os.replace(name, "a.jsonl")
         return expand(self, pbegin)
 
     monkeypatch.setattr(ReadEvents, "expand", change_and_expand)
@@ -264,10 +271,23 @@ def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypa
     assert not Path("r.jsonl").exists()
 
 
-def test_files_are_matched_with_the_time_of_their_last_change() -> None:
+def test_what_only_one_machine_knows_of_a_file_is_not_compared(monkeypatch) -> None:
+    """One has the file on a disk, another one has it from a server."""
     write("a.jsonl", events(1, "u"))
     os.utime("a.jsonl", (5, 7))
-    assert match_files("a.jsonl")[0].modified == 7
+    monkeypatch.setattr(os, "major", lambda device: 1)
+    (disk,) = match_files("a.jsonl")
+    assert disk == match_files("*.jsonl")[0]._replace(path="a.jsonl")
+    check_unchanged(disk)
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    (server,) = match_files("a.jsonl")
+    assert server.marks == disk.marks[:1] == (7 * 10**9,)
+    os.link("a.jsonl", "backup")  # which is a change of the description
+    check_unchanged(disk)
+    monkeypatch.setattr(os, "major", lambda device: 1)
+    check_unchanged(server)
+    with pytest.raises(InputFileError, match="must not change"):
+        check_unchanged(disk)
 
 
 @pytest.mark.parametrize(
