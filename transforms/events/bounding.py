@@ -201,14 +201,15 @@ def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
     Args:
         groups: integers, at least 0.
-        numbers: uint64; which of equal ones in a group comes first is not said.
+        numbers: uint64.
     """
-    if int(groups.max(initial=0)) >> _HALF or len(groups) >> _HALF:
-        return np.lexsort((numbers, groups))
-    order = np.argsort(numbers)
-    packed = (groups[order].astype(np.uint64) << np.uint64(_HALF)) | np.arange(len(order), dtype=np.uint64)
-    packed.sort()  # integers that are distinct: the fastest sort there is
-    return order[(packed & np.uint64((1 << _HALF) - 1)).astype(np.int64)]
+    free = 64 - int(groups.max(initial=0)).bit_length()
+    left_out = max(0, int(numbers.max(initial=0)).bit_length() - free)
+    words = (groups.astype(np.uint64) << np.uint64(min(free, 63))) | (numbers >> np.uint64(left_out))
+    order = in_order(words)
+    words, ordered = words[order], numbers[order]
+    sorted_ = np.all((ordered[1:] >= ordered[:-1]) | (words[1:] != words[:-1]))
+    return order if sorted_ else np.lexsort((numbers, groups))
 
 
 def in_order(numbers: np.ndarray, *, runs: bool = False) -> np.ndarray:
@@ -221,11 +222,12 @@ def in_order(numbers: np.ndarray, *, runs: bool = False) -> np.ndarray:
     packed.sort(kind="stable" if runs else None)  # integers that are distinct: the fastest sort there is
     order = (packed & bits).astype(np.int64)
     ordered = numbers[order]
-    return order if np.all(ordered[1:] >= ordered[:-1]) else np.argsort(numbers, kind="stable")
-
-
-_HALF = 32
-"""Bits of a word in which one of two numbers is."""
+    wrong = np.flatnonzero(ordered[1:] < ordered[:-1])
+    if len(wrong):  # numbers with the same first bits stand together: they are put in order by the others
+        alike = np.cumsum(first_of_run(packed & ~bits))
+        rows = np.flatnonzero(np.isin(alike, alike[wrong]))
+        order[rows] = order[rows][np.argsort(ordered[rows], kind="stable")]
+    return order
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
