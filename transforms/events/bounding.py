@@ -23,6 +23,7 @@ from privstream.transforms.batches import (
     StepKey,
     first_of_run,
     group_of,
+    in_order,
     seal_encoded,
     sealed_batch,
     totals,
@@ -210,24 +211,6 @@ def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     words, ordered = words[order], numbers[order]
     sorted_ = np.all((ordered[1:] >= ordered[:-1]) | (words[1:] != words[:-1]))
     return order if sorted_ else np.lexsort((numbers, groups))
-
-
-def in_order(numbers: np.ndarray, *, runs: bool = False) -> np.ndarray:
-    """Return the stable order of numbers, uint64, in half of the time of `argsort` where their first bits differ.
-
-    `runs`: whether they are a few increasing sequences, one after the other, which are merged in less time.
-    """
-    bits = np.uint64((1 << len(numbers).bit_length()) - 1)
-    packed = (numbers & ~bits) | np.arange(len(numbers), dtype=np.uint64)
-    packed.sort(kind="stable" if runs else None)  # integers that are distinct: the fastest sort there is
-    order = (packed & bits).astype(np.int64)
-    ordered = numbers[order]
-    wrong = np.flatnonzero(ordered[1:] < ordered[:-1])
-    if len(wrong):  # numbers with the same first bits stand together: they are put in order by the others
-        alike = np.cumsum(first_of_run(packed & ~bits))
-        rows = np.flatnonzero(np.isin(alike, alike[wrong]))
-        order[rows] = order[rows][np.argsort(ordered[rows], kind="stable")]
-    return order
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
