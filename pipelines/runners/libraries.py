@@ -103,8 +103,8 @@ def _keep_memory() -> None:
 
 
 def sorts_slowly(processor: str) -> bool:
-    """Tell whether a processor, as Linux describes it, is AMD's Zen 4. Numpy sorts numbers by AVX-512 there, in five times
-    as long as by AVX2, because storing some lanes of a register is microcode.
+    """Tell whether a processor, as Linux describes it, is AMD's Zen 4: there numpy sorts by AVX-512, in five times as
+    long as by AVX2, because storing some lanes of a register is microcode.
     """
     lines = (line.partition(":") for line in processor.partition("\n\n")[0].splitlines())
     said = {name.strip(): value.split() for name, _, value in lines}
