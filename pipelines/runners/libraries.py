@@ -36,6 +36,9 @@ NOTES = ("scipy._lib._array_api", "xp_capabilities")
 KEPT = {-1: 1 << 26, -2: 1 << 24, -3: 1 << 25}
 """What glibc calls M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, in bytes."""
 
+WAIT = ("OPENBLAS_THREAD_TIMEOUT", "4")
+"""Threads of OpenBLAS sleep after 2^4 cycles without work. Else they wait for it by computing, a tenth of a second."""
+
 
 PROCESSOR = "/proc/cpuinfo"
 WITHOUT = ("NPY_DISABLE_CPU_FEATURES", "X86_V4")
@@ -108,7 +111,7 @@ def sorts_slowly(processor: str) -> bool:
     """
     lines = (line.partition(":") for line in processor.partition("\n\n")[0].splitlines())
     said = {name.strip(): value.split() for name, _, value in lines}
-    return [said.get("vendor_id"), said.get("cpu family")] == [["AuthenticAMD"], ["25"]] and "avx512f" in said["flags"]
+    return [said.get("vendor_id"), said.get("cpu family")] == [["AuthenticAMD"], ["25"]] and "avx512f" in said.get("flags", [])
 
 
 def _sort_fast() -> None:
@@ -120,4 +123,5 @@ def _sort_fast() -> None:
 
 _keep_memory()
 _sort_fast()
+os.environ.setdefault(*WAIT)
 sys.meta_path.insert(0, Libraries())
