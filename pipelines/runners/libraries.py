@@ -111,7 +111,9 @@ def sorts_slowly(processor: str) -> bool:
     """
     lines = (line.partition(":") for line in processor.partition("\n\n")[0].splitlines())
     said = {name.strip(): value.split() for name, _, value in lines}
-    return [said.get("vendor_id"), said.get("cpu family")] == [["AuthenticAMD"], ["25"]] and "avx512f" in said.get("flags", [])
+    return [said.get("vendor_id"), said.get("cpu family")] == [["AuthenticAMD"], ["25"]] and "avx512f" in said.get(
+        "flags", []
+    )
 
 
 def _sort_fast() -> None:
