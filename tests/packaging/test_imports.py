@@ -186,6 +186,30 @@ def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
     return [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("loaded")]
 
 
+def test_one_family_of_processors_sorts_slowly() -> None:
+    """So it is by the first of several processors; unknown ones do not."""
+    processors = {
+        ("AuthenticAMD", 25, "avx2 avx512f"): True,
+        ("AuthenticAMD", 25, "avx2"): False,  # Zen 3
+        ("AuthenticAMD", 26, "avx2 avx512f"): False,
+        ("GenuineIntel", 6, "avx2 avx512f"): False,
+        ("GenuineIntel", 25, "avx2 avx512f"): False,
+    }
+    told = [
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel name\t: A: B\nflags\t\t: fpu {flags}\n"
+        for vendor, family, flags in processors
+    ]
+    program = "import sys, privstream.pipelines.runners.libraries as it; print(*map(it.sorts_slowly, sys.argv[1:]))"
+    texts = [
+        *told,
+        *(f"{text}\nvendor_id\t: cut o" for text in told),
+        "",
+        told[0].replace("vendor_id", "CPU implementer"),
+    ]
+    done = subprocess.run([sys.executable, "-c", program, *texts], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(slowly) for slowly in [*processors.values(), *processors.values(), False, False]]
+
+
 @pytest.mark.slow
 def test_what_is_put_off_is_there_when_it_is_used(tmp_path: Path) -> None:
     """So it is with parts of it, and with what composing losses does not use."""

@@ -4,6 +4,9 @@ import argparse
 import gzip
 import json
 import os
+import re
+import subprocess
+import sys
 import time
 from hashlib import blake2b
 from pathlib import Path
@@ -335,3 +338,45 @@ def test_other_code_that_shapes_answers_is_another_version(tmp_path: Path, monke
     (tmp_path / SHAPING[1] / "inner/module.py").rename(tmp_path / SHAPING[1] / "inner/renamed.py")
     digests.append(code_digest.__wrapped__())
     assert len(set(digests)) == 3
+
+
+PROCESSORS = ("", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR")
+"""What numpy does without: nothing, and all that it has for some processors alone."""
+
+ANSWERED = (
+    ("counts", "--delta=1e-6", "--over=start"),
+    ("heavy-hitters", "--delta=1e-6"),
+    ("alerts", "--delta=1e-6", "--method=status", "--rules=rules.jsonl"),
+    ("quantiles", "--low=0", "--high=100", "--value_field=value"),
+    ("cardinality", "--delta=1e-6", "--timeout=2h"),
+)
+
+
+@pytest.mark.slow
+def test_rows_do_not_depend_on_the_processor(tmp_path: Path) -> None:
+    """Numpy computes exponentials by other instructions on each, which have other last bits."""
+    write(str(tmp_path / "events.jsonl"), [row | {"value": len(row["user"])} for row in events(2000, "u")])
+    (tmp_path / "rules.jsonl").write_text('{"name": "busy", "at_least": 20, "items": ["a"]}\n')
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    whole = ["--window=7200", "--start=2024-01-01", "--end=2024-01-02", "--epsilon=20", "--input=events.jsonl"]
+    whole += ["--noise_key_file=key", "--workers=1", "--overwrite", "--ledger=none"]
+    program = (
+        "import json, sys; from privstream.pipelines.cli import main; sys.exit(max(map(main, json.loads(sys.argv[1]))))"
+    )
+    commands = [[*words, f"--output={words[0]}.csv", *whole] for words in ANSWERED]
+    found = []
+    for features in PROCESSORS:
+        environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": features}
+        command = [sys.executable, "-c", program, json.dumps(commands)]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        found.append([(tmp_path / f"{words[0]}.csv").read_text() for words in ANSWERED])
+    for ours, theirs in zip(*found, strict=True):
+        fields, others = re.split(r"[,\n]", ours), re.split(r"[,\n]", theirs)
+        assert len(fields) == len(others) > 100
+        assert not [pair for pair in zip(fields, others, strict=True) if not _alike(*pair)]
+
+
+def _alike(field: str, other: str) -> bool:
+    """Tell whether fields are the same, or numbers that were calibrated, the same in their first nine digits."""
+    return field == other or float(field) == pytest.approx(float(other), rel=1e-9)
