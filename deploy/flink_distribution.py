@@ -76,7 +76,7 @@ def install() -> Path:
 def cached_job_server() -> Path | None:
     """Return Beam's job server if `get_flink_job_server.sh` has put one where it belongs."""
     named = os.environ.get("FLINK_JOB_SERVER_JAR")
-    folder = f"job-server-{FLINK_VERSION}-beam-{version('apache-beam')}"
+    folder = f"job-server-{FLINK_VERSION}-beam-{version('apache-beam')}-newest"
     jar = Path(named) if named else CACHE / folder / "job-server.jar"
     return jar if jar.is_file() else None
 

@@ -5,11 +5,15 @@
 # what Beam and Flink publish as libraries (flink_job_server/pom.xml, for two lines of Flink: docs/decisions).
 # FLINK_VERSION chooses another release of Flink than the file flink_version, here and in all else that this repository starts.
 # FLINK_JOB_SERVER_JAR names a jar that is there already: it is checked and its path printed.
+# What is in the cache stays as it is, since jobs may use it: one of other sources gets a folder of its own, and a link,
+# job-server-FLINK-beam-BEAM-newest, by which deploy/flink_cluster.py finds the last one.
 set -eu
 
 say() { echo "get_flink_job_server: $1" >&2; }
 fail() { say "$1"; exit 1; }
 fetch() { mvn -B --strict-checksums "$@" >"$scratch/mvn.log" 2>&1; }
+# Unlike mv, it moves nothing into a folder that is there, and puts a link in the place of another one at once.
+rename() { "$python" -c 'import os, sys; os.replace(*sys.argv[1:])' "$1" "$2" 2>/dev/null; }
 reason() { sed -n 's/^\[ERROR\] \(Failed to execute goal .* on project [^:]*: \)\{0,1\}//p' "$scratch/mvn.log" | head -n 1 | cut -c 1-300; }
 
 command -v java >/dev/null || fail "Java is not installed; install a Java runtime (11 or 17) and run this again"
@@ -29,9 +33,11 @@ beam=$("$python" -c 'from importlib.metadata import version; print(version("apac
 cache=${1:-$deploy/../.cache/flink}
 mkdir -p "$cache"
 cache=$(cd "$cache" && pwd)
-folder=$cache/job-server-$flink-beam-$beam
+name=job-server-$flink-beam-$beam
+sources=$(cat "$deploy"/flink_job_server/*.* | cksum | tr ' ' -)
+folder=$cache/$name-$sources
 
-if [ ! -r "$folder/job-server.jar" ] || [ -n "$(find "$deploy/flink_job_server" -newer "$folder/job-server.jar")" ]; then
+if [ ! -r "$folder/job-server.jar" ]; then
     command -v mvn >/dev/null || fail "Maven is not installed; install mvn, or set FLINK_JOB_SERVER_JAR to a jar you have"
     plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
     artifact=beam-runners-flink-$line-job-server
@@ -65,9 +71,10 @@ if [ ! -r "$folder/job-server.jar" ] || [ -n "$(find "$deploy/flink_job_server" 
         origin=$(sed -n 's|.*<beam.version>\(.*\)</beam.version>.*|\1|p' "$pom")
         echo "put together from libraries: Beam's Flink runner $origin for Flink $runner on Flink $flink" >"$scratch/origin"
     fi
-    rm -rf "$folder"
     chmod 755 "$scratch"
-    mv "$scratch" "$folder"
+    rename "$scratch" "$folder" || [ -r "$folder/job-server.jar" ] || fail "cannot write $folder"
 fi
+ln -sfn "$name-$sources" "$cache/$name.$$"
+rename "$cache/$name.$$" "$cache/$name-newest" || fail "cannot write $cache/$name-newest"
 say "$(cat "$folder/origin")"
 echo "$folder/job-server.jar"

@@ -12,7 +12,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
+
+from privstream.pipelines.stores import FileState
 
 DIGEST_BYTES = 16
 AT_ONCE = 1 << 22
@@ -24,21 +26,7 @@ in steps of two seconds.
 """
 
 
-class _Facts(NamedTuple):
-    """What tells a file, and each change of it, from others."""
-
-    device: int
-    number: int
-    size: int
-    modified: int
-    changed: int
-
-    @classmethod
-    def of(cls, found: os.stat_result) -> _Facts:
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-_taken: dict[_Facts, str] = {}
+_taken: dict[FileState, str] = {}
 _threads: list[Thread] = []
 
 
@@ -53,12 +41,10 @@ def _take(paths: Sequence[str]) -> None:
     """Take digests of files that stay as they are meanwhile; others, and those that cannot be read, are passed over."""
     for path in paths:
         with suppress(OSError), open(path, "rb", buffering=0) as stream:
-            before = _Facts.of(os.fstat(stream.fileno()))
+            before = FileState.of(os.fstat(stream.fileno()))
             settled = time.time_ns() - max(before.modified, before.changed) > SETTLED_NANOSECONDS
-            # On Linux what servers and memory hold is on no device: servers have other clocks, and times that are set.
-            on_disk = os.major(before.device) > 0
-            digest = digest_of(stream) if settled and on_disk else None
-            if digest is not None and _Facts.of(os.fstat(stream.fileno())) == before:
+            digest = digest_of(stream) if settled and before.on_disk else None
+            if digest is not None and FileState.of(os.fstat(stream.fileno())) == before:
                 _taken[before] = digest
 
 
@@ -72,7 +58,7 @@ def local_digest(path: str) -> str:
         _threads[-1].join()
         _threads.pop()
     with open(path, "rb", buffering=0) as stream:
-        early = _taken.pop(_Facts.of(os.fstat(stream.fileno())), None)
+        early = _taken.pop(FileState.of(os.fstat(stream.fileno())), None)
         return digest_of(stream) if early is None else early
 
 

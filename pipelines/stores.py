@@ -23,6 +23,9 @@ SCHEME = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
 CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs"), "hdfs": ("hdfs", "hdfs")}
 """Scheme -> the module without which Beam does not reach such a store, and the extra that brings it."""
 
+HDFS = "--hdfs_host, --hdfs_port and --hdfs_user"
+"""Options without which Beam does not reach HDFS."""
+
 SECRETS = {"s3_secret_access_key": "AWS_SECRET_ACCESS_KEY", "s3_session_token": "AWS_SESSION_TOKEN"}
 """Options of Beam that are secrets, and the environment variables in their place."""
 
@@ -50,12 +53,38 @@ def join(folder: str, name: str) -> str:
     return os.path.join(folder, name) if scheme_of(folder) is None else str(filesystems().join(folder, name))
 
 
+class FileState(NamedTuple):
+    """What tells a file, and each change of it, from others; times in nanoseconds since 1970.
+
+    What servers and memory hold is not `on_disk`, since on Linux it is on no device: servers have other clocks, and
+    times that are set, and some give a file another number each time.
+    """
+
+    device: int
+    number: int
+    size: int
+    modified: int
+    changed: int
+    on_disk: bool
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileState:
+        """Return what the filesystem says of a file."""
+        on_disk = os.major(found.st_dev) > 0
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, on_disk)
+
+
 class FileFacts(NamedTuple):
-    """A file: its path, its size in bytes, and when it was last changed, in seconds since 1970."""
+    """A file: its path, its size in bytes, and what else shows that it has changed.
+
+    `marks` begin with the time of its last change. On a disk of this machine they go on with what programs cannot set:
+    the time of the last change of its description, and its number there. Who has the disk over a network knows the
+    first mark alone.
+    """
 
     path: str
     size: int
-    modified: float
+    marks: tuple[float, ...]
 
 
 def facts_of(path: str) -> FileFacts:
@@ -65,9 +94,15 @@ def facts_of(path: str) -> FileFacts:
         OSError: there is none.
     """
     if scheme_of(path) is None:
-        return FileFacts(path, os.path.getsize(path), os.path.getmtime(path))
-    found = filesystems().get_filesystem(path).metadata(path)
-    return FileFacts(path, found.size_in_bytes, found.last_updated_in_seconds)
+        state = FileState.of(os.stat(path))
+        more = (state.changed, state.number) if state.on_disk else ()
+        return FileFacts(path, state.size, (state.modified, *more))
+    return _described(filesystems().get_filesystem(path).metadata(path))
+
+
+def _described(found: Any) -> FileFacts:
+    """Return what Beam says of a file."""
+    return FileFacts(found.path, found.size_in_bytes, (found.last_updated_in_seconds,))
 
 
 def matching(pattern: str) -> list[FileFacts]:
@@ -81,8 +116,10 @@ def matching(pattern: str) -> list[FileFacts]:
     if scheme_of(pattern) is None and not any(sign in pattern for sign in GLOB):
         return [facts_of(pattern)] if os.path.exists(pattern) else []
     found = filesystems().match([pattern])[0].metadata_list
-    facts = [FileFacts(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found]
-    if scheme_of(pattern) is None or not has_folders(pattern):
+    if scheme_of(pattern) is None:
+        return [facts_of(file.path) for file in found]
+    facts = [_described(file) for file in found]
+    if not has_folders(pattern):
         return facts
     return [file for file in facts if file.size or not _is_folder(file.path)]
 
@@ -146,13 +183,17 @@ def check_store(path: str, option: str) -> None:
     module, extra = CLIENTS.get(scheme, ("", ""))
     if module and not _installed(module):
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
-    if filesystems()._pipeline_options is None:  # a command that takes no options of Beam
+    without = filesystems()._pipeline_options is None  # a command that takes no options of Beam
+    if without:
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - late, as all of Beam here
 
         filesystems().set_options(PipelineOptions([]))
     try:
         filesystems().get_filesystem(path)
     except ValueError as error:
+        if scheme == "hdfs":
+            instead = ", which this command does not take: fetch the files, and name them here" if without else ""
+            raise ValueError(f"{option} of hdfs:// needs {HDFS}{instead}, got {path}") from None
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 

@@ -80,8 +80,9 @@ class Names:
         if not len(items):
             return cls.none()
         texts = pa.concat_arrays([part.to_arrow() for part in parts])
-        distinct, first = np.unique(items, return_index=True)
-        return cls.of(distinct, texts.take(pa.array(first)))
+        order = in_order(items, runs=True)
+        first = order[first_of_run(items[order])]
+        return cls.of(items[first], texts.take(pa.array(first)))
 
     def select(self, items: np.ndarray) -> Names:
         """Keep the strictly increasing `items`, all of which must be named."""
@@ -149,7 +150,7 @@ class HolderBatch:
     def take(self, rows: np.ndarray) -> HolderBatch:
         """Keep some rows, and the names that they need."""
         items = self.items[rows]
-        names = self.names.select(np.unique(items)) if len(self.names.items) else self.names
+        names = self.names.select(distinct_in_order(items)) if len(self.names.items) else self.names
         values = None if self.values is None else self.values[rows]
         return HolderBatch(self.users[rows], items, self.ranks[rows], names, values)
 
@@ -186,6 +187,30 @@ def first_of_run(*columns: np.ndarray) -> np.ndarray:
     if len(first):
         first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return first
+
+
+def in_order(numbers: np.ndarray, *, runs: bool = False) -> np.ndarray:
+    """Return the stable order of numbers, uint64, in half of the time of `argsort` where their first bits differ.
+
+    `runs`: whether they are a few increasing sequences, one after the other, which are merged in less time.
+    """
+    bits = np.uint64((1 << len(numbers).bit_length()) - 1)
+    packed = (numbers & ~bits) | np.arange(len(numbers), dtype=np.uint64)
+    packed.sort(kind="stable" if runs else None)  # integers that are distinct: the fastest sort there is
+    order = (packed & bits).astype(np.int64)
+    ordered = numbers[order]
+    wrong = np.flatnonzero(ordered[1:] < ordered[:-1])
+    if len(wrong):  # numbers with the same first bits stand together: they are put in order by the others
+        alike = np.cumsum(first_of_run(packed & ~bits))
+        rows = np.flatnonzero(np.isin(alike, alike[wrong]))
+        order[rows] = order[rows][np.argsort(ordered[rows], kind="stable")]
+    return order
+
+
+def distinct_in_order(numbers: np.ndarray) -> np.ndarray:
+    """Return distinct numbers, increasing: what `np.unique` gives, by a hash table, in several times the time."""
+    ordered = np.sort(numbers)
+    return np.asarray(ordered[first_of_run(ordered)])
 
 
 def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
@@ -409,7 +434,7 @@ def _named(batch: Batch) -> Batch:
     """Return a batch with the texts of its items alone."""
     if not len(batch.names.items):
         return batch
-    items = batch.items if np.all(batch.items[1:] > batch.items[:-1]) else np.unique(batch.items)
+    items = batch.items if np.all(batch.items[1:] > batch.items[:-1]) else distinct_in_order(batch.items)
     return replace(batch, names=batch.names.select(items))
 
 

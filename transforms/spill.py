@@ -158,7 +158,7 @@ def spilled() -> Iterator[None]:
     """
     with _Shared.lock:
         if _Shared.own is None:
-            _Shared.own = SpillFile.without_name(_folder())
+            _Shared.own = SpillFile.without_name(folder_on_disk())
             _Shared.files = (_Shared.own,)
         _Shared.users += 1
     try:
@@ -182,7 +182,7 @@ def files_for(processes: int) -> Iterator[tuple[str, ...]]:
     Raises:
         SpillError: the folder for waiting events cannot be written to.
     """
-    folder = _folder()
+    folder = folder_on_disk()
     with ExitStack() as stack:
         try:
             made = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-", dir=folder))
@@ -227,7 +227,8 @@ def spilled_among(paths: Sequence[str], number: int) -> Iterator[None]:
                 _Shared.users -= 1
 
 
-def _folder() -> Path:
+def folder_on_disk() -> Path:
+    """Return the folder for what waits on disk: `/tmp` may be memory."""
     named = os.environ.get("TMPDIR")
     return Path(named) if named else DISK if DISK.is_dir() else Path(tempfile.gettempdir())
 

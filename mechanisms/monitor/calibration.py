@@ -17,7 +17,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, SlackCurve
+from privstream.mechanisms.privacy.accounting import ComposedCurve, GridCurve, PrivacyCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from typing_extensions import override
@@ -116,7 +116,7 @@ class MonitorBudget:
         per_step = self.domain == "unknown" and self.tests_per_person is None
         return step.bit_length() - 1 if per_step else 0
 
-    def count_sigma(self, hits: PrivacyCurve) -> float | None:
+    def count_sigma(self, hits: GridCurve) -> float | None:
         """Return sigma of noisy counts after hits with this curve, or None if no counts are released."""
         if not self.count_share:
             return None
@@ -196,7 +196,7 @@ class Calibration(ABC):
 
     @property
     @abstractmethod
-    def hits_curve(self) -> PrivacyCurve:
+    def hits_curve(self) -> GridCurve:
         """The privacy curve of hits and misses alone, without noisy counts and without the domain."""
 
     @property
@@ -235,7 +235,7 @@ class Calibration(ABC):
     @functools.cached_property
     def privacy_curve(self) -> PrivacyCurve:
         """The privacy curve of everything published."""
-        curve = self.hits_curve
+        curve: PrivacyCurve = self.hits_curve
         if self.count_sigma is not None:
             budget = self.budget
             counts = noisy_counts.count_curve(self.count_sigma, budget.charges, budget.neighbouring)

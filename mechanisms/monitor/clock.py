@@ -18,6 +18,7 @@ from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_EXPONENT,
     ROUNDING,
+    GridCurve,
     PairCurve,
     PrivacyCurve,
     excess,
@@ -125,7 +126,7 @@ class ClockCalibration(TableCalibration):
 
     @functools.cached_property
     @override
-    def hits_curve(self) -> PrivacyCurve:
+    def hits_curve(self) -> GridCurve:
         return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import scipy
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.privacy.grid_losses import GridLosses
 from scipy import special
 
 if TYPE_CHECKING:
@@ -90,6 +91,14 @@ class PrivacyCurve(Protocol):
         ...
 
 
+class GridCurve(PrivacyCurve, Protocol):
+    """A curve whose losses can be had without the accountant."""
+
+    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
+        """Return the laws of its privacy losses on multiples of `interval`, of which the worse one counts."""
+        ...
+
+
 def largest(accept: Callable[[float], bool], low: float, high: float) -> float:
     """Return a point of [low, high] that `accept` accepts, within 1e-12 of the last one; needs accept(low)."""
     if accept(high):
@@ -122,8 +131,8 @@ def least_epsilon(curve: Callable[[float], float], delta: float) -> float:
     return smallest(lambda epsilon: curve(epsilon) <= delta, 0.0, LARGEST_EPSILON)
 
 
-def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, PLDPmf]:
-    """Return both privacy loss distributions on multiples of `interval`."""
+def connect_dots(divergences: Divergences, interval: float) -> tuple[GridLosses, GridLosses]:
+    """Return the laws of both privacy losses on multiples of `interval`."""
     checks.positive("interval", interval)
     reach = 1.0
     while max(side[0] for side in divergences(np.array([reach]))) > TAIL and reach < LARGEST_EPSILON:
@@ -132,12 +141,21 @@ def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, PLD
     if steps > MAX_GRID:
         raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
     remove, add = (
-        losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap(
-            interval, -steps, steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0))
-        )
+        GridLosses.connecting(-steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0)), interval)
         for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
     )
     return remove, add
+
+
+def accounted(laws: Sequence[GridLosses], interval: float) -> PrivacyLossDistribution:
+    """Return the same laws for the accountant."""
+    return losses().PrivacyLossDistribution(*(_pmf(law, interval) for law in laws))
+
+
+def _pmf(law: GridLosses, interval: float) -> PLDPmf:
+    """Return one of them."""
+    chances = dict(enumerate(law.chances.tolist(), law.lowest))
+    return losses("pld_pmf").create_pmf(chances, interval, law.infinite, pessimistic_estimate=True)
 
 
 def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
@@ -175,10 +193,16 @@ class PairCurve(ABC):
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
-        remove, add = connect_dots(self.one_way, interval)
+        laws = connect_dots(self.one_way, interval)
         if self.neighbouring == "replace_one":
+            remove, add = (_pmf(law, interval) for law in laws)
             return losses().PrivacyLossDistribution(remove.compose(add))
-        return losses().PrivacyLossDistribution(remove, add)
+        return accounted(laws, interval)
+
+    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
+        """Return the laws of its privacy losses on multiples of `interval`, of which the worse one counts."""
+        remove, add = connect_dots(self.one_way, interval)
+        return (remove.convolved(add),) if self.neighbouring == "replace_one" else (remove, add)
 
 
 @dataclass(frozen=True)
@@ -206,6 +230,14 @@ class PointCurve:
         """Return the privacy loss distribution of randomised response that fails with `at_delta`, rounded up."""
         parameters = losses("common").DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
         return losses().from_privacy_parameters(parameters, value_discretization_interval=interval)
+
+    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
+        """Return the law of the same losses on multiples of `interval`."""
+        low, high = (math.ceil(sign * self.at_epsilon / interval) for sign in (-1, 1))
+        chances = np.zeros(high - low + 1)
+        for place, sign in ((high, -1), (low, 1)):
+            chances[place - low] += (1 - self.at_delta) / (1 + math.exp(sign * self.at_epsilon))
+        return (GridLosses(low, chances, self.at_delta),)
 
 
 class PureDp(PointCurve):

@@ -138,7 +138,11 @@ def data_digest(files: Iterable[EventFile]) -> str:
 
 
 STORES_WITH_MD5 = ("s3",)
-"""Whose checksum tells contents apart. Others have one of 32 bits, which who writes a part of a file can choose."""
+"""Whose checksum tells contents apart: an MD5 sum, of an object that was uploaded in parts that of their MD5 sums.
+
+The same content in other parts, or under another key of the store's encryption, is other data. Other stores have a
+checksum of 32 bits, which who writes a part of a file can choose.
+"""
 
 
 def content_digest(path: str) -> list[str]:

@@ -18,7 +18,7 @@ from privstream.pipelines.questions.catalogue import WATCHED
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
 from privstream.pipelines.sources.folder_polls import check_watched, split_pattern
-from privstream.pipelines.sources.found_files import EventFile, as_found, check_unchanged
+from privstream.pipelines.sources.found_files import EventFile, check_unchanged
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.polled_source import MICROS, poll_parts
 from privstream.pipelines.sources.text_lines import read_lines
@@ -57,7 +57,8 @@ class ReadQueries(beam.PTransform[Any, Any]):
         super().__init__()
         try:
             open_file(path).close()
-            self.file = as_found(facts_of(path), "jsonl")
+            found = facts_of(path)
+            self.file = EventFile(path, found.size, "jsonl", marks=found.marks)
         except InputFileError as error:
             raise ValueError(f"--queries must be a readable file: {error}") from None
 

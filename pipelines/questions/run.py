@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.terminal_table import TERMINAL
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.sources.readers import ReadEvents
@@ -144,7 +145,8 @@ class Run(Asking):
 
         ends = end_paths(each.arguments for each in self.questions)
         ends += [view.write.end for view in self.views]
-        counters = self._run(options, build, ends, accepted if self.unbounded else None)
+        with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
+            counters = self._run(options, build, ends, accepted if self.unbounded else None)
         for line in recorded:
             say(line.told)
         return counters, recorded[0] if recorded else Charge("", None)

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -266,7 +267,7 @@ def _check_version(master: str, version: str) -> None:
 
 SECONDS = 5.0
 UNANSWERED = (OSError, HTTPException, ValueError, KeyError, TypeError)
-CANCEL_SECONDS, CANCEL_POLL_SECONDS = 60, 0.2
+CANCEL_SECONDS, CANCEL_POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 """States of jobs that have ended."""
 
@@ -279,9 +280,12 @@ def name_job(options: PipelineOptions, name: str) -> None:
 
 @contextmanager
 def submitted_job(
-    options: PipelineOptions, tell: Callable[[str], None], seconds: float = SECONDS
+    options: PipelineOptions, tell: Callable[[str], None], seconds: float = SECONDS, writes: Sequence[str] = ()
 ) -> Iterator[SubmittedJob | None]:
     """Give the job that is submitted to a cluster meanwhile, tell of its restarts, and end it at Ctrl-C.
+
+    *Privacy*: a job whose command is gone goes on. So what one without an end writes is in its name, as eight digits of
+    a digest, and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
 
     A job server of `deploy/get_flink_job_server.sh` that is started meanwhile ends with this process, however it ends.
     Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command. Other jobs may have the
@@ -292,15 +296,23 @@ def submitted_job(
         tell: is called with a line for people: of restarts at first, when the reason is another one, and when their
             number has doubled; at Ctrl-C of what became of the job. It comes from another thread, too.
         seconds: between two questions to the cluster, which may have no answer.
+        writes: the files that the job writes when its input has ended; none if it has an end.
+
+    Raises:
+        UsageError: there is a job that writes the same.
     """
     os.environ["PRIVSTREAM_JOB_SERVER_OWNER"] = str(os.getpid())
     if not on_cluster(options):
         yield None
         return
     over = threading.Event()
-    named = options.view_as(GoogleCloudOptions)
+    named, master = options.view_as(GoogleCloudOptions), options.view_as(FlinkRunnerOptions).flink_master
+    if writes:
+        output = blake2b("\n".join(map(_place, writes)).encode(), digest_size=4).hexdigest()
+        _refuse_second(master, output)
+        named.job_name = f"{named.job_name} {output}"
     named.job_name = f"{named.job_name} {secrets.token_hex(4)}"
-    job = SubmittedJob(options.view_as(FlinkRunnerOptions).flink_master, named.job_name, tell)
+    job = SubmittedJob(master, named.job_name, tell)
     thread = threading.Thread(target=job.watch, args=(over, seconds), daemon=True)
     thread.start()
     try:
@@ -310,6 +322,38 @@ def submitted_job(
         raise
     finally:
         over.set()
+
+
+def _place(path: str) -> str:
+    """Return a path that says the same in any working directory."""
+    return path if urlsplit(path).scheme else os.path.realpath(path)
+
+
+def _refuse_second(master: str, output: str) -> None:
+    """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for.
+
+    Raises:
+        UsageError: there is one, and it goes on.
+    """
+    deadline = time.monotonic() + LET_GO_SECONDS
+    with suppress(*UNANSWERED):
+        while running := _running(master, output):
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"job {running} on {master} writes into the same folder: end it first, for two at once would "
+                    "publish other answers with the same noise"
+                )
+            time.sleep(CANCEL_POLL_SECONDS)
+
+
+def _running(master: str, output: str) -> str | None:
+    """Return a job that has not ended and writes an output.
+
+    Raises:
+        OSError, HTTPException, ValueError, KeyError, TypeError: there is no answer.
+    """
+    jobs = ask_cluster(master, "/jobs/overview")["jobs"]
+    return next((job["jid"] for job in jobs if f" {output} " in job["name"] and job["state"] not in ENDED), None)
 
 
 class SubmittedJob:

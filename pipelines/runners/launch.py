@@ -145,7 +145,7 @@ def run(
             _silence(),
             on_disk,
             _remembering() if local else nullcontext(),  # a run without an end would keep more and more
-            submitted_job(options, partial(_tell, shown)) as job,
+            submitted_job(options, partial(_tell, shown), writes=ends) as job,
         ):
             pipeline = _new_pipeline(options)
             build(pipeline)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
@@ -18,6 +21,7 @@ from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, Def
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
+from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.destination import Destination, SendFiles
 from privstream.pipelines.sinks.row_files import (
@@ -203,6 +207,46 @@ def check_folder(folder: str, option: str = "--output") -> None:
     if FileSystems.get_scheme(folder) is None and os.path.exists(os.path.join(folder, END)):
         raise ValueError(f"{option} must be a folder of a run that has not ended, but {folder} has a file {END}")
     check_destination(FileSystems.join(folder, "file"), option)
+
+
+LET_GO_SECONDS = 30
+"""So long a run that was ended, as by an upgrade, may take to let its folder go."""
+
+
+@contextmanager
+def alone_in(folders: Iterable[str]) -> Iterator[None]:
+    """Let no other run on this machine write into the same folders meanwhile, until the process ends at the latest.
+
+    *Privacy*: two runs of one run id have the same noise and the same folder. At once they could take other events for
+    late or other contributions for those within limits, and windows of both would be published.
+
+    Raises:
+        UsageError: another run writes there, and goes on to.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            if FileSystems.get_scheme(folder) is None:
+                file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, file)
+                _take(file, folder)
+        yield
+
+
+def _take(file: int, folder: str) -> None:
+    """Lock an open folder; some servers of files lock none."""
+    deadline = time.monotonic() + LET_GO_SECONDS
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"{folder} must be a folder into which no other run writes, but one on this machine does: end it "
+                    "first, for two at once would publish other answers with the same noise"
+                ) from None
+            time.sleep(0.2)
+        except OSError:
+            return None
 
 
 def _by_window(

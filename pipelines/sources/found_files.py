@@ -35,18 +35,18 @@ TEXT_FORMATS = ("jsonl", "csv")
 class EventFile(NamedTuple):
     """A file that matched: its path, its size in bytes, its format, and when it came, if it was watched for.
 
-    `modified` is when it was last changed, in seconds since 1970, as the filesystem says.
+    `marks` show whether it has changed since: see `FileFacts`.
     """
 
     path: str
     size: int
     format: str
     came: int = 0
-    modified: float = 0.0
+    marks: tuple[float, ...] = ()
 
 
 class FilePart(NamedTuple):
-    """A piece of a file for one worker; how many bytes the file had when it was found, and when it was last changed.
+    """A piece of a file for one worker; how many bytes the file had when it was found, and its marks.
 
     `least` is the time, in microseconds, before which the file states that the piece has no event, if it states one;
     such a piece has so many `rows`.
@@ -57,7 +57,7 @@ class FilePart(NamedTuple):
     start: int
     end: int
     size: int
-    modified: float = 0.0
+    marks: tuple[float, ...] = ()
     least: int | None = None
     rows: int = 0
 
@@ -79,7 +79,7 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     found = _of_store(pattern) if remote else _matching(pattern)
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
-    return _checked([as_found(file, format or format_of(file.path)) for file in found])
+    return _checked(found, format)
 
 
 def _matching(pattern: str) -> list[FileFacts]:
@@ -120,15 +120,16 @@ def _files_in(folder: str, format: str | None) -> list[EventFile]:
         raise InputFileError(f"--input must have at least one file: there is none in the folder {folder}")
     for path in paths:
         check_regular(path)
-    return _checked([as_found(facts_of(path), format or format_of(path)) for path in paths])
+    return _checked([facts_of(path) for path in paths], format)
 
 
-def _checked(files: list[EventFile]) -> list[EventFile]:
-    """Return files in the order of their paths.
+def _checked(found: list[FileFacts], format: str | None) -> list[EventFile]:
+    """Return files in the order of their paths, as they are now, so that a later change can be seen.
 
     Raises:
         InputFileError: one is no file, or is empty where a header is needed.
     """
+    files = [EventFile(file.path, file.size, format or format_of(file.path), marks=file.marks) for file in found]
     for file in files:
         check_regular(file.path)
         if file.size == 0 and file.format not in TEXT_FORMATS:
@@ -138,11 +139,6 @@ def _checked(files: list[EventFile]) -> list[EventFile]:
     return sorted(files)
 
 
-def as_found(file: FileFacts, format: str) -> EventFile:
-    """Return a file as it is now, so that a later change can be seen."""
-    return EventFile(file.path, file.size, format, modified=file.modified)
-
-
 def check_unchanged(file: EventFile | FilePart) -> None:
     """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then.
 
@@ -150,10 +146,11 @@ def check_unchanged(file: EventFile | FilePart) -> None:
         InputFileError: it has changed, or is gone.
     """
     try:
-        now = as_found(facts_of(file.path), file.format)
+        now = facts_of(file.path)
     except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
-    if (now.size, now.modified) != (file.size, file.modified):
+    marks = zip(now.marks, file.marks, strict=False)  # as many as the machine that found it and this one know
+    if now.size != file.size or any(one != other for one, other in marks):
         raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")
 
 
@@ -195,7 +192,7 @@ def check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
 def list_parts(file: EventFile) -> Iterator[FilePart]:
     """Cut a file into parts."""
     for part in FORMATS[file.format].parts(file.path, file.size):
-        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.modified)
+        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.marks)
 
 
 def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
@@ -211,7 +208,7 @@ def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
     check_file(file, fields)
     for number, group in enumerate(row_groups(file.path, fields)):
         yield FilePart(
-            file.path, file.format, number, number + 1, file.size, file.modified, least=group.least, rows=group.rows
+            file.path, file.format, number, number + 1, file.size, file.marks, least=group.least, rows=group.rows
         )
 
 

@@ -60,7 +60,7 @@ class ReadPart(beam.DoFn):
         """Give batches of events, and tagged dead letters."""
         if self.unchanged:
             check_unchanged(element)
-        file = element.path, element.size, element.modified
+        file = element.path, element.size, element.marks
         if file != self.checked:  # once, not for each of its parts
             check_file(element, self.fields)
             self.checked = file

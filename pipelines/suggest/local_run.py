@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from privstream.pipelines.sources.normalise import read_files
 from privstream.pipelines.terminal import say
 from privstream.transforms.counters import Counters, counted, counter
 from privstream.transforms.events.event_fields import DeadLetter
-from privstream.transforms.spill import spilled
+from privstream.transforms.spill import folder_on_disk, spilled
 
 
 class Files(NamedTuple):
@@ -89,14 +91,26 @@ class LocalRun(Asking):
 
     def _answer(self, path: str | None) -> Counters:
         """Read, write rows, if they are to be written, and dead letters; return what was counted."""
-        (asked,), letters, began = self.questions, list[DeadLetter](), time.monotonic()
-        with clock("reading"), _errors_without_records(), spilled(), counted() as found:
+        (asked,), began = self.questions, time.monotonic()
+        with (
+            clock("reading"),
+            _errors_without_records(),
+            spilled(),
+            counted() as found,
+            tempfile.TemporaryFile("w+", dir=folder_on_disk()) as letters,  # of their owner alone, and without a name
+        ):
+
+            def keep(letter: DeadLetter) -> None:
+                if self.letters:
+                    letters.write(f"{json.dumps(letter)}\n")
+
             read = read_files(self.read.files, self.read.fields)
-            rows = asked.transform.publish(read, letters.append if self.letters else _forget)
+            rows = asked.transform.publish(read, keep)
             if path is not None:
                 _write(path, asked.row_type, sort_rows(rows, asked.spec.order))
             if self.letters:
-                _write(self.letters, DeadLetter, letters, private=True)
+                letters.seek(0)
+                _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)
         say(f"read in {time.monotonic() - began:.1f} s")
         return {("", name): number for name, number in found.items()}
 
@@ -112,10 +126,6 @@ def _write(path: str, row_type: type, rows: Any, *, private: bool = False) -> No
     """Write a file, and count it."""
     write_row_file(path, row_type, rows, private=private)
     counter(COMPLETE).inc()
-
-
-def _forget(letter: DeadLetter) -> None:
-    """Do nothing with a dead letter that nobody wants."""
 
 
 @contextmanager

@@ -186,12 +186,37 @@ def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
     return [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("loaded")]
 
 
+def test_one_family_of_processors_sorts_slowly() -> None:
+    """So it is by the first of several processors; unknown ones do not."""
+    processors = {
+        ("AuthenticAMD", 25, "avx2 avx512f"): True,
+        ("AuthenticAMD", 25, "avx2"): False,  # Zen 3
+        ("AuthenticAMD", 26, "avx2 avx512f"): False,
+        ("GenuineIntel", 6, "avx2 avx512f"): False,
+        ("GenuineIntel", 25, "avx2 avx512f"): False,
+    }
+    told = [
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel name\t: A: B\nflags\t\t: fpu {flags}\n"
+        for vendor, family, flags in processors
+    ]
+    program = "import sys, privstream.pipelines.runners.libraries as it; print(*map(it.sorts_slowly, sys.argv[1:]))"
+    texts = [
+        *told,
+        *(f"{text}\nvendor_id\t: cut o" for text in told),
+        "",
+        told[0].replace("vendor_id", "CPU implementer"),
+    ]
+    done = subprocess.run([sys.executable, "-c", program, *texts], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(slowly) for slowly in [*processors.values(), *processors.values(), False, False]]
+
+
 @pytest.mark.slow
 def test_what_is_put_off_is_there_when_it_is_used(tmp_path: Path) -> None:
     """So it is with parts of it, and with what composing losses does not use."""
     program = """
-import privstream.pipelines.runners.libraries, sys
+import privstream.pipelines.runners.libraries, os, sys
 import numpy as np, numpy.f2py, boto3, httplib2
+print(os.environ["OPENBLAS_THREAD_TIMEOUT"])
 print("numpy.f2py.f2py2e" in sys.modules, "botocore" in sys.modules)
 import boto3.session, numpy.testing as testing
 print(np.f2py.get_include()[-3:], testing.assert_allclose(1.0, 1.0), np.f2py is sys.modules["numpy.f2py"])
@@ -208,6 +233,7 @@ print("pyarrow._compute" in sys.modules, pc.sum([1, 2]), "pyarrow._compute" in s
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == [
+        "4",
         "False False",
         "src None True",
         "True None",
@@ -267,14 +293,15 @@ def test_public_samples_are_compared_without_beam(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_plan_needs_beam(tmp_path: Path) -> None:
-    """An accountant is loaded where a method composes losses of its own, as the one of statuses does."""
-    words = sorted(EXAMPLES, key=lambda word: word == "heavy-hitters")
-    loaded = loaded_by_each(tmp_path, *(f"plan {word} {EXAMPLES[word].plan}" for word in words))
-    assert len(loaded) == len(words)
-    for word, found in zip(words[:-1], loaded, strict=False):
-        assert found <= {"pyarrow", "scipy"}, word
-    assert loaded[-1] <= {"dp_accounting", "pyarrow", "scipy"}
+def test_no_plan_needs_beam_or_an_accountant(tmp_path: Path) -> None:
+    """Nor an accountant, though methods look for the noise of counts beside tests, and of measures beside choices."""
+    plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
+    plans.append("plan top-k --epsilon 1 --delta 1e-6 --items 10 --top 2 --windows 5")
+    replaced = "plan heavy-hitters --epsilon 1 --delta 1e-6 --windows 24 --neighbouring replace_one"
+    *loaded, last = loaded_by_each(tmp_path, *plans, replaced)
+    for plan, found in zip(plans, loaded, strict=True):
+        assert found <= {"pyarrow", "scipy"}, plan
+    assert last <= {"pyarrow", "scipy", "scipy.optimize", "scipy.stats"}
 
 
 def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ def test_contents_that_a_short_checksum_does_not_tell_apart_are_other_data(store
         assert len({FileSystems.checksum(f"{store.root}/{name}.csv") for name in ("one", "same", "other")}) == 1
     one, same, other = (content_digest(f"{store.root}/{name}.csv") for name in ("one", "same", "other"))
     assert one == same != other
+    in_parts = []
+    for number, content in enumerate((lines(0, 10), lines(0, 10), lines(1, 11))):
+        stores.upload(io.BytesIO(content.encode()), f"{store.root}/{number}.csv")
+        in_parts.append(content_digest(f"{store.root}/{number}.csv"))
+    assert in_parts[0] == in_parts[1] != in_parts[2]
+    assert (in_parts[0] == one) == (store.scheme != "s3"), "the checksum there is one of the checksums of the parts"
 
 
 @pytest.mark.parametrize("option", ["--s3_secret_access_key=abc", "--s3_session_token"])
@@ -129,6 +135,23 @@ def test_a_client_that_is_not_installed_is_named(scheme, extra, monkeypatch, cap
     monkeypatch.setattr(stores, "find_spec", lambda _: None)
     assert cli.main([*RUN, "--input", f"{scheme}://events/in", "--output", "rows.csv"]) == 2
     assert f"--input of {scheme}:// needs an extra: pip install 'privstream[{extra}]'" in capsys.readouterr().err
+
+
+def test_options_without_which_hdfs_is_not_reached_are_named(monkeypatch, tmp_path, capsys):
+    """Beam says `hdfs_host is not set`, and commands that only read results take no such option."""
+
+    def refuse(path: str) -> None:
+        raise ValueError("hdfs_host is not set")
+
+    monkeypatch.setattr(stores, "find_spec", lambda _: True)
+    monkeypatch.setattr(FileSystems, "get_filesystem", refuse)
+    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
+    needed = "of hdfs:// needs --hdfs_host, --hdfs_port and --hdfs_user"
+    assert cli.main(["report", "hdfs://out/rows.csv", "--output", str(tmp_path / "page.html")]) == 2
+    instead = "which this command does not take: fetch the files, and name them here, got hdfs://out/rows.csv"
+    assert f"RESULT {needed}, {instead}\n" in capsys.readouterr().err
+    assert cli.main([*RUN, "--input", "hdfs://events/in", "--output", "rows.csv"]) == 2
+    assert f"--input {needed}, got hdfs://events/in\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,6 +4,9 @@ import argparse
 import gzip
 import json
 import os
+import re
+import subprocess
+import sys
 import time
 from hashlib import blake2b
 from pathlib import Path
@@ -28,7 +31,7 @@ from privstream.pipelines.questions.asked import shaping
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.found_files import EventFile, match_files
+from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms.queries.parameters import QueriesParameters
 
@@ -240,19 +243,26 @@ def test_a_digest_that_was_taken_early_counts_only_of_a_file_that_has_stayed(cha
     assert taken[-1:] == ["again"], "what was taken early counts once"
 
 
-@pytest.mark.parametrize("change", ["longer", "touched", "gone"])
+@pytest.mark.parametrize("change", ["longer", "touched", "same time", "another file", "gone"])
 def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypatch, capsys):
     people = events(30, "u")
     write("a.jsonl", people)
+    before = os.stat("a.jsonl")
     expand = ReadEvents.expand
+    monkeypatch.setattr(os, "major", lambda device: 1)
 
     def change_and_expand(self: ReadEvents, pbegin: beam.Pipeline) -> Any:
         if change == "longer":
             write("a.jsonl", events(31, "u"))
         elif change == "touched":
             os.utime("a.jsonl", (1, 1))
-        else:
+        elif change == "gone":
             os.remove("a.jsonl")
+        else:  # of the same size and time
+            name = "a.jsonl" if change == "same time" else "b.jsonl"
+            write(name, events(30, "v"))
+            os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
+            os.replace(name, "a.jsonl")
         return expand(self, pbegin)
 
     monkeypatch.setattr(ReadEvents, "expand", change_and_expand)
@@ -264,10 +274,23 @@ def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypa
     assert not Path("r.jsonl").exists()
 
 
-def test_files_are_matched_with_the_time_of_their_last_change() -> None:
+def test_what_only_one_machine_knows_of_a_file_is_not_compared(monkeypatch) -> None:
+    """One has the file on a disk, another one has it from a server."""
     write("a.jsonl", events(1, "u"))
     os.utime("a.jsonl", (5, 7))
-    assert match_files("a.jsonl")[0].modified == 7
+    monkeypatch.setattr(os, "major", lambda device: 1)
+    (disk,) = match_files("a.jsonl")
+    assert disk == match_files("*.jsonl")[0]._replace(path="a.jsonl")
+    check_unchanged(disk)
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    (server,) = match_files("a.jsonl")
+    assert server.marks == disk.marks[:1] == (7 * 10**9,)
+    os.link("a.jsonl", "backup")  # which is a change of the description
+    check_unchanged(disk)
+    monkeypatch.setattr(os, "major", lambda device: 1)
+    check_unchanged(server)
+    with pytest.raises(InputFileError, match="must not change"):
+        check_unchanged(disk)
 
 
 @pytest.mark.parametrize(
@@ -315,3 +338,45 @@ def test_other_code_that_shapes_answers_is_another_version(tmp_path: Path, monke
     (tmp_path / SHAPING[1] / "inner/module.py").rename(tmp_path / SHAPING[1] / "inner/renamed.py")
     digests.append(code_digest.__wrapped__())
     assert len(set(digests)) == 3
+
+
+PROCESSORS = ("", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR")
+"""What numpy does without: nothing, and all that it has for some processors alone."""
+
+ANSWERED = (
+    ("counts", "--delta=1e-6", "--over=start"),
+    ("heavy-hitters", "--delta=1e-6"),
+    ("alerts", "--delta=1e-6", "--method=status", "--rules=rules.jsonl"),
+    ("quantiles", "--low=0", "--high=100", "--value_field=value"),
+    ("cardinality", "--delta=1e-6", "--timeout=2h"),
+)
+
+
+@pytest.mark.slow
+def test_rows_do_not_depend_on_the_processor(tmp_path: Path) -> None:
+    """Numpy computes exponentials by other instructions on each, which have other last bits."""
+    write(str(tmp_path / "events.jsonl"), [row | {"value": len(row["user"])} for row in events(2000, "u")])
+    (tmp_path / "rules.jsonl").write_text('{"name": "busy", "at_least": 20, "items": ["a"]}\n')
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    whole = ["--window=7200", "--start=2024-01-01", "--end=2024-01-02", "--epsilon=20", "--input=events.jsonl"]
+    whole += ["--noise_key_file=key", "--workers=1", "--overwrite", "--ledger=none"]
+    program = (
+        "import json, sys; from privstream.pipelines.cli import main; sys.exit(max(map(main, json.loads(sys.argv[1]))))"
+    )
+    commands = [[*words, f"--output={words[0]}.csv", *whole] for words in ANSWERED]
+    found = []
+    for features in PROCESSORS:
+        environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": features}
+        command = [sys.executable, "-c", program, json.dumps(commands)]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        found.append([(tmp_path / f"{words[0]}.csv").read_text() for words in ANSWERED])
+    for ours, theirs in zip(*found, strict=True):
+        fields, others = re.split(r"[,\n]", ours), re.split(r"[,\n]", theirs)
+        assert len(fields) == len(others) > 100
+        assert not [pair for pair in zip(fields, others, strict=True) if not _alike(*pair)]
+
+
+def _alike(field: str, other: str) -> bool:
+    """Tell whether fields are the same, or numbers that were calibrated, the same in their first nine digits."""
+    return field == other or float(field) == pytest.approx(float(other), rel=1e-9)

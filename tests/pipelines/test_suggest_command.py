@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shlex
+import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,10 +158,18 @@ def test_values_that_cannot_be_used_are_dead_letters(tmp_path, shop, capsys):
         for value in (5, 5, -3, "NaN", None)
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with (tmp_path / "events.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('\n{"user": "ü\u2028", "item": "\\ud800", "time": 1}\n')
     line = f"suggest --input {tmp_path}/events.jsonl --noise_key_file {shop}/key --ledger none {WINDOWS}"
+    line += f" --dead_letter {tmp_path}/letters.jsonl"
     assert cli.main(shlex.split(f"{line} --question quantiles --value_field value --epsilon 3")) == 0
     shown = capsys.readouterr()
-    assert "800 records could not be used" in shown.err
+    assert "801 records could not be used" in shown.err
+    letters = [json.loads(letter) for letter in (tmp_path / "letters.jsonl").read_text().splitlines()]
+    assert Counter(json.loads(letter["record"]).get("value", "none") for letter in letters) == {
+        "NaN": 400, None: 400, "none": 1
+    }  # fmt: skip
+    assert stat.S_IMODE((tmp_path / "letters.jsonl").stat().st_mode) == 0o600
     assert re.search(r"^--low -5$", shown.out, re.M)
     assert re.search(r"^--high 5$", shown.out, re.M)
 

@@ -44,7 +44,7 @@ The clusters of `deploy/flink_cluster.py` have them. To send, keep and fetch the
 
 def jar() -> Path:
     """Return where `deploy/get_flink_job_server.sh` puts the jar, unless FLINK_JOB_SERVER_JAR says otherwise."""
-    folder = f"job-server-{FLINK_VERSION}-beam-{apache_beam.__version__}"
+    folder = f"job-server-{FLINK_VERSION}-beam-{apache_beam.__version__}-newest"
     return Path(os.environ.get("FLINK_JOB_SERVER_JAR") or REPOSITORY / ".cache" / "flink" / folder / "job-server.jar")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -125,6 +126,41 @@ def test_a_release_of_flink_that_works_is_taken_unless_one_is_named(named, java)
 def test_a_command_says_what_is_missing_before_it_reads_anything(java):
     with pytest.raises(UsageError, match="mend host and port"):
         parse_beam_options(["--runner=FlinkRunner", "--flink_version=1.19", "--flink_master=127.0.0.1:1"])
+
+
+MAVEN = """#!/bin/sh
+for one; do case "$one" in -DoutputDirectory=*) folder=${one#*=};; -Dartifact=*) jar=${one#*:};; esac; done
+version=${jar#*:}; echo "built" >"$folder/${jar%%:*}-$version.jar"
+"""
+"""Stands in for `mvn`: puts a jar where the one of Beam would be."""
+
+
+def test_a_job_server_that_jobs_may_use_is_never_replaced(tmp_path, monkeypatch):
+    deploy, cache = tmp_path / "deploy", tmp_path / "cache"
+    shutil.copytree(flink_job_server.REPOSITORY / "deploy", deploy)
+    for name, script in (("mvn", MAVEN), ("java", "#!/bin/sh")):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHON", sys.executable)
+
+    def got() -> Path:
+        script = ["sh", str(deploy / "get_flink_job_server.sh"), str(cache)]
+        return Path(subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+
+    first = got()
+    (newest,) = cache.glob("*-newest")
+    assert first.read_text() == "built\n"
+    assert newest.resolve() == first.parent
+    first.write_text("in use")
+    (deploy / "flink_job_server" / "pom.xml").touch()
+    assert got() == first, "what is in the files counts, not when they were written"
+    with (deploy / "flink_job_server" / "config.yaml").open("a") as stream:
+        stream.write("# another one")
+    second = got()
+    assert (first.read_text(), second.read_text()) == ("in use", "built\n")
+    assert newest.resolve() == second.parent != first.parent
+    assert {path.name for path in cache.iterdir()} == {newest.name, first.parent.name, second.parent.name}
 
 
 PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli import main; sys.exit(main())"]

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.command import UsageError
 from privstream.pipelines.runners import flink
 from privstream.pipelines.runners.flink import name_job, restart_cause, submitted_job
 
@@ -219,6 +220,27 @@ def test_ctrl_c_says_where_a_cluster_is_not_known_to_have_ended_the_job(cluster,
     line = interrupted(cluster)
     assert line == "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
     assert cluster.cancelled == []
+
+
+def test_a_second_job_that_writes_the_same_is_refused_while_the_first_goes_on(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(flink, "LET_GO_SECONDS", 0.1)
+    monkeypatch.chdir(tmp_path)
+
+    def submit(*writes: str) -> str:
+        options = PipelineOptions(["--runner=FlinkRunner", f"--flink_master=127.0.0.1:{cluster.server_port}"])
+        name_job(options, "counts to rows")
+        with submitted_job(options, pytest.fail, writes=writes):
+            return name_of(options)
+
+    first = submit("rows/_END")
+    cluster.answers["/jobs/overview"]["jobs"].append({"jid": "first", "name": first, "state": "RUNNING"})
+    assert submit("other/rows/_END").startswith("counts to rows ")
+    with pytest.raises(UsageError, match=r"job first on 127\.0\.0\.1:\d+ writes into the same folder: end it first"):
+        submit(str(tmp_path / "rows/_END"))
+    cluster.answers["/jobs/overview"]["jobs"][-1]["state"] = "CANCELED"
+    again = submit("rows/_END")
+    assert again != first
+    assert again.rpartition(" ")[0] == first.rpartition(" ")[0]
 
 
 @pytest.mark.parametrize(("given", "name"), [([], "counts to rows"), (["--job_name=mine"], "mine")])

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import runner_harness
 from privstream.pipelines import cli
+from privstream.pipelines.sinks import window_files
 
 PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli import main; sys.exit(main())"]
 HOUR = 3600
@@ -214,3 +215,28 @@ def test_what_cannot_be_promised_without_an_end_is_refused(tmp_path, capsys, nam
     assert cli.main([*words, "--watch=1"]) != 0
     assert f"privstream {name}: error: {message}" in capsys.readouterr().err
     assert list((tmp_path / "rows").iterdir()) == [], "nothing is promised where nothing runs"
+
+
+def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monkeypatch):
+    """Nothing is recorded of it; it runs when the first has ended, even if that was killed."""
+    simulate(tmp_path, "cardinality")
+    for folder in ("in", "rows"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")
+    put(tmp_path / "in", "_END", Path.touch)
+    words = [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", "--watch=0.3"]
+    words += ["--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
+    script = "import sys, time; from privstream.pipelines.sinks.window_files import alone_in as a\n"
+    script += "with a(sys.argv[1:]): print(flush=True); time.sleep(600)"
+    with monkeypatch.context() as patched:
+        patched.setattr(window_files, "LET_GO_SECONDS", 0.1)
+        holder = [sys.executable, "-c", script, str(tmp_path / "rows")]
+        with subprocess.Popen(holder, stdout=subprocess.PIPE) as first:
+            assert first.stdout.readline() == b"\n"
+            assert cli.main(words) == 2
+            first.kill()
+    assert "rows must be a folder into which no other run writes, but one on this" in capsys.readouterr().err
+    assert not (tmp_path / "ledger").exists()
+    assert list((tmp_path / "rows").iterdir()) == []
+    assert cli.main(words) == 0
+    assert (tmp_path / "rows" / "_END").exists()

@@ -368,7 +368,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(monkeypatch):
 
 def test_without_a_folder_named_it_is_one_on_disk(monkeypatch):
     monkeypatch.delenv("TMPDIR")
-    assert spill._folder() == Path("/var/tmp")
+    assert spill.folder_on_disk() == Path("/var/tmp")
 
 
 def test_encoded_batches_are_references():

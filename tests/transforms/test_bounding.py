@@ -23,8 +23,10 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
+    distinct_in_order,
     encode,
     group_of,
+    in_order,
 )
 from privstream.transforms.counts.contributions import (
     CountContributions,
@@ -41,8 +43,8 @@ from privstream.transforms.events.bounding import (
     Used,
     added_up,
     bound_items,
-    in_order,
     place_in_run,
+    sorted_in_groups,
 )
 from privstream.transforms.events.parameters import SELECTIONS
 from privstream.transforms.events.split_stages import SplitEvents
@@ -179,11 +181,27 @@ def _names(people: np.ndarray) -> Names:
     return Names(people + np.uint64(7), ends, np.frombuffer(b"".join(texts), np.uint8))
 
 
+@given(st.integers(1, 1 << 40), st.integers(1, 64), st.integers(0, 2000), st.integers(0, 1 << 32))
+def test_numbers_are_ordered_in_their_groups(groups, bits, size, seed):
+    rng = np.random.default_rng(seed)
+    group, numbers = rng.integers(groups, size=size), rng.integers(1 << bits, size=size, dtype=np.uint64)
+    numbers[: size // 2] &= np.uint64((1 << 24) - 1)  # of these only the last bits differ
+    order = sorted_in_groups(group, numbers)
+    assert sorted(order) == list(range(size))
+    expected = np.lexsort((numbers, group))
+    assert group[order].tolist() == group[expected].tolist() and numbers[order].tolist() == numbers[expected].tolist()
+
+
+@given(st.lists(st.integers(0, 20), max_size=40))
+def test_distinct_numbers_are_increasing(numbers):
+    assert distinct_in_order(np.array(numbers, np.uint64)).tolist() == sorted(set(numbers))
+
+
 @pytest.mark.parametrize("runs", [False, True])
-@pytest.mark.parametrize("bits", [2, 63])
+@pytest.mark.parametrize("bits", [2, 10, 30, 63])
 def test_the_order_of_numbers_is_stable_of_runs_too(bits, runs):
     rng = np.random.default_rng(5)
-    parts = [np.sort(rng.integers(1 << bits, size=size)).astype(np.uint64) for size in (0, 1, 300, 7)]
+    parts = [np.sort(rng.integers(1 << bits, size=size)).astype(np.uint64) for size in (0, 1, 3000, 7)]
     numbers = np.concatenate(parts) if runs else rng.permutation(np.concatenate(parts))
     assert in_order(numbers, runs=runs).tolist() == np.argsort(numbers, kind="stable").tolist()
 

@@ -145,6 +145,7 @@ def test_a_row_without_a_field_says_which_one(row: Any, field: str) -> None:
         ({"item_field": []}, ValueError, "item_field must be a field, or a list of 1 to "),
         ({"time_field": b"when"}, TypeError, "time_field must be the name of a field, got bytes"),
         ({"stream_field": 2.5}, TypeError, "stream_field must be the name of a field, got float"),
+        ({"value_field": "size"}, ValueError, "value_field must not be given where KeyedCounts reads no numbers of "),
     ],
 )
 def test_names_of_fields_are_texts(given: dict[str, Any], kind: type[Exception], message: str) -> None:

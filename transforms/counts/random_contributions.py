@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import HolderBatch, InStreams, StepKey, first_of_run, sealed_batch, sealed_key
+from privstream.transforms.batches import (
+    HolderBatch,
+    InStreams,
+    StepKey,
+    first_of_run,
+    in_order,
+    sealed_batch,
+    sealed_key,
+)
 from privstream.transforms.counts.contributions import (
     CountContributions,
     PeopleLists,
@@ -25,7 +33,6 @@ from privstream.transforms.events.bounding import (
     by_person,
     draw_in_streams,
     first_drawn,
-    in_order,
     place_in_run,
     sorted_in_groups,
 )

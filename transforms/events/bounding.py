@@ -23,6 +23,7 @@ from privstream.transforms.batches import (
     StepKey,
     first_of_run,
     group_of,
+    in_order,
     seal_encoded,
     sealed_batch,
     totals,
@@ -201,31 +202,15 @@ def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
     Args:
         groups: integers, at least 0.
-        numbers: uint64; which of equal ones in a group comes first is not said.
+        numbers: uint64.
     """
-    if int(groups.max(initial=0)) >> _HALF or len(groups) >> _HALF:
-        return np.lexsort((numbers, groups))
-    order = np.argsort(numbers)
-    packed = (groups[order].astype(np.uint64) << np.uint64(_HALF)) | np.arange(len(order), dtype=np.uint64)
-    packed.sort()  # integers that are distinct: the fastest sort there is
-    return order[(packed & np.uint64((1 << _HALF) - 1)).astype(np.int64)]
-
-
-def in_order(numbers: np.ndarray, *, runs: bool = False) -> np.ndarray:
-    """Return the stable order of numbers, uint64, in half of the time of `argsort` where their first bits differ.
-
-    `runs`: whether they are a few increasing sequences, one after the other, which are merged in less time.
-    """
-    bits = np.uint64((1 << len(numbers).bit_length()) - 1)
-    packed = (numbers & ~bits) | np.arange(len(numbers), dtype=np.uint64)
-    packed.sort(kind="stable" if runs else None)  # integers that are distinct: the fastest sort there is
-    order = (packed & bits).astype(np.int64)
-    ordered = numbers[order]
-    return order if np.all(ordered[1:] >= ordered[:-1]) else np.argsort(numbers, kind="stable")
-
-
-_HALF = 32
-"""Bits of a word in which one of two numbers is."""
+    free = 64 - int(groups.max(initial=0)).bit_length()
+    left_out = max(0, int(numbers.max(initial=0)).bit_length() - free)
+    words = (groups.astype(np.uint64) << np.uint64(min(free, 63))) | (numbers >> np.uint64(left_out))
+    order = in_order(words)
+    words, ordered = words[order], numbers[order]
+    sorted_ = np.all((ordered[1:] >= ordered[:-1]) | (words[1:] != words[:-1]))
+    return order if sorted_ else np.lexsort((numbers, groups))
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -145,8 +145,13 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
                 without it such times are refused.
             where: condition on fields of a row that it must meet to count, such as `status >= 500`; see
                 docs/input.md. It is public, and rows that pass another one are other data: noise needs another run id.
+
+        Raises:
+            ValueError, TypeError: an argument breaks its rule, or `value_field` is given and no number is read.
         """
         read = self.event_fields
+        if read.value == UNREAD and value_field != "value":
+            raise ValueError(f"value_field must not be given where {type(self).__name__} reads no numbers of events")
         stream = "stream" if stream_field is None and read.streams else stream_field
         other = copy.copy(self)
         other._read_rows = ReadRows(
