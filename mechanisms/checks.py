@@ -17,7 +17,7 @@ class SnapshotError(ValueError):
     """The bytes are no snapshot of this mechanism: wrong magic, kind, version or parameters, or damaged."""
 
 
-LEAST_EPSILON = 1e-9
+LEAST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
 
 
 def real(name: str, value: object) -> float:
@@ -57,7 +57,7 @@ def probability(name: str, value: object, *, zero: bool = False) -> float:
     return real(name, value)
 
 
-def epsilon(value: object, *, largest: float) -> float:
+def epsilon(value: object, *, largest: float = LARGEST_EPSILON) -> float:
     """Return an epsilon that can be reckoned with: far below nothing is found, far above there is no noise left."""
     if not LEAST_EPSILON <= positive("epsilon", value) <= largest:
         raise ValueError(f"epsilon must be in [{LEAST_EPSILON:g}, {largest:g}], got {value}")

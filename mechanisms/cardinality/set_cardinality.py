@@ -110,7 +110,7 @@ class SetCardinality(Mechanism[CardinalityState]):
     noise_label = "set cardinality"
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        checks.epsilon(self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         checks.probability("beta", self.beta)
         for name, choices in {"unit": UNITS, "mode": MODES, "neighbouring": tuple(NEIGHBOURING)}.items():

@@ -17,7 +17,13 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import ComposedCurve, GridCurve, PrivacyCurve, SlackCurve
+from privstream.mechanisms.privacy.accounting import (
+    LARGEST_EPSILON,
+    ComposedCurve,
+    GridCurve,
+    PrivacyCurve,
+    SlackCurve,
+)
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from typing_extensions import override
@@ -64,7 +70,7 @@ class MonitorBudget:
     count_share: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        checks.epsilon(self.epsilon, largest=LARGEST_EPSILON)
         checks.probability("delta", self.delta)
         checks.probability("beta", self.beta)
         for name in ("max_hits", "tests", "items_per_step", "streams_per_person"):

@@ -100,7 +100,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     noise_label = "incremental predecessor"
 
     def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon, largest=1e9)
+        checks.epsilon(self.epsilon)
         checks.probability("beta", self.beta)
         self._check_points()
         for name, largest in {"group": 64, "queries": 1 << 60}.items():

@@ -221,6 +221,7 @@ def test_thresholds_without_a_bound_on_tests_rise_once_an_octave():
     [
         ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0.0"),
         ({"epsilon": math.nan}, "epsilon must be finite and > 0, got nan"),
+        ({"epsilon": 20_000.0}, r"epsilon must be in \[1e-09, 10000\], got 20000.0"),
         ({"delta": 1.0}, r"delta must be in \(0, 1\), got 1.0"),
         ({"max_hits": 0}, "max_hits must be >= 1, got 0"),
         ({"domain": "open"}, "domain must be one of known, unknown, got 'open'"),

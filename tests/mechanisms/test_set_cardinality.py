@@ -327,6 +327,10 @@ class TestPaper:
         with pytest.raises(ValueError, match="epsilon must be <="):
             SetCardinality(epsilon=300.0, horizon=100, max_updates=100, mode="paper")
 
+    def test_an_epsilon_that_leaves_no_noise_is_refused(self):
+        with pytest.raises(ValueError, match=r"^epsilon must be in \[1e-09, 1e\+09\], got "):
+            SetCardinality(epsilon=2.0**70, horizon=100)
+
 
 class TestAccuracy:
     @EACH

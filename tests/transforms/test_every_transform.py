@@ -52,6 +52,9 @@ def test_an_epsilon_that_promises_nothing_is_refused(name):
     for epsilon in (0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=rf"^epsilon must be finite and > 0, got {re.escape(str(epsilon))}$"):
             example(name, epsilon=epsilon)
+    for epsilon in (1e-10, 2**70):  # nothing is found, or there is no noise left
+        with pytest.raises(ValueError, match=r"^epsilon must be in \[1e-09, 1e\+09\], got "):
+            example(name, epsilon=epsilon)
     for epsilon in ("1", True, None):
         with pytest.raises(TypeError, match=rf"^epsilon must be a number, got {type(epsilon).__name__}$"):
             example(name, epsilon=epsilon)

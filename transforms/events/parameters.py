@@ -74,6 +74,8 @@ class Parameters:
                 inspect.signature(cls).bind(*others, **given)
             except TypeError as error:
                 raise TypeError(f"{cls.__name__}: {error}") from None
+        if "epsilon" in given:
+            checks.epsilon(given["epsilon"])
         if given.get(DOMAIN) is not None:
             given[DOMAIN] = Domain.of(given[DOMAIN])  # a list is the same as the domain that is made of it
         made = super().__new__(cls)
