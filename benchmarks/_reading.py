@@ -20,7 +20,7 @@ from privstream.transforms.timing.steps import Steps
 def read(path: str, window: int, start: int, windows: int) -> None:
     """Read events with the fields user, item, time and ms."""
     steps = Steps.of(window=window, start=start, windows=windows)
-    split = SplitEvents(steps=steps, noise=KeyedNoise.random("reading"), shards=4, together=True)
+    split = SplitEvents(steps=steps, noise=KeyedNoise.random("reading"), shards=4, groups=1)
 
     def build(pipeline: beam.Pipeline) -> None:
         events = (pipeline | ReadEvents(path, FieldMapping(value="ms"))).events

@@ -280,7 +280,7 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 GROUPS = 4
-"""Public, and the same in every run: a job that is restored finds its keys again. It changes no answer."""
+"""Of streams, where a job may be restored: the same in each, so that it finds its keys again. It changes no answer."""
 
 
 MOST_ROWS = 1 << 18
@@ -290,13 +290,13 @@ SHORT = 64
 """Longest name of a stream, in characters, that is kept at hand beyond its rows: anybody may send names."""
 
 
-def group_of(stream: str) -> str:
-    """Return the name of the group that a stream is in; whoever chooses names of streams can fill one."""
-    return _short_group(stream) if len(stream) <= SHORT else _group(stream)
+def group_of(stream: str, groups: int) -> str:
+    """Return the name of the one of so many groups that a stream is in; who chooses names of streams can fill one."""
+    return _short_group(stream, groups) if len(stream) <= SHORT else _group(stream, groups)
 
 
-def _group(stream: str) -> str:
-    return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % GROUPS)
+def _group(stream: str, groups: int) -> str:
+    return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % groups)
 
 
 _short_group = lru_cache(maxsize=1 << 16)(_group)

@@ -20,7 +20,7 @@ from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.arguments import given_to, input_fields, plan_of, settled
 from privstream.pipelines.questions.catalogue import COUNTS, QUESTIONS
 from privstream.pipelines.questions.input_end import is_unbounded
-from privstream.pipelines.questions.options import UNIT, options_of
+from privstream.pipelines.questions.options import UNIT, delta_of_people, options_of
 from privstream.pipelines.questions.readings import by_clocks, settle_counts
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
@@ -75,6 +75,9 @@ OWN = ("question", "share")
 FILL_IN = "FILL_IN"
 """What `privstream init` writes where it cannot guess."""
 WITHHELD = ("epsilon", "delta")
+PEOPLE = "people"
+"""What may stand in place of delta: a public upper bound on the number of people, or of protected events."""
+
 KINDS: Mapping[str, tuple[str, ...]] = {
     "ratio": ("ratio", "largest"),
     "over": ("of", "over", "largest"),
@@ -278,8 +281,15 @@ def _text(document: Document, keys: Path) -> str | None:
 
 def _budget(document: Document) -> tuple[float, float]:
     """Return the total epsilon and delta."""
-    document.check_keys(("privacy",), ("epsilon", "delta"))
+    document.check_keys(("privacy",), ("epsilon", "delta", PEOPLE))
     epsilon, delta = document.number(("privacy", "epsilon"), None), document.number(("privacy", "delta"), 0.0)
+    if (people := document.at(("privacy", PEOPLE))) is not None:
+        if document.at(("privacy", "delta")) is not None:
+            raise document.error(("privacy", PEOPLE), "must not be given with delta, which follows from it")
+        try:
+            delta = delta_of_people(str(people) if isinstance(people, int) else "")
+        except ValueError as error:
+            raise document.error(("privacy", PEOPLE), str(error)) from None
     try:
         check_numbers(argparse.Namespace(epsilon=epsilon, delta=delta))
     except UsageError as error:

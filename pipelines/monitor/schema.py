@@ -21,6 +21,7 @@ from privstream.pipelines.monitor.monitor_file import (
     OF_RUN,
     OTHER_NAMES,
     OUTPUTS,
+    PEOPLE,
     PRESENT,
     SHARED,
     VERSION,
@@ -30,7 +31,7 @@ from privstream.pipelines.monitor.monitor_file import (
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.option_types import OPTION_TYPES
-from privstream.pipelines.questions.options import BARE, WHERE, options_of
+from privstream.pipelines.questions.options import BARE, MOST_PEOPLE, WHERE, options_of
 from privstream.pipelines.questions.spec import Option, QuestionSpec
 from privstream.pipelines.sinks.row_files import write_json
 
@@ -72,11 +73,12 @@ def schema() -> dict[str, Any]:
     shared = {key: _shared(key) for key in SHARED}
     data = {key: _of_file(key) for key in DATA}
     budget = {"epsilon": {"type": "number", "exclusiveMinimum": 0}, "delta": {"type": "number", "minimum": 0}}
+    people = {"type": "integer", "minimum": 1, "maximum": MOST_PEOPLE, "description": "in place of delta"}
     output = dict.fromkeys(OUTPUTS, TEXT) | {"format": {"enum": list(WRITTEN)}}
     top = {
         VERSION: {"const": PRESENT, "description": "of such files"},
         "data": _object(data, ["input"]),
-        "privacy": _object(budget, ["epsilon"]),
+        "privacy": _object(budget | {PEOPLE: people}, ["epsilon"]) | {"not": {"required": ["delta", PEOPLE]}},
         "questions": _named({"allOf": [_question(), *map(_if_question, QUESTIONS.values())]}) | {"minProperties": 1},
         VIEWS: _named({"anyOf": [_view(kind) for kind in KINDS]}),
         "output": _object(output, ["folder"]),

@@ -187,7 +187,8 @@ def draw_bands(
             figure.say(title, caption + STROKES * any(band.truth is not None for band in bands))
         elif one_by_one(bands):
             _draw_panels(figure, ranked[:top], values, within, whole=whole)
-            figure.say(title, caption + EACH_BY_ITSELF + AFRESH * bool(within))
+            shown = f" Only the {top} largest are shown." * (len(ranked) > top > 1)
+            figure.say(title, caption + shown + EACH_BY_ITSELF + AFRESH * bool(within))
         else:
             labels = _draw_together(figure, ranked, top, values, levels, within, whole=whole, empty=empty)
             for begin, end in alarms:

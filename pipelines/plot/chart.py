@@ -9,7 +9,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 from unicodedata import east_asian_width
@@ -20,9 +20,9 @@ from matplotlib import dates, font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Affine2D, Bbox
+from privstream.mechanisms.arrays import Floats
 from privstream.pipelines.local_time import MIDNIGHT, Clocks
 from privstream.transforms.timing.calendar import read_zone
 
@@ -372,7 +372,15 @@ LINE_FROM = 12
 MARK = 4.0
 BACKGROUND = {"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 
+INCH = 72
+"""In points."""
+
 Side = Literal["left", "center", "right"]
+SHARES: Mapping[Side, float] = {"left": 0.0, "center": 0.5, "right": 1.0}
+"""Of the width of a text, how much is to the left of where it stands."""
+
+Place = tuple[float, float, Side, tuple[float, float]]
+"""Where a text may stand: its offset in points, its side that is there, and the point."""
 
 
 class Label(NamedTuple):
@@ -388,61 +396,69 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
 
     Labels never overlap. They keep off `points` too, if they can. A label for which there is no room is left out.
     """
-    canvas = axes.get_window_extent()
-    taken: list[Bbox] = []
-    marks = [_around(x, y) for x, y in axes.transData.transform(np.array(points).reshape(-1, 2))]
+    lowest, highest = np.tile(axes.get_window_extent().get_points(), 2)
+    corners = axes.transData.transform(np.array(points).reshape(-1, 2))
+    taken, marks = np.empty((0, 4)), np.hstack([corners - MARK, corners + MARK])
     for label in labels:
+        pixels: Any = axes.transData.transform(label.points)
+        shown = [point for point, pixel in zip(label.points, pixels, strict=True) if axes.contains_point(pixel)]
+        if not shown:
+            continue
         note = axes.annotate(
             label.text,
-            label.points[0],
+            shown[0],
             xytext=(0, 0),
             textcoords="offset points",
+            horizontalalignment="left",
+            verticalalignment="bottom",
             color=label.colour,
             fontsize=8.5,
             bbox=BACKGROUND,
             zorder=6,
         )
-        for obstacles in (taken + marks, taken):
-            if (offset := _find_place(note, label, canvas, obstacles)) is not None:
+        places = list(_candidates(shown))
+        boxes = _boxes(axes, note.get_window_extent(), places)
+        inside = np.flatnonzero(((boxes >= lowest) & (boxes <= highest)).all(axis=1))
+        for obstacles in (np.vstack([taken, marks]), taken):
+            if (found := next((each for each in inside if not _overlaps(boxes[each], obstacles)), None)) is not None:
                 break
         else:
             note.remove()
             continue
-        taken.append(note.get_window_extent().padded(MARGIN))
-        if max(map(abs, offset)) > LINE_FROM:
+        x, y, side, note.xy = places[found]
+        note.set_horizontalalignment(side)
+        note.set_verticalalignment("bottom" if y > 0 else "center" if y == 0 else "top")
+        note.set_position((x, y))
+        taken = np.vstack([taken, boxes[found]])
+        if max(abs(x), abs(y)) > LINE_FROM:
             axes.annotate(
                 "",
                 note.xy,
-                xytext=offset,
+                xytext=(x, y),
                 textcoords="offset points",
                 arrowprops={"arrowstyle": "-", "color": label.colour, "linewidth": 0.5, "alpha": 0.6},
                 zorder=5,
             )
 
 
-def _find_place(note: Annotation, label: Label, canvas: Bbox, obstacles: Sequence[Bbox]) -> tuple[float, float] | None:
-    """Move a note to the first place on the canvas where no obstacle is; return its offset, or None."""
-    for x, y, side, point in _candidates(label):
-        note.xy = point
-        note.set_horizontalalignment(side)
-        note.set_verticalalignment("bottom" if y > 0 else "center" if y == 0 else "top")
-        note.set_position((x, y))
-        box = note.get_window_extent().padded(MARGIN)
-        inside = canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1
-        if inside and not any(box.overlaps(other) for other in obstacles):
-            return x, y
-    return None
+def _boxes(axes: Axes, text: Bbox, places: Sequence[Place]) -> Floats:
+    """Return a box for a text in each of some places, with a margin, shape (n, 4): left, lower, right and upper end."""
+    offsets = np.array([(x, y) for x, y, _, _ in places])
+    shares = np.column_stack([[SHARES[side] for _, _, side, _ in places], (1 - np.sign(offsets[:, 1])) / 2])
+    near = axes.transData.transform([point for *_, point in places])
+    lower = near + offsets * cast(Figure, axes.get_figure(root=True)).dpi / INCH - np.array(text.size) * shares
+    return np.hstack([lower - MARGIN, lower + text.size + MARGIN])
 
 
-def _around(x: float, y: float) -> Bbox:
-    """Return a small box around a point."""
-    return Bbox.from_extents(x - MARK, y - MARK, x + MARK, y + MARK)
+def _overlaps(box: Floats, others: Floats) -> bool:
+    """Tell whether a box has a point in common with one of others, shape (n, 4)."""
+    return bool(((others[:, :2] <= box[2:]) & (box[:2] <= others[:, 2:])).all(axis=1).any())
 
 
-def _candidates(label: Label) -> Iterator[tuple[float, float, Side, tuple[float, float]]]:
+def _candidates(points: Sequence[tuple[float, float]]) -> Iterator[Place]:
     """Return offsets in points, the side on which the text is placed, and the point; the best first."""
     for far in DISTANCES:
-        for point in label.points:
+        for point in points:
             yield 0, far, "center", point
             yield far, far / 2, "left", point
             yield -far, far / 2, "right", point

@@ -96,7 +96,7 @@ def delta_of_people(text: str) -> float:
     if not 1 <= people <= MOST_PEOPLE:
         raise ValueError(f"must be a whole number from 1 to {MOST_PEOPLE:,}")
     delta = 1 / (LEFT_TO_CHANCE * people)
-    say(f"{NOTE}delta is {delta:g}, 1 / ({LEFT_TO_CHANCE} x {people:,}), from --people")
+    say(f"{NOTE}delta is {delta:g}, 1 / ({LEFT_TO_CHANCE} x {people:,}), from the number of people")
     return delta
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from privstream.mechanisms.accuracy import COMMON_STDDEV
@@ -26,8 +27,8 @@ from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.sinks.left_out import limits_in_words, used_up
-from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
+from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words, used_up
+from privstream.pipelines.sinks.terminal_table import COSTS, FULL, SAME_LINE, View
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, deciding, is_time
 
@@ -369,7 +370,10 @@ MOST_FOUND = 3
 
 
 def newest_in_words(result: Result) -> list[str]:
-    """Return a sentence with the first numbers of the last window, the largest ones where rows have an order."""
+    """Return a sentence with the first numbers of the last window, the largest ones where rows have an order.
+
+    They are full numbers where the picture draws these.
+    """
     clocks = result.promise.clocks
     named = {*result.row_type._fields}
     if not result.rows or named.isdisjoint(("count", "estimate")) or "rule" in named:
@@ -378,10 +382,13 @@ def newest_in_words(result: Result) -> list[str]:
     if not view.number:
         return []
     last = max(map(_end, result.rows))
-    rows = view.sorted([row for row in result.rows if _end(row) == last])[:MOST_FOUND]
-    told = [f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows]
-    when = f"In the window until {clocks.moment(last)}: " if last else ""
-    return [f"{when}{'; '.join(told)}."]
+    rows = view.sorted([row for row in result.rows if _end(row) == last])
+    if full := FULL in named and limits_bind(result.rows):
+        view = replace(view, number=FULL, ends=("full_lower", "full_upper"))
+        rows = [row for row in rows if row.full is not None]
+    told = [f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows[:MOST_FOUND]]
+    when = f"In the window until {clocks.moment(last)}{', estimated without limits' * full}: " if last else ""
+    return [f"{when}{'; '.join(told)}."] if told else []
 
 
 def _about(row: Any) -> str:

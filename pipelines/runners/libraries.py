@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -27,11 +27,6 @@ LATER = {"boto3", "httplib2", "numpy.f2py", "numpy.testing", "pyarrow.compute"}
 """What is loaded when something in it is used, by few commands: each takes part of a tenth of a second."""
 
 LOCK = Lock()
-
-WITH_NOTES = ("scipy.fft", "scipy.special")
-"""Parts of SciPy that add notes to hundreds of help pages; others load one of these before."""
-
-NOTES = ("scipy._lib._array_api", "xp_capabilities")
 
 KEPT = {-1: 1 << 26, -2: 1 << 24, -3: 1 << 25}
 """What glibc calls M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, in bytes."""
@@ -67,8 +62,8 @@ class Libraries(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname in UNUSED:
             raise ModuleNotFoundError(f"no command uses {fullname}", name=fullname)
-        if fullname in WITH_NOTES:
-            _add_no_notes()
+        if fullname in NOTES:
+            _add_no_notes(*NOTES[fullname])
         found = PathFinder.find_spec(fullname, path) if fullname in LATER else None
         if found is not None:
             found.loader = self
@@ -83,16 +78,29 @@ class Libraries(MetaPathFinder, Loader):
         return None
 
 
-def _add_no_notes() -> None:
-    """Let SciPy leave its help pages as they are, if this version has what it adds to them in the usual place."""
-    module, name = NOTES
+def _add_no_notes(module: str, name: str, instead: Callable[..., Any]) -> None:
+    """Let a library leave its help pages as they are, if this version has what it adds to them in the usual place."""
     with suppress(ImportError):
-        setattr(importlib.import_module(module), name, _as_it_is)
+        setattr(importlib.import_module(module), name, instead)
 
 
 def _as_it_is(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
     """Take the place of a decorator that changes documentation alone."""
     return lambda function: function
+
+
+def _no_text(*args: Any) -> str:
+    """Take the place of what lists the properties of artists for their documentation."""
+    return ""
+
+
+SCIPY = ("scipy._lib._array_api", "xp_capabilities", _as_it_is)
+MATPLOTLIB = ("matplotlib.artist", "kwdoc", _no_text)
+NOTES: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
+    **dict.fromkeys(("scipy.fft", "scipy.special"), SCIPY),
+    **{f"matplotlib.{part}": MATPLOTLIB for part in ("collections", "lines", "patches", "text")},
+}
+"""Parts of libraries that add notes to hundreds of help pages, of which the others load one before; and by what."""
 
 
 def _keep_memory() -> None:

@@ -65,7 +65,11 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if is_text(kind):
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         text = pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)
-        column = column.cast(pa.large_string() if text else pa.large_binary())
+        plain = pa.large_string() if text else pa.large_binary()
+        if pa.types.is_dictionary(kind):  # Arrow does not cast those of views
+            parts = [part.dictionary.cast(plain).take(part.indices) for part in column.chunks]
+            column = pa.chunked_array(parts, plain)
+        column = column.cast(plain)
     elif pa.types.is_timestamp(kind) and kind.unit == "s":  # Parquet has no seconds; what is too large is no time
         seconds = column.cast(pa.int64())
         fits = pc.less_equal(pc.abs(pc.if_else(pc.equal(seconds, LEAST), 0, seconds)), MOST_SECONDS)

@@ -230,6 +230,9 @@ print(dp_accounting.get_sigma_gaussian(1.0, 1e-5) == get_sigma_gaussian(1.0, 1e-
 print(losses().from_laplace_mechanism(1.0).get_delta_for_epsilon(1.0) < 1e-3)
 import pyarrow.compute as pc
 print("pyarrow._compute" in sys.modules, pc.sum([1, 2]), "pyarrow._compute" in sys.modules, "min" in vars(pc))
+from matplotlib.figure import Figure
+import matplotlib.artist as artist
+print(repr(artist.kwdoc(Figure)), Figure().add_subplot().text(0, 0, "shown").get_text())
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == [
@@ -241,6 +244,7 @@ print("pyarrow._compute" in sys.modules, pc.sum([1, 2]), "pyarrow._compute" in s
         "True 0.5",
         "True",
         "False 3 True True",
+        "'' shown",
         "",
     ]
 

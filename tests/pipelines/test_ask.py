@@ -141,6 +141,8 @@ def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path:
     assert bytes_of(pandas.set_index("at"), tmp_path) == first
     assert bytes_of(pandas.astype({"query": "category"}).assign(more=1), tmp_path) == first
     assert bytes_of(polars.from_arrow(table), tmp_path) == first
+    coded = polars.from_arrow(table).with_columns(polars.col("query").cast(polars.Categorical))
+    assert bytes_of(coded, tmp_path) == first, "Arrow has it as a dictionary of views"
     assert bytes_of(Stream(table), tmp_path) == first
     assert bytes_of(pa.concat_tables([table[:7], table[7:]]), tmp_path) == first
     assert bytes_of(table.replace_schema_metadata({"made": "today"}), tmp_path) == first

@@ -50,6 +50,8 @@ def test_bands_that_would_cover_all_lines_are_drawn_one_by_one() -> None:
     assert tell_bounds([unknown], "") == tell_bounds([], "") == ""
     assert not too_wide([unknown, low])
     assert "Each is drawn by itself" in drawn([covering, high]) and "by itself" not in drawn([low, high])
+    assert "Only the 2 largest are shown. Each" in drawn([covering, high, low], top=2)
+    assert "largest" not in drawn([covering, high], top=2)
 
 
 @pytest.mark.parametrize(("gaps", "alone"), [([1, 3], 3), ([2], 0), ([0, 2], 1), ([], 0)])

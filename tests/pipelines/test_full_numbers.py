@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
+from privstream.pipelines.plot.chart import UTC
+from privstream.pipelines.report.result import Result
+from privstream.pipelines.report.section import newest_in_words
 from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words, share_left_out
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount
@@ -104,6 +108,23 @@ def test_what_is_told_is_added_up_over_windows_once_for_each() -> None:
     assert share_left_out(noise) >= 0.05 and not limits_bind(noise)  # noise explains these
     assert limits_bind([in_window(hour, 100, number) for hour, number in enumerate((20, 18, 25, 19, 22))])
     assert share_left_out([in_window(1, 5, -90)]) is None and share_left_out([in_window(1, 50, -9)]) == 0
+
+
+def test_the_first_numbers_of_a_page_are_those_of_its_picture() -> None:
+    """As full numbers are drawn where limits leave out much, these are what is told first; others are not mixed in."""
+    rows = [in_window(hour, 100, 20)._replace(full=20.0, full_lower=15.0, full_upper=25.0) for hour in range(5)]
+    rows.append(rows[-1]._replace(item="cake", full=None))
+
+    def told(given: list[KeyCount]) -> list[str]:
+        result = SimpleNamespace(rows=given, row_type=KeyCount, promise=SimpleNamespace(clocks=UTC))
+        return newest_in_words(cast(Result, result))
+
+    assert told(rows) == [
+        "In the window until 1970-01-01 05:00 UTC, estimated without limits: tea: 20 (between 15 and 25)."
+    ]
+    assert told([row._replace(left_out=1) for row in rows]) == [
+        "In the window until 1970-01-01 05:00 UTC: tea: 9 (between 7 and 11); cake: 9 (between 7 and 11)."
+    ]
 
 
 def promised(rows: Path) -> dict[str, Any]:

@@ -38,6 +38,12 @@ def monitor(folder: Path, text: str) -> str:
     return str(path)
 
 
+def test_delta_follows_from_the_number_of_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = monitor(tmp_path, HEAD.replace("delta: 1e-6", "people: 10000") + PAGES)
+    assert read_monitor(given, str(tmp_path)).delta == 1e-6
+    assert "delta is 1e-06, 1 / (100 x 10,000), from the number of people" in capsys.readouterr().err
+
+
 def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
     """Not by YAML 1.1, to which `no` is false and 1e-6 a text."""
     read = read_document(monitor(tmp_path, "a: 1e-6\nb: no\nc: 2026-01-01\nd: 010\ne: true\nf: ~\ng: .inf\nh: 1_0\n"))
@@ -65,6 +71,11 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         (HEAD + PAGES.replace("share: 3", "epsilon: 3"), "questions.pages.epsilon: unknown key"),
         (HEAD.replace("window: 1h", "windw: 1h") + PAGES, "line 2: windw: unknown key; did you mean `window`?"),
         (HEAD.replace("1e-6", "no") + PAGES, "line 6: privacy.delta: must be a number, got str"),
+        (HEAD.replace("1e-6", "1e-6, people: 9") + PAGES, "line 6: privacy.people: must not be given with delta"),
+        (
+            HEAD.replace("delta: 1e-6", "people: yes") + PAGES,
+            "line 6: privacy.people: must be a whole number from 1 to",
+        ),
         (HEAD.replace("epsilon: 1", "epsilon: -1") + PAGES, "line 6: privacy: epsilon must be finite and > 0"),
         (HEAD.replace("questions:\n", "questions: {}\n"), "questions: must have at least one question"),
         ("version: 0\n" + HEAD + PAGES, "line 1: version: must be 1, the version of such files that this release of"),

@@ -215,6 +215,7 @@ def test_what_is_read_is_valid(tmp_path: Path, valid: Any) -> None:
         ("question: counts", "question: count"),
         ("window: 3600", "windw: 3600"),
         ("privacy: {epsilon: 1", "privacy: {epsilon: -1"),
+        ("privacy: {epsilon: 1", "privacy: {epsilon: 1, people: 10000"),
         ("input: clicks.csv, ", ""),
         ("over: 7d, largest: 5", "over: 7d, against: 1d"),
         ("{of: pages, largest: 10}", "{of: pages}"),

@@ -550,7 +550,7 @@ def test_delta_follows_from_the_people_that_there_can_be(tmp_path, monkeypatch, 
     line = "plan counts --epsilon 1 --max_contributions 4 --windows 4 --json"
     assert cli.main([*line.split(), "--people", "10000"]) == 0
     by_people = capsys.readouterr()
-    assert "delta is 1e-06, 1 / (100 x 10,000), from --people" in by_people.err
+    assert "delta is 1e-06, 1 / (100 x 10,000), from the number of people" in by_people.err
     assert cli.main([*line.split(), "--delta", "1e-6"]) == 0
     assert capsys.readouterr().out == by_people.out
     assert cli.main(line.split()) == 2

@@ -20,7 +20,8 @@ from matplotlib.transforms import Bbox
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.pictures import alerts, counts, histogram, quantiles
 from privstream.pipelines.plot.bands import MANY_WINDOWS, Band, draw_bands, nothing_sure
-from privstream.pipelines.plot.chart import DAY, short
+from privstream.pipelines.plot.chart import DAY, INK, Label, short
+from privstream.pipelines.plot.chart import place as place_labels
 from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
@@ -399,3 +400,30 @@ def test_a_long_name_keeps_both_ends() -> None:
     assert short(NAMES[1]).startswith("an item of") and short(NAMES[1]).endswith("often do")
     assert len(short(NAMES[1])) == 28 and short("tea") == "tea"
     assert len(short(OTHERS[0] * 2)) <= 15, "letters of Chinese are two wide"
+
+
+def test_labels_stand_off_each_other_and_off_points_while_there_is_room() -> None:
+    """By the boxes of matplotlib itself. A label of which no point is inside of the axes is left out."""
+    draws = np.random.default_rng(7)
+    figure = Figure(figsize=(8, 5), dpi=144)
+    axes = figure.add_subplot(xlim=(0, 10), ylim=(1, 100), yscale="log")
+    points = draws.uniform((1, 3), (10, 60), (36, 2))
+    labels = [Label("x" * (2 + number % 7), [(20, 5), tuple(point)], INK) for number, point in enumerate(points)]
+    place_labels(axes, [*labels, Label("outside", [(20, 5), (5, 0.1)], INK)], [tuple(point) for point in points])
+    notes = [note for note in axes.texts if note.get_text()]
+    assert [note.get_text() for note in notes] == [label.text for label in labels]
+    assert {note.get_horizontalalignment() for note in notes} == {"center", "left", "right"}
+    boxes = [note.get_window_extent().padded(1.4) for note in notes]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert not any(box.contains(*spot) for box in boxes for spot in axes.transData.transform(points))
+    low, high = axes.get_window_extent().get_points()
+    assert all((low <= box.min).all() and (box.max <= high).all() for box in boxes)
+
+
+def test_without_room_a_label_covers_points_and_then_is_left_out() -> None:
+    figure = Figure(figsize=(3, 2))
+    axes = figure.add_subplot(xlim=(0, 1), ylim=(0, 1))
+    everywhere = [(x / 40, y / 40) for x in range(41) for y in range(41)]
+    place_labels(axes, [Label("x" * 12, [(0.5, 0.5)], INK)] * 60, everywhere)
+    shown = sum(1 for note in axes.texts if note.get_text())
+    assert 1 < shown < 60

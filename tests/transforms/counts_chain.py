@@ -4,7 +4,7 @@ import itertools
 
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
-from privstream.transforms.batches import StepKey, sealed_key
+from privstream.transforms.batches import GROUPS, StepKey, sealed_key
 from privstream.transforms.counts.contributions import TOTALS, unsealed_counts
 from privstream.transforms.counts.publishing import clock_names, in_groups, on_clock
 from privstream.transforms.timing.clocked import StartClocks
@@ -24,7 +24,7 @@ class Chain:
         self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
         self.rows, self.counted, self.watermark = [], [], -(2**62)
         if last != "PublishWindows":
-            clocks = clock_names(made.streams or ("",), made.shards)
+            clocks = clock_names(fns[last].groups, made.shards)
             self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
 
     def arrive(self, events, size=1000):
@@ -80,11 +80,11 @@ def drive_at_once(made, events, chance, **options):
 
 def exact(chain):
     """Return what was counted before noise: (step, stream, item) -> (contributions, people who are new)."""
-    found = {}
+    found, first_group = {}, min(in_groups(chain.made.streams or ("",), GROUPS))
     for _, record in chain.counted:
-        step, shard = sealed_key(record).step, sealed_key(record).shard
+        group, step, shard = sealed_key(record)
         for stream, batch in unsealed_counts(record).each():
-            if stream == TOTALS and (shard or sealed_key(record).stream != min(in_groups(chain.made.streams or ("",)))):
+            if stream == TOTALS and (shard or group != first_group):
                 continue  # every shard of keys of every group of streams gets the same ones
             people = batch.counts if batch.new is None else batch.new
             for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):

@@ -31,6 +31,7 @@ from apache_beam.utils.timestamp import Timestamp
 from examples import ASKED, EXAMPLES, START, example
 from privstream.transforms import LinearQuery, Measurement, MeasurementAlerts, PrivateQueries
 from privstream.transforms.batches import StepKey
+from privstream.transforms.events import private_transform
 from privstream.transforms.queries.answering import AnswerQueries
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.keyed_state import Cells
@@ -155,7 +156,7 @@ def stage_of(name: str, stage: str, **changes: Any) -> Any:
 @cache
 def _dofns(name: str, **changes: Any) -> dict[str, beam.DoFn]:
     made, visitor = longer(name, **changes), DoFns()
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FlinkRunner"]))
     _ = inputs(pipeline, made, name) | made
     pipeline.visit(visitor)
     return visitor.found
@@ -192,7 +193,8 @@ def states_of(name: str) -> list[Stored]:
     made, found = longer(name), {}
     with stopped_in_the_middle(name, found):
         pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-        _ = inputs(pipeline, made, name) | made
+        with patch.object(private_transform, "may_restore", return_value=True):  # they are for jobs that are restored
+            _ = inputs(pipeline, made, name) | made
         pipeline.run().wait_until_finish()
     return [replace(state, emitted=rest_of(stage_of(name, state.stage), state)) for state in found.values()]
 

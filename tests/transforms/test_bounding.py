@@ -15,6 +15,7 @@ from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
 from privstream.transforms.batches import (
+    GROUPS,
     CountBatch,
     EventBatch,
     HolderBatch,
@@ -151,8 +152,9 @@ LIMIT = st.none() | st.integers(1, 3)
 def admitted(taking_part, participations, streams, split=1, *, reload=False) -> set[tuple[int, str, int]]:
     """Return who is let through: (step, stream, person)."""
     limit = BoundAcrossWindows(
-        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, participations=participations, streams=streams
-    )
+        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, groups=GROUPS,
+        participations=participations, streams=streams,
+    )  # fmt: skip
     ledger, log, found = limit.decode(b"", []), [], set()
     for step in sorted({step for step, _, _ in taking_part}):
         batches = []
@@ -160,12 +162,12 @@ def admitted(taking_part, participations, streams, split=1, *, reload=False) -> 
             people = np.array(sorted({p for at, s, p in taking_part if (at, s) == (step, stream)}), np.uint64)
             for part in np.array_split(people, split):
                 holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
-                batches.append((StepKey(group_of(stream), step, 0), InStreams.of(stream, holdings)))
+                batches.append((StepKey(group_of(stream, GROUPS), step, 0), InStreams.of(stream, holdings)))
         handled = limit.handle(b"", step, batches, ledger)
         for key, data in handled.outputs:
             step_key = StepKey.from_bytes(key)
             for stream, held in InStreams.from_bytes(HolderBatch, data).each():
-                assert step_key.stream == group_of(stream)
+                assert step_key.stream == group_of(stream, GROUPS)
                 found |= {(step_key.step, stream, p) for p in held.users.tolist()}
         log += [] if handled.segment is None else [handled.segment]
         ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
@@ -239,7 +241,7 @@ def test_the_first_steps_count(taking_part, participations):
 
 
 def test_a_cap_above_16_bits_holds():
-    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=70_000)
+    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, groups=1, participations=70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
     ledger = Used(limit.decode(b"", []).counters | {"participations": before})
@@ -252,7 +254,9 @@ def test_a_cap_above_16_bits_holds():
 
 
 def test_counting_over_many_steps_does_not_wrap_around():
-    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=100_000)
+    limit = BoundAcrossWindows(
+        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, groups=1, participations=100_000
+    )
     _, charged = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), limit.decode(b"", []))
     charges = charged["participations"]
     counters = UserCounters()
@@ -342,7 +346,7 @@ def counted(output: tuple[bytes, bytes]) -> CountBatch:
 def test_who_is_new_to_an_item_is_counted_once(distinct):
     stage = CountContributions(
         steps=Steps.of(window=10), noise=NOISE, timer_offset=2, contributions=3, distinct=distinct, newcomers=True,
-        key_shards=1, limits=(0, 50),
+        groups=1, key_shards=1, limits=(0, 50),
     )  # fmt: skip
 
     def holders(*pairs: tuple[int, int]) -> InStreams[HolderBatch]:

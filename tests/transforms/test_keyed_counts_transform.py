@@ -92,9 +92,9 @@ def results_of(events, made):
 
 
 def test_each_process_has_clocks_of_its_own_shards():
-    streams = tuple(f"s{n}" for n in range(9))
-    parts = [publishing.clock_names(streams, 6, Shared(number, 4)) for number in range(4)]
-    assert sorted(name for part in parts for name in part) == sorted(publishing.clock_names(streams, 6))
+    groups = publishing.in_groups(tuple(f"s{n}" for n in range(9)), 4)
+    parts = [publishing.clock_names(groups, 6, Shared(number, 4)) for number in range(4)]
+    assert sorted(name for part in parts for name in part) == sorted(publishing.clock_names(groups, 6))
     assert [Shared(number, 4).of(6) for number in (1, 3)] == [range(1, 6, 4), range(3, 6, 4)]
 
 

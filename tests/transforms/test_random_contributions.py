@@ -30,6 +30,7 @@ def stage(seed=1, **given):
         steps=Steps.of(window=10.0, start=0.0, windows=WINDOWS),
         noise=SeededNoise(seed),
         timer_offset=2,
+        groups=1,
         key_shards=1,
         **{"contributions": LIMIT} | given,
     )
@@ -157,7 +158,7 @@ def test_where_nobody_has_too_much_it_is_as_if_counted_step_by_step(given, monke
     one_by_one = without_counters(
         monkeypatch,
         CountContributions(
-            steps=at_once.steps, noise=SeededNoise(1), timer_offset=2, key_shards=1, **options
+            steps=at_once.steps, noise=SeededNoise(1), timer_offset=2, groups=1, key_shards=1, **options
         ),
     )  # fmt: skip
     for items in (9, 1_000):  # many of a person are the same, or hardly any
@@ -251,7 +252,7 @@ def test_periods_draw_by_themselves_which_item_counts():
     steps = Steps.of(window=10.0, start=0.0, end=200.0, renew_every=100.0)
     given = {step: held([(person, item) for person in range(200) for item in (1, 2)]) for step in (3, 4, 13)}
     fn = CountRandomContributions(
-        steps=steps, noise=SeededNoise(1), timer_offset=2, key_shards=1, contributions=1, distinct=True
+        steps=steps, noise=SeededNoise(1), timer_offset=2, groups=1, key_shards=1, contributions=1, distinct=True
     )
     draws = {step: fn._drawn(step, one, np.arange(400)) for step, one in given.items()}
     assert (draws[3] == draws[4]).all()

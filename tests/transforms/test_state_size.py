@@ -147,7 +147,7 @@ def test_what_waits_is_read_in_parts_and_freed(monkeypatch):
 
 
 def test_steps_in_which_nobody_new_takes_part_write_no_log():
-    fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, streams=1)
+    fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, groups=4, streams=1)
     stage = tiny_runner.Stage(fn, random.Random(0))
     for step in range(50):
         stage.feed(

@@ -1,5 +1,6 @@
 """Many streams under few keys: each has the rows that it has alone, costs what it changes, and counts its people."""
 
+import copy
 import itertools
 import pickle
 import random
@@ -48,6 +49,7 @@ from privstream.transforms.batches import (
     unseal,
 )
 from privstream.transforms.counts import publishing
+from privstream.transforms.events import private_transform
 from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.split_stages import SplitEvents
@@ -154,19 +156,23 @@ def test_the_size_of_parts_changes_no_row(monkeypatch):
 )
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_number_of_groups_changes_no_row(name, groups, monkeypatch):
-    made, events = transform(name), random_events(name, random.Random(5))
+    made, events = copy.copy(transform(name)), random_events(name, random.Random(5))
     expected = slow_reference.heavy_hitters(made, events)
-    monkeypatch.setattr(batches, "GROUPS", groups)
-    caches = (batches._short_group, tiny_runner.dofns_of)
-    for cache in caches:
-        cache.cache_clear()
-    try:
-        chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
-    finally:
-        for cache in caches:
-            cache.cache_clear()
+    monkeypatch.setattr(private_transform, "GROUPS", groups)
+    chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
+    assert chain.fns["SplitEvents"].groups == groups
     assert expected
     assert sorted(chain.rows) == expected
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "PrismRunner", "FlinkRunner"])
+def test_streams_have_several_groups_where_a_job_may_be_restored(runner):
+    groups = 1 if runner == "FnApiRunner" else GROUPS
+    fns = tiny_runner.dofns_of(counts("start"), runner)
+    assert fns["SplitEvents"].groups == fns["CountContributions"].groups == groups
+    assert len(fns["PublishCounts"].groups) == groups
+    fns = tiny_runner.dofns_of(transform("known domain, streams"), runner)
+    assert {fns[name].groups for name in ("SplitEvents", "BoundAcrossWindows", "EmitEmptySteps")} == {groups}
 
 
 def many_streams() -> tuple[ShiftingHeavyHitters, list]:
@@ -200,7 +206,7 @@ def test_one_large_stream_and_many_small_ones_have_the_rows_of_the_reference():
 
 
 def test_streams_cost_no_keys_of_their_own():
-    split = SplitEvents(steps=STEPS, noise=NOISE, shards=3, together=True)
+    split = SplitEvents(steps=STEPS, noise=NOISE, shards=3, groups=GROUPS)
     schema = EventFields(streams=True).schema()
     rows = [{"user": f"u{n}", "item": "a", "time": n % 2000, "stream": f"s{n}"} for n in range(5000)]
     columns = {field.name: pa.array([row[field.name] for row in rows]).cast(field.type) for field in schema}
@@ -212,7 +218,7 @@ def test_streams_cost_no_keys_of_their_own():
 
 
 def test_what_is_written_is_in_proportion_to_what_changed_not_to_the_largest_stream():
-    fn = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=2, streams=1)
+    fn = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=2, groups=GROUPS, streams=1)
     stage = tiny_runner.Stage(fn, random.Random(0))
     written = []
     for step, (stream, people) in enumerate([("large", 20_000), *((f"small {n}", 10) for n in range(20))]):
@@ -245,7 +251,7 @@ def test_a_stream_takes_along_the_texts_of_its_own_items_alone():
 def test_long_names_of_streams_are_not_kept_at_hand():
     before = batches._short_group.cache_info().currsize
     long, short = ("x" * (batches.SHORT + extra) for extra in (1, 0))
-    assert [group_of(name) for name in (long, short)] == [batches._group(name) for name in (long, short)]
+    assert [group_of(name, 64) for name in (long, short)] == [batches._group(name, 64) for name in (long, short)]
     assert batches._short_group.cache_info().currsize <= before + 1
 
 
@@ -295,7 +301,7 @@ def test_the_order_of_rows_says_nothing_of_who_was_first(name):
         rows = drive_at_once(made, [early, *crowd], random.Random(1)).rows
         assert not [row for row in rows if int(row.window_end) <= START + 30]
         orders.add(tuple((row.stream, row.item) for row in rows if int(row.window_end) == START + 40))
-    streams = {batches.group_of(stream) for stream in ("s", "t")}
+    streams = {group_of(stream, GROUPS) for stream in ("s", "t")}
     assert len(streams) == 1 and len(orders) == 1
     assert len(orders.pop()) == 8
 
@@ -304,16 +310,10 @@ def test_the_order_of_rows_says_nothing_of_who_was_first(name):
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_number_of_groups_changes_no_count(name, groups, monkeypatch):
     made, given = counts(name), events(2)
-    monkeypatch.setattr(batches, "GROUPS", groups)
-    caches = (batches._short_group, tiny_runner.dofns_of)
-    for cache in caches:
-        cache.cache_clear()
-    try:
-        rows = sorted(drive_at_once(made, given, random.Random(1)).rows)
-    finally:
-        for cache in caches:
-            cache.cache_clear()
-    assert rows == expected(made, given)
+    monkeypatch.setattr(private_transform, "GROUPS", groups)
+    chain = drive_at_once(made, given, random.Random(1))
+    assert chain.split.groups == groups
+    assert sorted(chain.rows) == expected(made, given)
 
 
 @SHARED
@@ -400,7 +400,7 @@ def test_streams_have_no_keys_of_their_own_in_the_last_stage(name):
 def of_group(number, group="3"):
     """Return so many names of streams of a group."""
     names = (f"n{i}" for i in itertools.count())
-    return list(itertools.islice((name for name in names if batches.group_of(name) == group), number))
+    return list(itertools.islice((name for name in names if group_of(name, GROUPS) == group), number))
 
 
 def test_a_step_writes_what_it_changed_and_not_all_streams_of_a_group():
@@ -463,7 +463,7 @@ def test_records_and_state_of_an_earlier_version_are_refused():
 def test_state_that_was_written_for_other_streams_is_refused():
     publish = tiny_runner.dofns_of(counts("start"))["PublishCounts"]
     other = tiny_runner.dofns_of(counts("start", streams=STREAMS[:-2]))["PublishCounts"]
-    key = f"0000{batches.group_of(STREAMS[0])}".encode()
+    key = f"0000{group_of(STREAMS[0], GROUPS)}".encode()
     written = publish.encode(publish.initial(key))
     assert publish.decode(key, written).pairs.keys.tolist() == []
     with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):

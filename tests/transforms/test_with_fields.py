@@ -208,6 +208,8 @@ def frames(columns: dict[str, list[Any]]) -> dict[str, Any]:
         "batch": batch,
         "table": pa.concat_tables([table.slice(0, 2), table.slice(2)]),
         "coded": coded,
+        "views": pa.table({**columns, "what": pa.array(columns["what"], pa.string_view())}),
+        "categories": pandas.DataFrame({**columns, "what": pandas.Categorical(columns["what"])}),
         "pandas": pandas.DataFrame(columns),
         "polars": polars.DataFrame(columns),
     }
@@ -292,6 +294,13 @@ def test_numbers_and_times_of_frames_have_their_types() -> None:
     assert read(days)[1][0][0].startswith("time must be")
 
 
+def test_bytes_of_frames_of_which_some_rows_count_are_read_whatever_their_type() -> None:
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        who = pa.array(["u", "v", "w"], kind)
+        frame = pa.record_batch({"who": who, "what": ["a", "b", "c"], "when": ["1970-01-01T00:00:05Z"] * 3})
+        assert read(frame, where=Filter("what != 'b'")) == ([(b"u", "a", 5, None), (b"w", "c", 5, None)], [])
+
+
 def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     (missing,) = read(pa.record_batch({"who": ["u"], "what": ["a"]}))[1]
     assert missing == ("events must have a column when", "1 rows")
@@ -299,6 +308,9 @@ def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     assert read(twice)[1][0][0] == "events must have one column who"
     mixed = pandas.DataFrame({"who": ["u", 5], "what": ["a", "b"], "when": ["1970-01-01T00:00:05Z"] * 2})
     assert read(mixed)[1] == [("frame must have columns of one type each", "2 rows")]
+    runs = pa.RunEndEncodedArray.from_arrays([1, 2], ["a", "b"])
+    encoded = pa.record_batch({"who": ["u", "v"], "what": runs, "when": ["1970-01-01T00:00:05Z", "noon"]})
+    assert read(encoded)[1] == [("column what must not be run-end encoded", "2 rows")]
     stamped = pa.record_batch({"who": ["u"], "what": ["a"]})
     assert read(stamped, time_field=None)[1] == [(NO_STAMPS, "1 rows")]
 

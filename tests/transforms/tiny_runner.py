@@ -27,7 +27,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.counts.publishing import clock_names, on_clock
+from privstream.transforms.counts.publishing import CountsOnClock, clock_names, on_clock
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.heavy_hitters.by_counts import count_holders
 from privstream.transforms.heavy_hitters.by_status import by_shard
@@ -222,9 +222,9 @@ class DoFns(PipelineVisitor):
 
 
 @functools.lru_cache(maxsize=32)
-def dofns_of(transform: beam.PTransform) -> dict[str, beam.DoFn]:
-    """Return the DoFns that a transform builds, by class name; each caller works on copies of them."""
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+def dofns_of(transform: beam.PTransform, runner: str = "FlinkRunner") -> dict[str, beam.DoFn]:
+    """Return the DoFns that a transform builds for a runner, by class name; each caller works on copies of them."""
+    pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={runner}"]))
     _ = pipeline | beam.Create([("u", "i")]).with_output_types(Any) | transform
     visitor = DoFns()
     pipeline.visit(visitor)
@@ -279,11 +279,11 @@ class Chain:
         self.watermark = -(2**62)
         if "EmitEmptySteps" in self.fns:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
-        clocks = clock_names(self.transform.streams or ("",), self.transform.shards)
         for stage in self.stages:
-            names = {"PublishCounts": clocks, "PublishFound": clocks, "PublishAtEnds": [ONE_KEY]}.get(
-                type(stage.fn).__name__, []
-            )
+            if isinstance(stage.fn, CountsOnClock):
+                names = clock_names(stage.fn.groups, self.transform.shards)
+            else:
+                names = (ONE_KEY,) if type(stage.fn).__name__ == "PublishAtEnds" else ()
             stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:

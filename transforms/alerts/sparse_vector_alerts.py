@@ -42,7 +42,7 @@ class SparseVectorAlerts(SparseVectorParameters, PeopleTransform):  # noqa: D101
             shards=self.shards,
             domain=None if everybody else Domain(items),
             streams=self.streams,
-            together=True,
+            groups=self._groups,
         )
 
     @override
@@ -52,7 +52,12 @@ class SparseVectorAlerts(SparseVectorParameters, PeopleTransform):  # noqa: D101
         met = apply_dofn(batches, meet, Keyed)
         if plan.by_stream:
             limit = BoundAcrossWindows(
-                steps=self.steps, noise=self.noise, timer_offset=2, item_shards=1, streams=self.streams_per_person
+                steps=self.steps,
+                noise=self.noise,
+                timer_offset=2,
+                item_shards=1,
+                groups=self._groups,
+                streams=self.streams_per_person,
             )
             met = apply_dofn(met, limit, Keyed)
         return met

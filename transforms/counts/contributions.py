@@ -104,6 +104,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             end, rounded up; what is not used is carried over. Steps must have an end.
         distinct: whether a person counts only once for each key of a stream in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
+        groups: of streams.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
@@ -125,6 +126,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         spread: bool = False,
         distinct: bool = False,
         newcomers: bool = False,
+        groups: int,
         key_shards: int,
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
@@ -149,6 +151,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.newcomers = newcomers
         self.remembers_keys = distinct or newcomers
         self.limits = limits
+        self.groups = groups
         self.key_shards = key_shards
         self._sources = SourcesByName(partial(noise.derive, "contribution"))
         self.limited = LimitCounter("contributions", steps)
@@ -191,7 +194,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
 
     def counted(self, step: int, found: StreamCounts, sums: np.ndarray | None) -> list[Keyed]:
         """Return what is sent on of a step: its counts, and what is told of limits, if something is."""
-        sent = list(by_group(step, found, self.key_shards))
+        sent = list(by_group(step, found, self.groups, self.key_shards))
         if self.totals is not None and sums is not None:
             has = {"new": found.batch.new is not None, "values": found.batch.sums is not None}
             sent += self.totals.send(step, sums, **has)
@@ -320,9 +323,9 @@ def joined(parts: Sequence[StreamCounts]) -> StreamCounts:
     return add_up(InStreams.join(CountBatch, parts))
 
 
-def by_group(step: int, counted: StreamCounts, shards: int) -> Iterator[Keyed]:
+def by_group(step: int, counted: StreamCounts, groups: int, shards: int) -> Iterator[Keyed]:
     """Send counts of a step on by group of streams and shard of items; streams without any are left out."""
-    group = np.array([int(group_of(stream)) for stream in counted.streams], np.int64)[counted.codes]
+    group = np.array([int(group_of(stream, groups)) for stream in counted.streams], np.int64)[counted.codes]
     place = group * shards + (counted.batch.items % np.uint64(shards)).astype(np.int64)
     for number in np.unique(place).tolist():
         to = StepKey(str(number // shards), step, number % shards)

@@ -6,9 +6,10 @@ import io
 import json
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -310,13 +311,13 @@ class CountsOnClock(SingleSteps):
     kind = "named counts of streams"  # of snapshots
 
     def __init__(
-        self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int, streams: tuple[str, ...]
+        self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int, groups: Mapping[str, tuple[str, ...]]
     ) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
         self.key_shards = key_shards
-        self.of_streams = digest(json.dumps(sorted(streams)).encode())
-        self.groups = {group: tuple(sorted(names)) for group, names in in_groups(streams).items()}
+        self.of_streams = digest(json.dumps(sorted(chain.from_iterable(groups.values()))).encode())
+        self.groups = groups
 
     @abstractmethod
     def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> RememberedKeys:
@@ -587,12 +588,12 @@ def _present(column: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.int64) if column is None else column
 
 
-def in_groups(streams: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the streams of each group that has any."""
+def in_groups(streams: tuple[str, ...], groups: int) -> dict[str, tuple[str, ...]]:
+    """Return the streams, increasing, of each group that has any, in the order of groups."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for stream in streams:
-        found[group_of(stream)].append(stream)
-    return found
+    for stream in sorted(streams):
+        found[group_of(stream, groups)].append(stream)
+    return {group: tuple(found[group]) for group in sorted(found)}
 
 
 def clock_name(group: str, shard: int) -> str:
@@ -607,9 +608,8 @@ def on_clock(element: Keyed) -> Keyed:
     return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
 
 
-def clock_names(streams: tuple[str, ...], key_shards: int, shared: Shared = ALL) -> tuple[str, ...]:
+def clock_names(groups: Iterable[str], key_shards: int, shared: Shared = ALL) -> tuple[str, ...]:
     """Return the names of all clocks, or of those that a process has."""
-    groups = sorted(in_groups(streams))
     return tuple(clock_name(group, shard) for group in groups for shard in shared.of(key_shards))
 
 
@@ -620,6 +620,7 @@ def publish_counts(
     *,
     clocked: bool,
     streams: tuple[str, ...] | None,
+    groups: int,
     key_shards: int,
     timer_offset: int,
     shared: Shared = ALL,
@@ -632,17 +633,18 @@ def publish_counts(
         publisher: writes the rows.
         clocked: whether every window is published, and not only those in which somebody has a key.
         streams: public names of the streams; without them there is one, or, unless `clocked`, any.
+        groups: of streams.
         key_shards: shards of keys.
         timer_offset: that of the first stage here.
         shared: which of these shards are handled here: clocks of others are not started.
     """
     if clocked:
-        public = streams or ("",)
-        names = clock_names(public, key_shards, shared)
+        found = in_groups(streams or ("",), groups)
+        names = clock_names(found, key_shards, shared)
         records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
         counted = records | "WithClock" >> WithClock(publisher.steps, names, apart=False)
         stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
-        last: beam.DoFn = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, streams=public)
+        last: beam.DoFn = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, groups=found)
     else:
         last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
     rows = apply_dofn(counted, last, Keyed if publisher.in_columns else publisher.row_type)

@@ -59,7 +59,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             positions=self.domain is not None,
             streams=self.streams,
             limits=self._value_limits,
-            together=True,
+            groups=self._groups,
         )
 
     @override
@@ -87,6 +87,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             spread=self.spread,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
+            groups=self._groups,
             key_shards=self.shards,
             limits=self._value_limits,
             domain=self.domain,
@@ -117,6 +118,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             publisher,
             clocked=self._clocked,
             streams=self.streams,
+            groups=self._groups,
             key_shards=self.shards,
             timer_offset=3,
             shared=self._shared,
@@ -127,4 +129,4 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         """How what limits leave out is added up, if it is."""
         if (told := self.mechanism.left_out) is None:
             return None
-        return Totals(told.clips, tuple(sorted(in_groups(self.streams or ("",)))), self.shards)
+        return Totals(told.clips, tuple(in_groups(self.streams or ("",), self._groups)), self.shards)

@@ -589,6 +589,7 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
     Args:
         participations: steps of streams that one person takes part in at most, or None.
         streams: streams that one person takes part in at most, or None.
+        groups: of streams.
         by_people: whether what is left goes on by shard of people, and not by group of streams and shard of items.
     """
 
@@ -602,6 +603,7 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         noise: NoiseSource,
         timer_offset: int,
         item_shards: int,
+        groups: int,
         participations: int | None = None,
         streams: int | None = None,
         domain: Domain | None = None,
@@ -610,6 +612,7 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.noise = noise
         self.item_shards = item_shards
+        self.groups = groups
         self.by_people = by_people
         self.participations = participations
         self.streams = streams
@@ -630,12 +633,12 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
 
     def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[Keyed]:
         """Send what is kept on by group of streams and shard of items; streams without rows go on too."""
-        groups = np.array([int(group_of(stream)) for stream in held.streams])
+        groups = np.array([int(group_of(stream, self.groups)) for stream in held.streams])
         empty = held.without_rows
         group = groups[held.codes]
         for number in np.unique(groups).tolist():
             to = StepKey(str(number), step, 0)
-            if nobody := [stream for stream in empty if group_of(stream) == to.stream]:
+            if nobody := [stream for stream in empty if group_of(stream, self.groups) == to.stream]:
                 yield from split_by_item(to, InStreams.empty(HolderBatch, nobody), self.item_shards)
             if len(rows := np.flatnonzero(kept & (group == number))):
                 yield from split_by_item(to, held.take(rows), self.item_shards)
@@ -677,6 +680,7 @@ def bound_items_of_people(
     items_per_step: int,
     selection: str,
     item_shards: int,
+    groups: int,
     participations: int | None,
     streams: int | None,
     domain: Domain | None,
@@ -691,6 +695,7 @@ def bound_items_of_people(
         batches: of events, with on-time markers.
         apply_dofn: adds a stage.
         steps, noise, items_per_step, selection, item_shards, domain: see `BoundPerWindow`.
+        groups: of streams.
         participations, streams: limits of the whole run, see `BoundAcrossWindows`.
         also: see `BoundPerWindow`.
     """
@@ -708,6 +713,11 @@ def bound_items_of_people(
     if not limits:
         return held
     limit = BoundAcrossWindows(
-        **common, timer_offset=2, participations=participations, streams=streams, by_people=by_people
+        **common,
+        timer_offset=2,
+        groups=groups,
+        participations=participations,
+        streams=streams,
+        by_people=by_people,
     )
     return apply_dofn(held, limit, Keyed)

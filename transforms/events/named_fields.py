@@ -28,6 +28,8 @@ from privstream.transforms.events.single_events import NO_STAMPS, is_frame, stam
 from privstream.transforms.events.times import Marks, TimeForm, read_micros, read_times
 
 TIMES = pa.timestamp("us", "UTC")
+VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Types of Arrow that have few functions, and what says the same."""
 NO_TIMES = "time must be timestamps, ISO 8601 text, or numbers where time_unit is given"
 
 
@@ -140,7 +142,9 @@ def _only(batch: pa.RecordBatch, name: str) -> pa.Array:
         rule = "a column" if not count else "one column"
         raise BrokenRuleError("event", MISSING if not count else TYPE, f"events must have {rule} {name}")
     column = batch.column(batch.schema.get_field_index(name))
-    return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column  # which has few functions
+    if pa.types.is_run_end_encoded(column.type):
+        raise BrokenRuleError("event", TYPE, f"column {name} must not be run-end encoded")
+    return column.cast(VIEWS.get(column.type, column.type))
 
 
 class Event(NamedTuple):

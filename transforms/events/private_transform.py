@@ -12,6 +12,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.transforms.batches import GROUPS
 from privstream.transforms.events.dead_letters import LogSetAside
 from privstream.transforms.events.element_types import check_names, check_windows
 from privstream.transforms.events.event_fields import DEAD_LETTERS, UNREAD, DeadLetter
@@ -21,7 +22,7 @@ from privstream.transforms.events.local_times import zone_clock
 from privstream.transforms.events.named_fields import Event, ReadRows
 from privstream.transforms.events.parameters import Parameters
 from privstream.transforms.events.times import PER_SECOND
-from privstream.transforms.timing.keyed_state import KeyedState, check_runner
+from privstream.transforms.timing.keyed_state import KeyedState, check_runner, may_restore
 from typing_extensions import override
 
 ROWS = "rows"
@@ -79,6 +80,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     _dead_letters = False
     _segment: int | None = None
     _shared = ALL
+    _groups = GROUPS
     _read_rows: ReadRows | None = None
 
     @abstractmethod
@@ -187,10 +189,20 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             check_names(given, self._read_rows.names, stamped=self._read_rows.needs_stamps)
             read = apply_dofn(given, self._read_rows, Event | pa.RecordBatch)
             events = {**events, "events": read} if isinstance(events, Mapping) else read
-        build = self.build if self._segment is None else self.segments[self._segment].stages
-        rows = build(events, apply_dofn)
+        rows = self._in_groups(GROUPS if may_restore(each.pipeline) else 1)._stages(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+    def _in_groups(self, groups: int) -> Self:
+        """Return the same transform with so many groups of streams; as there are batches for each, one costs least."""
+        other = copy.copy(self)
+        other._groups = groups
+        return other
+
+    def _stages(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages that are asked for."""
+        build = self.build if self._segment is None else self.segments[self._segment].stages
+        return build(events, apply_dofn)
 
 
 class SharedTransform(PrivateTransform):

@@ -115,7 +115,7 @@ class ClippedCounter:
 class EventSplitter(EventReader):
     """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
 
-    With `together` there is one per group of streams, step and shard of people, see `InStreams`.
+    With `groups` of streams, so many, there is one per group, step and shard of people, see `InStreams`.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain; texts of
     items go along if they are `named`. Whatever
@@ -133,7 +133,7 @@ class EventSplitter(EventReader):
         positions: bool = False,
         streams: tuple[str, ...] | None = None,
         limits: tuple[float, float] | None = None,
-        together: bool = False,
+        groups: int | None = None,
         named: bool = True,
     ) -> None:
         super().__init__(steps=steps, noise=noise, shards=shards)
@@ -141,7 +141,7 @@ class EventSplitter(EventReader):
         self.positions = positions
         self.streams = streams
         self.limits = limits
-        self.together = together
+        self.groups = groups
         self.named = named
         self.other_items = counter("events_outside_domain")
         self.clipped = ClippedCounter("values")
@@ -180,14 +180,14 @@ class EventSplitter(EventReader):
         users = (self.users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
         values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
         streams, stream = _sorted_streams(batch["stream"], rows)
-        groups = [group_of(name) if self.together else name for name in streams]
+        groups = [name if self.groups is None else group_of(name, self.groups) for name in streams]
         kept_under = sorted(set(groups))
         place = {name: number for number, name in enumerate(kept_under)}
         group = np.array([place[name] for name in groups], np.int64)[stream]
         shard = (users % np.uint64(self.shards)).astype(np.int64)
         step_codes = _codes(steps)
         key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
-        order = _order(key * len(streams) + stream if self.together else key)
+        order = _order(key if self.groups is None else key * len(streams) + stream)
         starts = _run_starts(key[order])
         first = order[starts]  # of each group, step and shard
         steps, shard, group = steps[first].tolist(), shard[first].tolist(), group[first].tolist()
@@ -201,7 +201,7 @@ class EventSplitter(EventReader):
             some = None if values is None else values[start:end]
             events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some)
             to = StepKey(kept_under[group[number]], steps[number], shard[number])
-            data = _in_streams(streams, stream[start:end], events).to_bytes() if self.together else encode(events)
+            data = encode(events) if self.groups is None else _in_streams(streams, stream[start:end], events).to_bytes()
             yield to.to_bytes(), (digest(data), data)
 
     def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -35,12 +35,12 @@ from privstream.transforms.timing.clocked import Follow
 from privstream.transforms.timing.steps import Steps
 
 
-def baskets_of(counts: KeyedCounts, steps: Steps, key_shards: int) -> TellBaskets | None:
+def baskets_of(counts: KeyedCounts, steps: Steps, key_shards: int, groups: int) -> TellBaskets | None:
     """Return what tells what the limit of a window leaves out, if it is told: of one stream, without other limits."""
     if counts.left_out is None:
         return None
     clips = counts.left_out.clips
-    return TellBaskets(steps, clips.kept, Totals(clips, tuple(in_groups(("",))), key_shards), lists_of(counts))
+    return TellBaskets(steps, clips.kept, Totals(clips, tuple(in_groups(("",), groups)), key_shards), lists_of(counts))
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ def publish_held(
     *,
     clocked: bool,
     streams: tuple[str, ...] | None,
+    groups: int,
     key_shards: int,
     timer_offset: int,
 ) -> PCollection[Any]:
@@ -101,10 +102,10 @@ def publish_held(
         held: who has what within all limits, and totals.
         apply_dofn: adds a stage.
         publisher: writes the rows; its noise chooses the items of a person, where a list would count more than it may.
-        clocked, streams, key_shards, timer_offset: see `publish_counts`.
+        clocked, streams, groups, key_shards, timer_offset: see `publish_counts`.
     """
     mechanism = publisher.mechanism
-    told: dict[str, Any] = {"clocked": clocked, "streams": streams, "key_shards": key_shards}
+    told: dict[str, Any] = {"clocked": clocked, "streams": streams, "groups": groups, "key_shards": key_shards}
     if (lists := lists_of(mechanism)) is None:
         counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
         return publish_counts(counted, apply_dofn, publisher, timer_offset=timer_offset, **told)
@@ -113,6 +114,7 @@ def publish_held(
         noise=publisher.noise,
         timer_offset=timer_offset,
         contributions=None,
+        groups=groups,
         key_shards=key_shards,
         lists=lists,
     )
@@ -197,7 +199,7 @@ def finished_hitters(method: ByCounts) -> FinishedHitters | None:
 
 
 def publish_by_counts(
-    method: ByCounts, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+    method: ByCounts, held: PCollection[Any], apply_dofn: ApplyDoFn, *, groups: int, timer_offset: int
 ) -> PCollection[Any]:
     """Add the last stages: from who has what, by shard of items, to rows."""
     publisher = HitterPublisher(
@@ -217,6 +219,7 @@ def publish_by_counts(
         publisher,
         clocked=clocked,
         streams=method.streams,
+        groups=groups,
         key_shards=method.shards,
         timer_offset=timer_offset,
     )

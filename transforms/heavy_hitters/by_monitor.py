@@ -116,16 +116,25 @@ class EmitEmptySteps(beam.DoFn):
     simpler, but not every runner holds the watermark for them.
 
     Args:
+        groups: of streams.
         shard: a shard that no person has.
     """
 
     def __init__(
-        self, *, monitor: ItemMonitor[Any], steps: Steps, noise: NoiseSource, streams: tuple[str, ...], shard: int
+        self,
+        *,
+        monitor: ItemMonitor[Any],
+        steps: Steps,
+        noise: NoiseSource,
+        streams: tuple[str, ...],
+        groups: int,
+        shard: int,
     ) -> None:
         self.monitor = monitor
         self.steps = steps
         self.noise = noise
         self.streams = streams
+        self.groups = groups
         self.shard = shard
 
     @override
@@ -133,7 +142,7 @@ class EmitEmptySteps(beam.DoFn):
         for stream in self.streams:
             nobody = InStreams.empty(EventBatch, [stream]).to_bytes()
             for step in self.steps_of(stream):
-                yield StepKey(group_of(stream), step, self.shard).to_bytes(), (digest(nobody), nobody)
+                yield StepKey(group_of(stream, self.groups), step, self.shard).to_bytes(), (digest(nobody), nobody)
 
     def steps_of(self, stream: str) -> Iterator[int]:
         """Find these steps."""
@@ -240,7 +249,7 @@ class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
         return Handled(state.add(charges), segment, rows)
 
 
-def with_empty_steps(method: ByMonitor, batches: PCollection[Any]) -> PCollection[Any]:
+def with_empty_steps(method: ByMonitor, batches: PCollection[Any], groups: int) -> PCollection[Any]:
     """Add the steps of a public list of items that must be decided even if nobody has one."""
     if method.domain is None:
         return batches
@@ -249,6 +258,7 @@ def with_empty_steps(method: ByMonitor, batches: PCollection[Any]) -> PCollectio
         steps=method.steps,
         noise=method.noise,
         streams=method.streams or ("",),
+        groups=groups,
         shard=method.shards,
     )
     once = batches.pipeline | "Once" >> beam.Impulse()

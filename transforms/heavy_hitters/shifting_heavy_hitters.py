@@ -38,12 +38,12 @@ class ShiftingHeavyHitters(HeavyHittersParameters, PeopleTransform):  # noqa: D1
             domain=self.domain,
             positions=self._tested_domain is not None,
             streams=self.streams,
-            together=True,
+            groups=self._groups,
         )
 
     @override
     def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
-        return with_empty_steps(self.answer, batches) if isinstance(self.answer, ByMonitor) else batches
+        return with_empty_steps(self.answer, batches, self._groups) if isinstance(self.answer, ByMonitor) else batches
 
     @override
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -55,17 +55,20 @@ class ShiftingHeavyHitters(HeavyHittersParameters, PeopleTransform):  # noqa: D1
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
+            groups=self._groups,
             participations=self._participations,
             streams=self.streams_per_person,
             domain=self._tested_domain,
             by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
-            also=baskets_of(self.answer.counts, self.steps, self.shards) if isinstance(self.answer, ByCounts) else None,
+            also=baskets_of(self.answer.counts, self.steps, self.shards, self._groups)
+            if isinstance(self.answer, ByCounts)
+            else None,
         )
 
     @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         if isinstance(self.answer, ByCounts):
-            return publish_by_counts(self.answer, held, apply_dofn, timer_offset=3)
+            return publish_by_counts(self.answer, held, apply_dofn, groups=self._groups, timer_offset=3)
         if isinstance(self.answer, ByStatus):
             return publish_by_status(self.answer, held, apply_dofn, timer_offset=3)
         return publish_by_monitor(self.answer, held, apply_dofn, timer_offset=3)

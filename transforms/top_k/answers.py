@@ -281,7 +281,7 @@ def finished_ranks(answer: RankedList | FoundItems) -> FinishedRanks | None:
 
 
 def publish_found_items(
-    answer: FoundItems, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+    answer: FoundItems, held: PCollection[Any], apply_dofn: ApplyDoFn, *, groups: int, timer_offset: int
 ) -> PCollection[Any]:
     """Add the last stages: from who has what, by shard of items, to rows."""
     mechanism = replace(answer.mechanism, smooths=False) if answer.to_finish else answer.mechanism
@@ -298,6 +298,7 @@ def publish_found_items(
         publisher,
         clocked=True,
         streams=answer.streams,
+        groups=groups,
         key_shards=answer.shards,
         timer_offset=timer_offset,
     )

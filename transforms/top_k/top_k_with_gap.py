@@ -38,7 +38,7 @@ class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstrin
             domain=self.domain,
             positions=self.domain is not None,
             streams=self.streams,
-            together=True,
+            groups=self._groups,
         )
 
     @override
@@ -51,11 +51,12 @@ class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstrin
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards if self.domain is None else 1,
+            groups=self._groups,
             participations=self._participations,
             streams=self._streams_limit,
             domain=self.domain,
             by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
-            also=baskets_of(self.answer.mechanism, self.steps, self.shards)
+            also=baskets_of(self.answer.mechanism, self.steps, self.shards, self._groups)
             if isinstance(self.answer, FoundItems)
             else None,
         )
@@ -64,5 +65,5 @@ class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstrin
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         self.answer.calibrate()
         if isinstance(self.answer, FoundItems):
-            return publish_found_items(self.answer, held, apply_dofn, timer_offset=3)
+            return publish_found_items(self.answer, held, apply_dofn, groups=self._groups, timer_offset=3)
         return publish_list(self.answer, held, apply_dofn, timer_offset=3)
