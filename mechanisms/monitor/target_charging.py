@@ -10,10 +10,15 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
+from privstream.mechanisms.monitor.calibration import (
+    LAST_OCTAVE,
+    MonitorBudget,
+    TableCalibration,
+    check_reach,
+    misses_law,
+)
 from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import ROUNDING, PairCurve, excess, largest
 from scipy import special
@@ -44,8 +49,8 @@ class ResponseCurve(PairCurve):
         k, low, high = self.hits, *self._odds()
         late = np.floor(k + epsilon / self.epsilon_per_test)
         early = np.ceil(k - epsilon / self.epsilon_per_test) - 1
-        within = excess(_law("cdf", early, k, high), epsilon, _law("cdf", early, k, low))
-        without = excess(_law("sf", late, k, low), epsilon, _law("sf", late, k, high))
+        within = excess(misses_law("cdf", early, k, high), epsilon, misses_law("cdf", early, k, low))
+        without = excess(misses_law("sf", late, k, low), epsilon, misses_law("sf", late, k, high))
         return within, without
 
     @override
@@ -53,26 +58,15 @@ class ResponseCurve(PairCurve):
         # A difference of two negative binomials.
         k, low, high = self.hits, *self._odds()
         lead = math.floor(epsilon / self.epsilon_per_test)
-        misses = np.arange(int(scipy.stats.nbinom.isf(NEGLIGIBLE, k, high)) + 1)
-        forwards = scipy.stats.nbinom.pmf(misses, k, high) * scipy.stats.nbinom.sf(misses + lead, k, low)
-        backwards = scipy.stats.nbinom.pmf(misses, k, low) * scipy.stats.nbinom.sf(misses + lead, k, high)
-        left_out = scipy.stats.nbinom.sf(misses[-1], k, high)
+        misses = np.arange(int(misses_law("isf", NEGLIGIBLE, k, high)) + 1)
+        forwards = misses_law("pmf", misses, k, high) * misses_law("sf", misses + lead, k, low)
+        backwards = misses_law("pmf", misses, k, low) * misses_law("sf", misses + lead, k, high)
+        left_out = misses_law("sf", misses[-1], k, high)
         return float(left_out + excess(forwards.sum(), np.asarray(epsilon), backwards.sum()))
 
     def _odds(self) -> tuple[float, float]:
         """Return the chances of a hit without and with the person."""
         return float(special.expit(-self.epsilon_per_test)), float(special.expit(self.epsilon_per_test))
-
-
-def _law(name: str, misses: NDArray[np.float64], hits: int, chance: float) -> NDArray[np.float64]:
-    """Return "cdf" or "sf" of the negative binomial law, bit for bit as `scipy.stats` gives it.
-
-    That takes a quarter of a second to load, for laws of all kinds, and asks `scipy.special` for this.
-    """
-    function = getattr(getattr(special, "_ufuncs", None), f"_nbinom_{name}", None)
-    if function is None:
-        return np.asarray(getattr(scipy.stats.nbinom, name)(misses, hits, chance))
-    return np.where(misses < 0, float(name == "sf"), function(np.maximum(misses, 0.0), hits, chance))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor import kaplan_mansour_stemmer, target_charging
-from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor import calibration, kaplan_mansour_stemmer, target_charging
+from privstream.mechanisms.monitor.calibration import MonitorBudget, misses_law
 from privstream.mechanisms.monitor.kaplan_mansour_stemmer import KaplanMansourStemmerCalibration
 from privstream.mechanisms.monitor.target_charging import ResponseCurve
 from privstream.mechanisms.noise.sources import SeededNoise
@@ -50,17 +50,18 @@ def test_scales_and_detection_thresholds_are_those_of_the_table(hits):
     assert abs(found[1].detection_threshold(BILLION, 0.01) - billion) <= 1
 
 
-@pytest.mark.parametrize("name", ["cdf", "sf"])
+@pytest.mark.parametrize("name", ["pmf", "cdf", "sf", "isf"])
 @pytest.mark.parametrize("part", [True, False])
 def test_the_law_has_the_bits_of_scipy(name, part, monkeypatch):
     if not part:  # as in a version of SciPy that has it elsewhere
-        monkeypatch.setattr(target_charging, "special", SimpleNamespace())
+        monkeypatch.setattr(calibration, "special", SimpleNamespace())
     rng = np.random.default_rng(4)
     for hits in (1, 4, 60, 3000):
         chance = rng.uniform(0.01, 0.99)
         misses = np.floor(np.append(rng.normal(hits / chance, 2 * hits, 500), [-2.0, -1.0, 0.0]))
-        found = target_charging._law(name, misses, hits, chance)
-        assert np.array_equal(found, getattr(stats.nbinom, name)(misses, hits, chance))
+        at = rng.uniform(size=500) ** 9 if name == "isf" else misses
+        found = misses_law(name, at, hits, chance)
+        assert np.array_equal(found, getattr(stats.nbinom, name)(at, hits, chance))
 
 
 @pytest.mark.parametrize("hits", [1, 3])
