@@ -47,7 +47,7 @@ class ChargingMonitor(Mechanism[State]):
         """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
         if self.calibrated.count_sigma is None:
             return np.empty(0, np.int64)
-        noise = source.derive("count", step)
+        noise = source.derive("count 2", step)
         return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
 
     def _noisy_of_changed(
