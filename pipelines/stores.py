@@ -5,6 +5,7 @@ Beam is loaded where a path names such a store, and not for files of this machin
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -77,14 +78,33 @@ class FileState(NamedTuple):
 class FileFacts(NamedTuple):
     """A file: its path, its size in bytes, and what else shows that it has changed.
 
-    `marks` begin with the time of its last change. On a disk of this machine they go on with what programs cannot set:
-    the time of the last change of its description, and its number there. Who has the disk over a network knows the
-    first mark alone.
+    `marks` begin with the time of its last change. On a disk they go on with which machine this is, and with what
+    programs cannot set: the time of the last change of its description, and its number there. Who has the disk over a
+    network knows the first mark alone, and a machine with a copy of the file has others after it.
     """
 
     path: str
     size: int
     marks: tuple[float, ...]
+
+    def is_as_before(self, size: int, marks: tuple[float, ...]) -> bool:
+        """Tell whether a file had this size and these marks, as far as both machines know the same ones."""
+        known = len(self.marks) if self.marks[1:2] == marks[1:2] else 1
+        return (self.size, self.marks[:known]) == (size, marks[:known])
+
+
+BOOT = "/proc/sys/kernel/random/boot_id"
+"""Where Linux says what no other machine says, nor this one when it has been started again."""
+
+
+@functools.cache
+def _machine() -> int:
+    """Return a number of this machine; 0 if it has none."""
+    try:
+        with open(BOOT, encoding="ascii") as file:
+            return int(file.read(8), 16)
+    except (OSError, ValueError):
+        return 0
 
 
 def facts_of(path: str) -> FileFacts:
@@ -95,7 +115,7 @@ def facts_of(path: str) -> FileFacts:
     """
     if scheme_of(path) is None:
         state = FileState.of(os.stat(path))
-        more = (state.changed, state.number) if state.on_disk else ()
+        more = (_machine(), state.changed, state.number) if state.on_disk else ()
         return FileFacts(path, state.size, (state.modified, *more))
     return _described(filesystems().get_filesystem(path).metadata(path))
 

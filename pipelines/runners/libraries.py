@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -37,7 +38,9 @@ WAIT = ("OPENBLAS_THREAD_TIMEOUT", "4")
 
 PROCESSOR = "/proc/cpuinfo"
 WITHOUT = ("NPY_DISABLE_CPU_FEATURES", "X86_V4")
-"""What tells numpy to do without AVX-512."""
+"""What tells numpy to do without AVX-512, by a name that it knows from `KNOWN_SINCE` on; older ones sort no faster."""
+
+KNOWN_SINCE = (2, 4)
 
 
 class Later(ModuleType):
@@ -127,8 +130,21 @@ def sorts_slowly(processor: str) -> bool:
 def _sort_fast() -> None:
     """Let numpy do without AVX-512 where it sorts slowly by it, unless the environment says which features it has."""
     with suppress(OSError), open(PROCESSOR, encoding="utf-8", errors="replace") as file:
-        if sorts_slowly(file.read(1 << 13)):
+        if sorts_slowly(file.read(1 << 13)) and knows_name(PathFinder.find_spec("numpy")):
             os.environ.setdefault(*WITHOUT)
+
+
+def knows_name(numpy: ModuleSpec | None) -> bool:
+    """Tell whether numpy, which is not loaded yet, knows what `WITHOUT` names; it warns of other names.
+
+    Raises:
+        OSError: it does not say its version where others do.
+    """
+    if numpy is None or numpy.origin is None:
+        return False
+    with open(os.path.join(os.path.dirname(numpy.origin), "version.py"), encoding="utf-8") as file:
+        said = re.search(r'^version = "(\d+)\.(\d+)', file.read(), re.MULTILINE)
+    return said is not None and (int(said[1]), int(said[2])) >= KNOWN_SINCE
 
 
 _keep_memory()

@@ -149,8 +149,7 @@ def check_unchanged(file: EventFile | FilePart) -> None:
         now = facts_of(file.path)
     except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
-    marks = zip(now.marks, file.marks, strict=False)  # as many as the machine that found it and this one know
-    if now.size != file.size or any(one != other for one, other in marks):
+    if not now.is_as_before(file.size, file.marks):
         raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")
 
 

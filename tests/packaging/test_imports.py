@@ -210,6 +210,26 @@ def test_one_family_of_processors_sorts_slowly() -> None:
     assert done.stdout.split() == [str(slowly) for slowly in [*processors.values(), *processors.values(), False, False]]
 
 
+def test_numpy_is_told_only_what_it_knows(tmp_path: Path) -> None:
+    """An unknown name is a warning of each command, or its end where warnings are errors."""
+    program = """
+import sys, privstream.pipelines.runners.libraries as it
+from importlib.machinery import ModuleSpec
+print(it.knows_name(None), *(it.knows_name(ModuleSpec("numpy", None, origin=path)) for path in sys.argv[1:]))
+"""
+    versions = {"1.26.4": False, "2.1.3": False, "2.3.5": False, "2.4.0": True, "2.4.6": True, "2.10.0": True}
+    versions |= {"3.0.0.dev0": True, "unknown": False}
+    paths = []
+    for version in versions:
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "version.py").write_text(f'"""Of the version."""\nversion = "{version}"\n')
+        paths.append(str(tmp_path / version / "__init__.py"))
+    done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(knows) for knows in [False, *versions.values()]]
+    strict = "import privstream.pipelines.runners.libraries, numpy"
+    subprocess.run([sys.executable, "-W", "error", "-c", strict], capture_output=True, check=True)
+
+
 @pytest.mark.slow
 def test_what_is_put_off_is_there_when_it_is_used(tmp_path: Path) -> None:
     """So it is with parts of it, and with what composing losses does not use."""
