@@ -207,7 +207,7 @@ class MeasuredTopK:
         selected = self.selection.select(counts, source.derive("selection"))
         values = np.asarray(counts)[selected.indices].astype(np.int64)
         labels = source.derive("value").bind(selected.indices.astype(np.uint64), values)
-        measures = values + self.measurement.draw(source.derive("measure 2"), labels)
+        measures = values + self.measurement.draw(source.derive("measure"), labels)
         estimates = blue_from_gaps(
             measures,
             selected.gaps[:-1],

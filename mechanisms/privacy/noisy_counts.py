@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 SIGMA_PRECISION = 1e-3
-SIGMA_GRID = 2.0**-16
-"""Logarithms of sigma are multiples of this: the last bits of a search depend on the processor, and sigma must not."""
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
 TOO_LITTLE = f"count_share must leave enough for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
@@ -140,8 +138,7 @@ def solve_sigma(*, hits: GridCurve, charges: int, neighbouring: str, epsilon: fl
         if low < math.log(SMALLEST_SIGMA):
             return math.exp(high)
     found = root(excess, low, high, SIGMA_PRECISION / 4)
-    places = itertools.count(math.ceil(found / SIGMA_GRID), round(SIGMA_PRECISION / 4 / SIGMA_GRID))
-    sigma = math.exp(next(log for log in (place * SIGMA_GRID for place in places) if excess(log) <= 0))
+    sigma = math.exp(next(log for log in itertools.count(found, SIGMA_PRECISION / 4) if excess(log) <= 0))
     if sigma > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)
     return sigma
