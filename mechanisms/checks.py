@@ -24,7 +24,7 @@ def real(name: str, value: object) -> float:
     """Return `value` as a finite float."""
     if not _is_number(value):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
+    if not _is_finite(value):
         raise ValueError(f"{name} must be finite, got {value}")
     return float(value)
 
@@ -33,16 +33,24 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _is_finite(value: float) -> bool:
+    """Tell whether a number is one as a float, too: an integer may be too large."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def positive(name: str, value: object) -> float:
     """Return `value` as a finite float above zero."""
-    if _is_number(value) and not (math.isfinite(value) and value > 0):
+    if _is_number(value) and not (_is_finite(value) and value > 0):
         raise ValueError(f"{name} must be finite and > 0, got {value}")
     return real(name, value)
 
 
 def non_negative(name: str, value: object) -> float:
     """Return `value` as a finite float of at least zero."""
-    if _is_number(value) and not (math.isfinite(value) and value >= 0):
+    if _is_number(value) and not (_is_finite(value) and value >= 0):
         raise ValueError(f"{name} must be finite and >= 0, got {value}")
     return real(name, value)
 

@@ -88,7 +88,10 @@ class Document:
         value = default if (found := self.at(keys)) is None else found
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.error(keys, "must be finite as a floating-point number") from None
 
     def check_keys(self, keys: Path, known: Iterable[str]) -> None:
         """Refuse a key of a mapping that is not known."""

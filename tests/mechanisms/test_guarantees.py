@@ -63,6 +63,7 @@ FIELDS = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 
     [
         ({"epsilon": -1.0}, ValueError, "epsilon must be finite and >= 0, got -1.0"),
         ({"epsilon": math.inf}, ValueError, "epsilon must be finite and >= 0, got inf"),
+        ({"epsilon": 10**400}, ValueError, "epsilon must be finite and >= 0, got 10000"),
         ({"epsilon": True}, TypeError, "epsilon must be a number, got bool"),
         ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\), got 1.0"),
         ({"neighbouring": "swap"}, ValueError, "neighbouring must be one of add_remove, replace_one, got 'swap'"),

@@ -71,6 +71,7 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
         (HEAD + PAGES.replace("share: 3", "epsilon: 3"), "questions.pages.epsilon: unknown key"),
         (HEAD.replace("window: 1h", "windw: 1h") + PAGES, "line 2: windw: unknown key; did you mean `window`?"),
         (HEAD.replace("1e-6", "no") + PAGES, "line 6: privacy.delta: must be a number, got str"),
+        (HEAD.replace("1e-6", "9" * 400) + PAGES, "line 6: privacy.delta: must be finite as a floating-point"),
         (HEAD.replace("1e-6", "1e-6, people: 9") + PAGES, "line 6: privacy.people: must not be given with delta"),
         (
             HEAD.replace("delta: 1e-6", "people: yes") + PAGES,

@@ -49,7 +49,7 @@ def test_what_is_no_noise_source_is_refused(name):
 
 @every_transform
 def test_an_epsilon_that_promises_nothing_is_refused(name):
-    for epsilon in (0, -1.0, math.nan, math.inf):
+    for epsilon in (0, -1.0, math.nan, math.inf, 10**400):
         with pytest.raises(ValueError, match=rf"^epsilon must be finite and > 0, got {re.escape(str(epsilon))}$"):
             example(name, epsilon=epsilon)
     for epsilon in (1e-10, 2**70):  # nothing is found, or there is no noise left
