@@ -1,6 +1,6 @@
 """Argument checks with one wording (name, rule, value), and errors of their own for what a caller may want to catch."""
 
-import math
+import sys
 from numbers import Integral, Real
 from typing import TypeGuard
 
@@ -18,13 +18,14 @@ class SnapshotError(ValueError):
 
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
+MOST = sys.float_info.max  # whole numbers can be larger
 
 
 def real(name: str, value: object) -> float:
     """Return `value` as a finite float."""
     if not _is_number(value):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not _is_finite(value):
+    if not abs(value) <= MOST:
         raise ValueError(f"{name} must be finite, got {value}")
     return float(value)
 
@@ -33,24 +34,16 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _is_finite(value: float) -> bool:
-    """Tell whether a number is one as a float, too: an integer may be too large."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
 def positive(name: str, value: object) -> float:
     """Return `value` as a finite float above zero."""
-    if _is_number(value) and not (_is_finite(value) and value > 0):
+    if _is_number(value) and not 0 < value <= MOST:
         raise ValueError(f"{name} must be finite and > 0, got {value}")
     return real(name, value)
 
 
 def non_negative(name: str, value: object) -> float:
     """Return `value` as a finite float of at least zero."""
-    if _is_number(value) and not (_is_finite(value) and value >= 0):
+    if _is_number(value) and not 0 <= value <= MOST:
         raise ValueError(f"{name} must be finite and >= 0, got {value}")
     return real(name, value)
 

@@ -87,11 +87,6 @@ class FileFacts(NamedTuple):
     size: int
     marks: tuple[float, ...]
 
-    def is_as_before(self, size: int, marks: tuple[float, ...]) -> bool:
-        """Tell whether a file had this size and these marks, as far as both machines know the same ones."""
-        known = len(self.marks) if self.marks[1:2] == marks[1:2] else 1
-        return (self.size, self.marks[:known]) == (size, marks[:known])
-
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 """Where Linux says what no other machine says, nor this one when it has been started again."""

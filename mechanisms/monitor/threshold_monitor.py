@@ -39,9 +39,10 @@ class ChargingMonitor(Mechanism[State]):
 
     @property
     def count_stddev(self) -> float:
-        """Standard deviation of the noise on published counts; 0 if none are published."""
+        """Standard deviation of the noise on published counts, to six digits; 0 if none are published."""
         sigma = self.calibrated.count_sigma
-        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
+        stddev = 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
+        return float(f"{stddev:.6g}")  # alike on every machine
 
     def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
         """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""

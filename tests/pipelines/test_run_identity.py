@@ -4,7 +4,6 @@ import argparse
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -378,12 +377,5 @@ def test_rows_do_not_depend_on_the_processor(tmp_path: Path) -> None:
         command = [sys.executable, "-c", program, json.dumps(commands)]
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
         found.append([(tmp_path / f"{words[0]}.csv").read_text() for words in ANSWERED])
-    for ours, theirs in zip(*found, strict=True):
-        fields, others = re.split(r"[,\n]", ours), re.split(r"[,\n]", theirs)
-        assert len(fields) == len(others) > 100
-        assert not [pair for pair in zip(fields, others, strict=True) if not _alike(*pair)]
-
-
-def _alike(field: str, other: str) -> bool:
-    """Tell whether fields are the same, or numbers that were calibrated, the same in their first nine digits."""
-    return field == other or float(field) == pytest.approx(float(other), rel=1e-9)
+    assert min(text.count(",") for text in found[0]) > 50
+    assert found[0] == found[1]
