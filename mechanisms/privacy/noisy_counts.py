@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 SIGMA_PRECISION = 1e-3
+SIGMA_BITS = 16
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
 TOO_LITTLE = f"count_share must leave enough for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
@@ -94,6 +95,16 @@ def grid(epsilon: float, releases: int) -> float:
     return min(1e-2, epsilon / (100 * math.sqrt(releases)))
 
 
+def _rounded_up(sigma: float) -> float:
+    """Return the next number of `SIGMA_BITS` bits.
+
+    Privacy: processors compute exponentials with other last bits, from which the search makes other digits. Noise of
+    one label at two scales would differ in few counts, and show those.
+    """
+    fraction, exponent = math.frexp(sigma)
+    return math.ldexp(math.ceil(math.ldexp(fraction, SIGMA_BITS)), exponent - SIGMA_BITS)
+
+
 def solve_sigma(*, hits: GridCurve, charges: int, neighbouring: str, epsilon: float, delta: float) -> float:
     """Return the smallest sigma (within 0.1%, rounded up) so that hits and counts are (epsilon, delta)-private.
 
@@ -136,9 +147,10 @@ def solve_sigma(*, hits: GridCurve, charges: int, neighbouring: str, epsilon: fl
     while excess(low) <= 0:
         high, low = low, low - 1
         if low < math.log(SMALLEST_SIGMA):
-            return math.exp(high)
+            return _rounded_up(math.exp(high))
     found = root(excess, low, high, SIGMA_PRECISION / 4)
-    sigma = math.exp(next(log for log in itertools.count(found, SIGMA_PRECISION / 4) if excess(log) <= 0))
+    tried = (_rounded_up(math.exp(log)) for log in itertools.count(found, SIGMA_PRECISION / 4))
+    sigma = next(sigma for sigma in tried if excess(math.log(sigma)) <= 0)
     if sigma > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)
     return sigma

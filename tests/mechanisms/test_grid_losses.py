@@ -97,6 +97,24 @@ def test_few_losses_are_left_to_the_accountant():
     assert together[0] <= 1e-7 < together[1]
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "charges"), [(0.5, 1e-9, 4), (1.0, 1e-6, 1), (4.0, 1e-9, 4), (8.0, 1e-5, 20)]
+)
+def test_last_bits_of_processors_make_no_other_noise(monkeypatch, epsilon, delta, charges):
+    """Else two processors draw nearly the same noise by one label, and what differs shows a count."""
+    given = {"charges": charges, "neighbouring": "add_remove", "epsilon": epsilon, "delta": delta}
+    hits = ClockCurve(eta=epsilon / (20 * charges), clocks=charges)
+    sigma = solve_sigma(hits=hits, **given)
+    exact, random = GridLosses.delta_with, np.random.default_rng(1)
+
+    def nearly(*args):
+        return exact(*args) * (1 + 1e-9 * random.uniform(-1, 1))
+
+    monkeypatch.setattr(GridLosses, "delta_with", nearly)
+    assert [solve_sigma(hits=hits, **given) for _ in range(3)] == [sigma] * 3
+    assert sigma == float(np.float32(sigma))
+
+
 def test_losses_are_a_law_and_add_up():
     law = CountCurve(sigma=2.0, releases=1).on_grid(0.01)
     twice = law.convolved(law)
