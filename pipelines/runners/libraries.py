@@ -35,7 +35,6 @@ KEPT = {-1: 1 << 26, -2: 1 << 24, -3: 1 << 25}
 WAIT = ("OPENBLAS_THREAD_TIMEOUT", "4")
 """Threads of OpenBLAS sleep after 2^4 cycles without work. Else they wait for it by computing, a tenth of a second."""
 
-
 PROCESSOR = "/proc/cpuinfo"
 WITHOUT = ("NPY_DISABLE_CPU_FEATURES", "X86_V4")
 """What tells numpy to do without AVX-512, by a name that it knows from `KNOWN_SINCE` on; older ones sort no faster."""
@@ -122,9 +121,8 @@ def sorts_slowly(processor: str) -> bool:
     """
     lines = (line.partition(":") for line in processor.partition("\n\n")[0].splitlines())
     said = {name.strip(): value.split() for name, _, value in lines}
-    return [said.get("vendor_id"), said.get("cpu family")] == [["AuthenticAMD"], ["25"]] and "avx512f" in said.get(
-        "flags", []
-    )
+    zen_3_or_4 = said.get("vendor_id") == ["AuthenticAMD"] and said.get("cpu family") == ["25"]
+    return zen_3_or_4 and "avx512f" in said.get("flags", [])
 
 
 def _sort_fast() -> None:
