@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.entries import WATCHED, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
-from privstream.pipelines.accounts.spending import Left, Limit, Total, distinct, left_of, totals
+from privstream.pipelines.accounts.spending import Left, Total, distinct, left_of, totals
 from privstream.pipelines.report.result import Result
 
 FINGERPRINT = "fingerprint of input, for reports"
@@ -73,11 +72,6 @@ class Accounts:
             f"{result.promise.path} does: name the ledger of that run, or leave it out"
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return the number of lines of the ledger, and its head, as guarantee files have them."""
-        contents = Ledger(self.path).contents()
-        return {"line": len(contents.records), "head": contents.heads[-1]}
-
     def head(self) -> str:
         """Return what changes with each line of the ledger; empty while it cannot be read."""
         try:
@@ -99,14 +93,14 @@ class Accounts:
             raise ValueError(f"noise_key_file must be the key of the run {entry.name}, got another one")
         return f"{int(key.derive(FINGERPRINT, entry.data).words(1)[0, 0, 0]):016x} (under the noise key)"
 
-    def costs(self, datasets: Sequence[str], limit: Limit | None = None) -> list[DataSetCost]:
-        """Return what data sets have cost in all, and what a limit leaves of each: by default the ledger's."""
+    def costs(self, datasets: Sequence[str]) -> list[DataSetCost]:
+        """Return what data sets have cost in all, and what the limit of the ledger leaves of each."""
         contents = Ledger(self.path).contents()
         found = []
         for name in dict.fromkeys(datasets):
             own = [entry for entry in contents.entries if entry.dataset == name]
             spent, stored = totals(own), contents.limits.get(name)
-            kept = limit_of(stored) if limit is None and stored is not None else limit
+            kept = None if stored is None else limit_of(stored)
             by_period = kept is not None and kept.period is not None
             cost = DataSetCost(
                 dataset=name,

@@ -15,7 +15,6 @@ from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.report.cost import DataSetCost
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import words_of
-from privstream.pipelines.report.sign_off import SignOff
 from privstream.pipelines.terminal import printable
 
 PACKAGE = "privstream.pipelines.report"
@@ -31,7 +30,8 @@ def render(
     sections: Sequence[dict[str, Any]],
     costs: Sequence[DataSetCost] | None,
     together: Sequence[Mapping[str, Any]],
-    sign_off: SignOff | None = None,
+    notes: Sequence[str] = (),
+    live: str = "",
 ) -> str:
     """Return the page.
 
@@ -44,9 +44,10 @@ def render(
         sections: one for each result, as `section` makes them.
         costs: of their data sets, or None without a ledger.
         together: what the results of each monitor promise together, as their guarantee file has it.
-        sign_off: who releases it, and what for; None if nobody has signed yet.
+        notes: on all of it.
+        live: the version of a live page, which asks its server for another one; empty without a server.
     """
-    script, style = text_file("report.js"), text_file("report.css")
+    script, style = text_file("report.js") + (text_file("live.js") if live else ""), text_file("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = templates().get_template("report.html")
     return page.render(
@@ -56,11 +57,13 @@ def render(
         sections=sections,
         costs=costs,
         together=together,
-        sign_off=sign_off,
+        notes=notes,
+        live=live,
         neighbouring=NEIGHBOURING,
         script=Markup(script),  # both are files of this package
         style=Markup(style),
-        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'" + "; connect-src 'self'" * bool(live),
     )
 
 
@@ -76,13 +79,13 @@ def in_notebook(result: Result) -> str:
     return templates().get_template("notebook.html").render(one=one, images=images, rows=one["rows"][:NOTEBOOK_ROWS])
 
 
-def templates(*packages: str) -> Environment:
-    """Return what fills templates of this package and of others: it escapes every value.
+def templates() -> Environment:
+    """Return what fills templates of this package: it escapes every value.
 
     Characters that cannot be seen (of control, or changes of direction) are written out.
     """
     return Environment(
-        loader=FunctionLoader(lambda name: _found(name, (*packages, PACKAGE))),
+        loader=FunctionLoader(text_file),
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,
@@ -91,14 +94,9 @@ def templates(*packages: str) -> Environment:
     )
 
 
-def text_file(name: str, package: str = PACKAGE) -> str:
-    """Return a file of a package."""
-    return (files(package) / name).read_text(encoding="utf-8")
-
-
-def _found(name: str, packages: Sequence[str]) -> str | None:
-    """Return the first file of that name in packages."""
-    return next((text_file(name, package) for package in packages if (files(package) / name).is_file()), None)
+def text_file(name: str) -> str:
+    """Return a file of this package."""
+    return (files(PACKAGE) / name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:

@@ -15,10 +15,8 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result, ledger_of, monitor_promise, output_of, read_result, results_of
-from privstream.pipelines.report.section import docs_site, section
-from privstream.pipelines.report.sign_off import ENDING as SIGNED
-from privstream.pipelines.report.sign_off import SignOff, check_names
-from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file, write_json
+from privstream.pipelines.report.section import section
+from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
 
@@ -50,17 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "has a fingerprint of the input, too, which only who has the key can check",
     )
 
-    parser.add_argument(
-        "--sign_off",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="who releases the page; several times for several people. Digests of all files go onto the page, and into "
-        f"the file PAGE{SIGNED}",
-    )
-    parser.add_argument("--purpose", metavar="TEXT", help="what it is released for; with --sign_off")
-    parser.add_argument("--docs", metavar="URL", help="the site of the documentation, to which proofs are linked")
-
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the results, make the page, and write it."""
@@ -70,25 +57,19 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if not 0 < len(arguments.title.strip()) <= LONGEST_TITLE:
             raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
         check_destination(arguments.output)
-        check_names(arguments.sign_off, arguments.purpose, arguments.truth)
-        page, signed = _page(arguments)
+        page = _page(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:
         with whole_file(arguments.output) as stream:
             stream.write(page.encode())
-        if signed is not None:
-            record = signed.to_dict(arguments.output, page.encode(), version("privstream"))
-            write_json(f"{arguments.output}{SIGNED}", record)
     except OSError as error:
         raise RunError(f"cannot write {arguments.output}: {error}") from error
     say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
-    if signed is not None:
-        say(f"sign-off: {arguments.output}{SIGNED}")
 
 
-def _page(arguments: argparse.Namespace) -> tuple[str, SignOff | None]:
-    """Return the page, and what is signed of it."""
+def _page(arguments: argparse.Namespace) -> str:
+    """Return the page."""
     render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
     named = {ledger_of(path) for path in arguments.results}  # a page of one monitor needs no option
     ledger = arguments.ledger or (named.pop() if len(named) == 1 and arguments.noise_key_file is None else None)
@@ -97,23 +78,19 @@ def _page(arguments: argparse.Namespace) -> tuple[str, SignOff | None]:
         given = [output_of(path) for path in arguments.results]
         paths = [path for one in given for path in results_of(one)]
         results = list(_results(paths, arguments.truth))
-        sections = [section(result, accounts, docs_site(arguments.docs)) for result in results]
+        sections = [section(result, accounts) for result in results]
         monitors = [each for each in map(monitor_promise, given) if each is not None]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
-    date, signed = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), None
-    if arguments.sign_off:
-        signed = SignOff.of(arguments.sign_off, arguments.purpose, date, results, accounts)
     page: str = render(
         title=arguments.title,
-        date=date,
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=version("privstream"),
         sections=sections,
         together=[each.number("guarantee") for each in monitors],
         costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
-        sign_off=signed,
     )
-    return page, signed
+    return page
 
 
 def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,8 @@ from privstream.pipelines.plot.chart import PAGE, UTC, in_both
 from privstream.pipelines.plot.picture_spec import of_stream
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
-from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec
+from privstream.pipelines.questions.spec import METHOD
 from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
@@ -39,6 +38,7 @@ NOT_COVERED = (
     "A person with several ids in the data counts as several people, and is protected less.",
     "What others publish about the same people is not covered; what this ledger records is added up below.",
 )
+UNREAD = "Records that cannot be read, or that come too late, are not counted."
 EVENTS_ALONE = "One event is protected, not a person: somebody who sends many events is protected far less."
 
 
@@ -66,31 +66,9 @@ def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[st
     ]
 
 
-def left_out(
-    always: Sequence[str],
-    spec: QuestionSpec,
-    parameters: Mapping[str, Any],
-    binding: Collection[str] | None,
-    method: str = "",
-) -> list[str]:
-    """Return what the numbers leave out by rule; how much it was is exact, and not published.
-
-    First `always`, the limits that a guarantee states. Of others only those are named that can leave something out, of
-    which `binding` has the options, if they are known, and of what happens only by one method, if it ran.
-    """
-    limits = [
-        limit.text
-        for limit in (*spec.limits, *spec.clipped)
-        if binding is None or not limit.options or any(option in binding for option in limit.options)
-    ]
-    beyond = [text for counter, text in spec.beyond.items() if spec.only_by.get(counter, method) == method]
-    texts = [*(OUTSIDE | dict(spec.unusable)).values(), *spec.unanswered.values(), *limits, *beyond]
-    happened = "; ".join(text.removeprefix("times ") for text in texts if _applies(text, parameters))
-    return [
-        *always,
-        "Records that cannot be read, or that come too late, count in no answer.",
-        f"Whether these happened, and how often, is not published: {happened}.",
-    ]
+def _without_options(text: str) -> str:
+    """Return a description without the sentences about options, which a reader of the page has not."""
+    return ". ".join(sentence for sentence in text.split(". ") if "--" not in sentence).rstrip(".") + "."
 
 
 def not_covered(guarantee: PrivacyGuarantee) -> list[str]:
@@ -99,24 +77,10 @@ def not_covered(guarantee: PrivacyGuarantee) -> list[str]:
     return [*alone, *guarantee.caveats, *NOT_COVERED]
 
 
-def _applies(text: str, parameters: Mapping[str, Any]) -> bool:
-    """Return whether the options that a text names were given."""
-    return all(name in parameters for name in _options(text))
-
-
-def _options(text: str) -> Iterable[str]:
-    """Return the options that a text names."""
-    return (word.strip("-,.") for word in text.split() if word.startswith("--"))
-
-
 def _rounded_up(percent: float) -> str:
     """Return a percentage with one digit, never less than it is."""
     return f"{min(100.0, math.ceil(10 * percent) / 10):g}"
 
-
-SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
-NAMED = re.compile(r'\bmethods? ("\w+"(?:(?:, | and | or )"\w+")*)')
-ABSENT = re.compile(r"\bNone\b")
 
 RULE_COLUMNS = ("name", "at_least", "at_most", "until", "windows", "items")
 
@@ -127,12 +91,6 @@ def method_of(result: Result) -> str:
     return found if isinstance(found, str) else ""
 
 
-def of_method(text: str, method: str) -> str:
-    """Return a text without the sentences that are about other methods, with a dash as the word for what is absent."""
-    kept = [sentence for sentence in SENTENCE_END.split(text) if _concerns(sentence, method)]
-    return ABSENT.sub('"-"', " ".join(kept))
-
-
 def rules_of(result: Result) -> dict[str, Any] | None:
     """Return the public rules of a run as a table; None if it has none."""
     rules = result.promise.maybe("public", "rules")
@@ -140,12 +98,6 @@ def rules_of(result: Result) -> dict[str, Any] | None:
         return None
     names = [name for name in RULE_COLUMNS if any(name in rule for rule in rules)]
     return {"names": names, "rows": [[_shown(rule, name) for name in names] for rule in rules]}
-
-
-def _concerns(sentence: str, method: str) -> bool:
-    """Tell whether a sentence names no method, or this one."""
-    named = NAMED.search(sentence)
-    return not method or named is None or f'"{method}"' in named[1]
 
 
 def _shown(rule: Mapping[str, Any], name: str) -> str:
@@ -163,50 +115,44 @@ MOST_ROWS = 1000
 MOST_NOTES = 4000
 
 
-def section(result: Result, accounts: Accounts | None, docs: str = "") -> dict[str, Any]:
+def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     """Return all that a page says of a result.
 
     Args:
         result: what was published.
         accounts: the ledger of its run, or None.
-        docs: address of the site of the documentation, to which proofs are linked; empty without links.
 
     Raises:
         ValueError: the ledger does not have its run.
     """
     streams = list(result.given())
-    return words_of(result, accounts, docs) | {
+    return words_of(result, accounts) | {
         "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
         "other_pictures": max(0, len(streams) - MOST_PICTURES),
     }
 
 
-def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[str, Any]:
+def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     """Return what a page says of a result beside its pictures; arguments as those of `section`.
 
     Raises:
         ValueError: the ledger does not have its run.
     """
     entry, method = None if accounts is None else accounts.entry(result), method_of(result)
-    columns, clocks = _columns(result, method), result.promise.clocks
+    columns, clocks = _columns(result), result.promise.clocks
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
-        "question": result.spec.by_method.get(method, result.spec.description),
+        "question": _without_options(result.spec.by_method.get(method, result.spec.description)),
         "rules": rules_of(result),
+        "notes": [],
         "file": os.path.basename(os.path.normpath(result.path)),
         "kind": result.spec.title,
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
         "highlights": highlights(result),
         "found": [*(_standing_out(result) or newest_in_words(result))[:MOST_FOUND], *_of_limits(result)],
-        "left_out": left_out(
-            result.limits,
-            result.spec,
-            result.parameters,
-            result.promise.maybe("accuracy", "intervals", "limits"),
-            method,
-        ),
-        "proof": linked(result.guarantee.proof or "", docs),
+        "left_out": [*result.limits, UNREAD],
+        "proof": result.guarantee.proof or "",
         "view": result.is_view,
         "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
@@ -220,32 +166,6 @@ def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[
         "date": "not known without a ledger" if entry is None else f"{entry.time[:MINUTES].replace('T', ' ')} UTC",
         "dataset": None if entry is None else entry.dataset,
     }
-
-
-def docs_site(given: str | None) -> str:
-    """Return the address of the site of the documentation, without one an empty text.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if given is not None and not re.fullmatch(r"https?://\S+", given):
-        raise ValueError(f"--docs must be an address such as https://localhost/privstream, got {given}")
-    return given or ""
-
-
-PROOF = re.compile(r"(docs/(proofs/\w+)\.md)")
-
-
-def linked(proof: str, docs: str) -> list[tuple[str, str]]:
-    """Return the parts of the name of a proof, each with the address of its page in the site, if it has one."""
-    parts = PROOF.split(proof)  # text, name, page, text, ..
-    texts = [(text, "") for text in parts[::3]]
-    pages = [
-        (name, f"{docs.rstrip('/')}/{page}.html" if docs else "")
-        for name, page in zip(parts[1::3], parts[2::3], strict=True)
-    ]
-    both = [part for pair in zip(texts, [*pages, ("", "")], strict=True) for part in pair]
-    return [part for part in both if part[0]]
 
 
 def picture(result: Result, given: Any) -> dict[str, Any]:
@@ -262,13 +182,13 @@ def picture(result: Result, given: Any) -> dict[str, Any]:
     return {**found, "image": image, "names": names, "points": points, "thinned": len(notes) < len(found["notes"])}
 
 
-def _columns(result: Result, method: str) -> list[tuple[str, str]]:
+def _columns(result: Result) -> list[tuple[str, str]]:
     """Return the columns of the rows, and what they mean; not those of a budget that no row costs, nor empty ones."""
     texts = described(result.row_type.__doc__ or "", "Attributes")
     hidden = {*(() if any(getattr(row, COSTS[0], 0) for row in result.rows) else COSTS)}
     names = result.row_type._fields
     hidden |= {name for name in names if result.rows and all(getattr(row, name) in (None, "") for row in result.rows)}
-    return [(name, of_method(texts.get(name, ""), method)) for name in names if name not in hidden]
+    return [(name, texts.get(name, "")) for name in names if name not in hidden]
 
 
 def _cells(row: Any, columns: list[tuple[str, str]], clocks: Clocks) -> list[str]:

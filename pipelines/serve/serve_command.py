@@ -1,110 +1,209 @@
-"""`privstream serve`: a page that shows the results of a folder as they come."""
+"""`privstream serve`: the report of a folder, made again when its files change, for browsers of this machine."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import ipaddress
 import os
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
+from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.accounts.limit_options import limit
-from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import ledger_of, output_of
-from privstream.pipelines.report.section import docs_site
-from privstream.pipelines.serve.app import Access, App, add_port, is_loopback, listen, read_token
+from privstream.pipelines.report.result import Result, ledger_of, monitor_promise, output_of
+from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.folder import WatchedFolder
-from privstream.pipelines.serve.health import Health, add_health
-from privstream.pipelines.serve.page import Page
 from privstream.pipelines.terminal import say
 
-PORT, THREADS = 8080, 6
+Made = TypeVar("Made")
+HOST, PORT, LAST_PORT = "127.0.0.1", 8080, 65_535
+TITLE = "Differentially private results, live"
+HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+NOT_IN_LEDGER = "The ledger of this page does not have the run of this result."
+
+
+class Answer(NamedTuple):
+    """A status, the type of a body, and the body."""
+
+    status: int
+    kind: str
+    body: str
+
+
+class LivePage:
+    """The report of a folder as its files are now.
+
+    Args:
+        folder: whose results are shown.
+        accounts: the ledger of their runs, or None.
+        traceback: whether the terminal shows where errors come from; that may quote rows.
+    """
+
+    def __init__(self, folder: str, accounts: Accounts | None = None, *, traceback: bool = False) -> None:
+        self._folder, self._accounts, self._traceback = WatchedFolder(folder), accounts, traceback
+        self._alone = threading.Lock()
+        self._made: tuple[str, str] = ("", "")
+
+    def answer(self, path: str, host: str) -> Answer:
+        """Answer a request for a path, asked for by the name of a host."""
+        if not is_local(host):  # else a page of somebody else, whose name points here, could read this one
+            return Answer(403, "text/plain", "Ask for this page at localhost or 127.0.0.1.\n")
+        if path == "/version":
+            return Answer(200, "text/plain", self.version())
+        return Answer(200, "text/html", self.page()) if path == "/" else Answer(404, "text/plain", "Not found.\n")
+
+    def version(self) -> str:
+        """Return what changes when the page does."""
+        ledger = "" if self._accounts is None else self._accounts.head()
+        return self._folder.version(self._folder.paths()) + ledger
+
+    def page(self) -> str:
+        """Return the page, made again if anything has changed."""
+        with self._alone:
+            now = self.version()
+            if self._made[0] != now:
+                self._made = now, self._render(now)
+            return self._made[1]
+
+    def _render(self, now: str) -> str:
+        """Make the page."""
+        paths = self._folder.paths()
+        self._folder.forget(paths)
+        sections = [found for path in paths if (found := self._section(path)) is not None]
+        notes = [] if paths else ["No results yet. They appear here when a command has written them."]
+        if (unreadable := len(paths) - len(sections)) > 0:
+            notes.append(f"{unreadable:,} results cannot be read now: incomplete, or of another version.")
+        try:
+            monitor = monitor_promise(self._folder.path)
+        except ValueError:
+            monitor = None
+        datasets = sorted({one["dataset"] for one in sections} - {None})
+        accounts = self._accounts
+        render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
+        page: str = render(
+            title=TITLE,
+            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            version=version("privstream"),
+            sections=sections,
+            together=[] if monitor is None else [monitor.number("guarantee")],
+            costs=None if accounts is None else self._try(lambda: accounts.costs(datasets)),
+            notes=notes,
+            live=now,
+        )
+        return page
+
+    def _section(self, path: str) -> dict[str, Any] | None:
+        """Return what is shown of a result, None if it cannot be read."""
+        found = self._try(lambda: self._folder.read(path))
+        if found is None:
+            return None
+        result, notes = found
+        made = self._try(lambda: self._words(result, notes))
+        return None if made is None else made | {"notes": notes}
+
+    def _words(self, result: Result, notes: list[str]) -> dict[str, Any]:
+        """Return the section of a result, without its ledger where that does not have it."""
+        try:
+            return section(result, self._accounts)
+        except ValueError:
+            notes.append(NOT_IN_LEDGER)
+            return section(result, None)
+
+    def _try(self, make: Callable[[], Made]) -> Made | None:
+        """Return what is made; None if that fails, since what is wrong with one result must not hide the others."""
+        try:
+            return make()
+        except Exception as error:
+            if self._traceback:
+                say("".join(traceback.format_exception(error)).rstrip())
+            return None
+
+
+def is_local(host: str) -> bool:
+    """Tell whether a browser has asked by a name of this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
+    """Return a server on loopback.
+
+    Raises:
+        ValueError: the port is none, or not free.
+    """
+    if checks.integer("port", port, minimum=0) > LAST_PORT:
+        raise ValueError(f"port must be <= {LAST_PORT:,}, got {port}")
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "privstream", ""
+
+        def do_GET(self) -> None:
+            """Send a page."""
+            answer = page.answer(self.path, self.headers.get("Host", ""))
+            body = answer.body.encode()
+            self.send_response(answer.status)
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Write nothing: a line for each second helps nobody."""
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise ValueError(f"port must be free, got {port} ({error.strerror})") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    words = "with results of commands, and folders of runs without an end; or FILE.yaml, a monitor, for its folder"
+    words = "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder"
     parser.add_argument("folder", metavar="FOLDER", help=words)
-    add_port(parser, PORT)
-    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="where to listen (default: 127.0.0.1)")
-    words = "file with a token, which browsers ask for; required if the page can be reached from elsewhere"
-    parser.add_argument("--token_file", metavar="PATH", help=words)
-    parser.add_argument("--docs", metavar="URL", help="the site of the documentation, to which proofs are linked")
-    budget = parser.add_argument_group("privacy budget")
-    budget.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is spent")
-    budget.add_argument(
-        "--budget_limit", type=limit, metavar="EPSILON[,DELTA]", help="limit of each data set: shows what is left"
-    )
-    health = parser.add_argument_group(
-        "health of jobs", "Exact numbers, which no guarantee covers: on loopback alone, under /operator."
-    )
-    health.add_argument(
-        "--operator_token_file", metavar="PATH", help="file with the token of those who may see the health of jobs"
-    )
-    add_health(health)
+    words = f"default: {PORT}; 0 for any that is free"
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=words)
+    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is spent")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
-        arguments.ledger = arguments.ledger or ledger_of(arguments.folder)
-        arguments.folder = output_of(arguments.folder)
-        server = _server(arguments)
+        ledger, folder = arguments.ledger or ledger_of(arguments.folder), output_of(arguments.folder)
+        if not os.path.isdir(folder):
+            raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
+        accounts = Accounts.of(ledger, None)
+        if accounts is not None:
+            Ledger(accounts.path).read()
+        server = listen(LivePage(folder, accounts, traceback=arguments.traceback), arguments.port)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
-    name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    say(f"live page of {arguments.folder}: http://{name}:{server.effective_port}/ (Ctrl-C ends it)")
-    if arguments.operator_token_file is not None:
-        say(f"for operators: http://{name}:{server.effective_port}/operator")
-    server.run()
-
-
-def _server(arguments: argparse.Namespace) -> Any:
-    """Return a server that listens."""
-    if not os.path.isdir(arguments.folder):
-        raise ValueError(f"FOLDER must be a folder that exists, got {arguments.folder}")
-    access = Access(
-        local=is_loopback(arguments.host),
-        token=read_token("token_file", arguments.token_file),
-        operator_token=read_token("operator_token_file", arguments.operator_token_file),
-    )
-    health, accounts = _health(arguments), Accounts.of(arguments.ledger, None)
-    if accounts is not None:
-        Ledger(accounts.path).read()
-    elif arguments.budget_limit is not None:
-        raise ValueError("budget_limit must be given with --ledger: without it, it is not known what is spent")
-    page = Page(
-        WatchedFolder(arguments.folder),
-        accounts=accounts,
-        limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
-        health=health,
-        version=version("privstream"),
-        docs=docs_site(arguments.docs),
-    )
-    return listen(
-        App(page, access, traceback=arguments.traceback), host=arguments.host, port=arguments.port, threads=THREADS
-    )
-
-
-def _health(arguments: argparse.Namespace) -> Health | None:
-    """Return where the health of jobs is found, None if nobody has asked."""
-    asked = bool(arguments.metrics) or arguments.dead_letter is not None
-    if asked and arguments.operator_token_file is None:
-        raise ValueError(
-            "operator_token_file must be given with metrics or dead_letter: these numbers are exact, and everybody on "
-            "this machine could see them. Make one with openssl rand -hex 32 > token && chmod 600 token"
-        )
-    if not asked and arguments.operator_token_file is not None:
-        raise ValueError("operator_token_file must be given with metrics or dead_letter: there is nothing else to see")
-    return Health(arguments.metrics, arguments.dead_letter) if asked else None
+    say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")
+    with server:
+        server.serve_forever()
 
 
 COMMAND = Command(
-    description="Shows the results of a folder as a page that follows running jobs: what there is now and what there "
-    "was before, each with its bands; alerts; what has been spent; and, for operators, the health of jobs. It listens "
-    "on loopback unless it is given a host and a token.",
+    description="Shows the report of a folder as a page that follows running jobs. It listens on this machine alone.",
     add_arguments=add_arguments,
     run=run,
 )

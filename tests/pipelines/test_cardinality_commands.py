@@ -9,15 +9,10 @@ import pytest
 from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
-from privstream.pipelines.pictures.cardinality import band, caption, prepare
-from privstream.pipelines.plot.picture_spec import Given
-from privstream.pipelines.plot.promise import columns_in_words, shown_in_words
-from privstream.pipelines.report.result import read_result
-from privstream.pipelines.serve.page import newest
+from privstream.pipelines.pictures.cardinality import band, caption
 from privstream.pipelines.simulate.truths import SetSize
 from privstream.pipelines.simulate.worlds import simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.transforms.rows import CardinalityEstimate
 
 WINDOWS = 48
@@ -199,38 +194,6 @@ def test_plot(building: Path, tmp_path: Path) -> None:
     blind = [*rows[:-5], *(row._replace(error_bound=-1) for row in rows[-5:])]
     assert "The last 5 rows have none" in caption(blind, band(blind, truth), "")
     assert caption([], band([], []), "") == "There are no rows."
-
-
-def test_smoothed_sizes_are_a_line_and_estimates_dots(
-    building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In pictures, tables and live pages alike."""
-    asked = [*DOORS, "--delta", "1e-6", "--run_id", "smoothed", "--ledger", "none"]
-    assert command(building, tmp_path / "rows.parquet", *asked) == 0
-    rows, truth = read(tmp_path / "rows.parquet"), read_row_file(str(building / "truth.jsonl"), SetSize)
-    found = band(rows, truth)
-    assert found.estimates.tolist() == [row.smoothed for row in rows]
-    assert found.points is not None and found.points.tolist() == [row.estimate for row in rows]
-    assert found.interval.tolist() == [[row[6] for row in rows], [row[7] for row in rows]]
-    said = caption(rows, found, "Line: the size, smoothed")
-    assert said.startswith(f"{WINDOWS} windows. Line: the size, smoothed")
-    inside = "all estimates are" if not found.outside else f"all but {found.outside} of {WINDOWS} estimates are"
-    assert f"{inside} within the band." in said and found.outside < WINDOWS / 4
-    result = read_result(str(tmp_path / "rows.parquet"))
-    drawn: Any = prepare(Given(stream="", rows=rows, promise=result.promise))
-    assert (
-        "Line: the size, smoothed over windows; dots: with the noise of a window. Band: where "
-        in drawn.keywords["caption"]
-    )
-    assert "Smoothed: an estimate from several windows; its interval" in (live := newest(result))["bands"]
-    assert live["fields"] == ["estimate", "smoothed"]
-    capsys.readouterr()
-    print_rows(rows, CardinalityEstimate)
-    table = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[2] for row in table if row and row[0].startswith("2024")] == [f"{row.smoothed:,.0f}" for row in rows]
-    told = shown_in_words(CardinalityEstimate, result.promise, ("smoothed", "between"))
-    assert told.startswith("Smoothed: estimates from several windows, by a model in which counts stay near a level.")
-    assert "Lower, upper" not in columns_in_words(CardinalityEstimate, result.promise)
 
 
 def test_the_truth_is_what_events_say() -> None:

@@ -2,17 +2,13 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from example_results import row_of, write
+from example_results import row_of
 from privstream.pipelines.pictures.quantiles import caption, draw_lines, lines
 from privstream.pipelines.plot.chart import PAGE
 from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all, in_words
-from privstream.pipelines.report.result import read_result
-from privstream.pipelines.report.section import words_of
-from privstream.pipelines.serve.page import newest
 from privstream.transforms.rows import QuantileEstimate
 
 ROW: QuantileEstimate = row_of("quantiles", 0, "")
@@ -45,20 +41,6 @@ def test_a_row_has_words_in_place_of_its_estimate() -> None:
     assert in_words(other, FEW) is other
 
 
-def test_report_and_live_page_say_it_alike(tmp_path: Path) -> None:
-    path = write(tmp_path, "quantiles")
-    beside = Path(f"{path}.guarantee.json")
-    promise = json.loads(beside.read_text())
-    for parameters, said in (({}, False), (FEW, True)):
-        beside.write_text(json.dumps(promise | {"parameters": promise["parameters"] | parameters}))
-        result = read_result(str(path))
-        table = words_of(result, None)
-        assert all((NOTHING_KNOWN in row) == said for row in table["rows"])
-        live = [row[-1] for window in newest(result)["windows"] for row in window["rows"]]
-        assert all((cell == f"{NOTHING_KNOWN} (between 90 and 200)") == said for cell in live)
-        assert "nothing is known" in dict(table["columns"])["lower"]
-
-
 @pytest.mark.parametrize("known", [0, 1, 3])
 def test_a_picture_has_crosses_at_its_foot(known: int) -> None:
     rows = [row_of("quantiles", hour, "") for hour in range(3)]
@@ -77,14 +59,3 @@ def test_a_picture_has_crosses_at_its_foot(known: int) -> None:
     assert len(set(feet)) <= 1
     assert all(foot > note["y"] for foot in feet for note in notes[:known])  # further down
     assert all(foot > 0.8 * page["size"][1] for foot in feet)
-
-
-@pytest.mark.slow
-def test_many_quantiles_leave_room_for_their_lines() -> None:
-    rows = [row_of("quantiles", hour, "")._replace(quantile=one / 40) for hour in range(2) for one in range(1, 40)]
-    rows = [row._replace(lower=99.0, upper=101.0) if place < 39 else row for place, row in enumerate(rows)]
-    drawn = io.BytesIO()
-    draw_lines(lines(rows, [], each=True, parameters=FEW), drawn, PAGE, title="", caption="")
-    page = json.loads(drawn.getvalue())
-    assert len({note["y"] for note in page["notes"] if NOTHING_KNOWN in note["text"]}) == 39
-    assert all(note["y"] < 0.7 * page["size"][1] for note in page["notes"] if NOTHING_KNOWN not in note["text"])

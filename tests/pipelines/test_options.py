@@ -197,7 +197,6 @@ COMMANDS = {
     "views": "monitor.yaml",
     "report": "none.jsonl --output page.html",
     "serve": "none",
-    "metrics": "--token_file none --dead_letter none",
     "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{

@@ -1,10 +1,8 @@
 """`privstream plot`, and where it puts names."""
 
 import io
-import itertools
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,7 @@ from apache_beam.utils.timestamp import Timestamp
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from privstream.pipelines import cli
-from privstream.pipelines.pictures import heavy_hitters as timeline
-from privstream.pipelines.pictures.truth import Key, detection_threshold, judge, key
-from privstream.pipelines.plot.chart import Label, place
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.pictures.truth import Key, judge, key
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import HeavyHitter
@@ -99,19 +94,6 @@ def test_without_truth_nothing_is_missed(files: Path) -> None:
     assert "missed" not in text
 
 
-def test_without_the_guarantee_what_is_missed_is_unknown(files: Path) -> None:
-    (files / "rows.jsonl.guarantee.json").unlink()
-    text = words(files, "picture.svg", "--truth", str(files / "truth.avro"))
-    assert "Missed items are not shown" in text
-    assert "100 people" not in text
-
-
-def test_only_the_top_items_have_names(files: Path) -> None:
-    text = words(files, "picture.svg", "--top", "1")
-    assert "first snow" in text
-    assert "café" not in text
-
-
 def test_the_same_rows_give_the_same_picture(files: Path) -> None:
     for name in ("a.svg", "b.svg"):
         assert plot(files, name, "--truth", str(files / "truth.avro")) == 0
@@ -124,17 +106,6 @@ def test_no_rows_give_an_empty_picture(files: Path) -> None:
     (files / "none.parquet.guarantee.json").write_text(json.dumps({"accuracy": {"detection_threshold": 100}}))
     text = words(files, "picture.svg", "--truth", str(files / "truth.avro"), rows="none.parquet")
     assert "0 were reported and 5 missed" in " ".join(text.split())
-
-
-def test_names_that_are_no_text_for_pictures(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    names = ["$\\frac{", "新しい電車", "line\nbreak", "\x1b[31mred", "x" * 5000, "%s {0} \\n"]
-    write_row_file(str(files / "odd.jsonl"), HeavyHitter, [row(n, name, 100 + n) for n, name in enumerate(names)])
-    text = words(files, "picture.svg", rows="odd.jsonl")
-    assert "$\\frac{" in text
-    assert "line break" in text
-    assert "x" * 18 + "…" + "x" * 9 in text
-    assert "x" * 19 not in text
-    assert len(capfd.readouterr().err.splitlines()) == 1, "no warnings"
 
 
 def test_a_stream_is_chosen(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,15 +152,6 @@ def test_what_cannot_be_drawn_is_refused(options, message, files, monkeypatch, c
     assert sorted(files.iterdir()) == before
 
 
-def test_a_guarantee_that_is_none_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (files / "rows.jsonl.guarantee.json").write_text("{}")
-    assert plot(files, "picture.png") == 2
-    assert (
-        "rows.jsonl.guarantee.json must be a guarantee that privstream wrote, with accuracy.detection_threshold"
-        in capsys.readouterr().err
-    )
-
-
 def test_a_picture_that_cannot_be_finished_leaves_what_was_there(files, monkeypatch, capsys):
     (files / "picture.png").write_bytes(b"old")
 
@@ -202,44 +164,6 @@ def test_a_picture_that_cannot_be_finished_leaves_what_was_there(files, monkeypa
     assert "No space left on device" in capsys.readouterr().err
     assert (files / "picture.png").read_bytes() == b"old"
     assert len(list(files.iterdir())) == 4
-
-
-def test_lines_are_cut_where_a_window_is_left_out() -> None:
-    runs = timeline._runs([row(3, "x", 1), row(0, "x", 1), row(1, "x", 1), row(5, "x", 1), row(6, "x", 1)])
-    assert [[round((hit.window_start.micros / 1e6 - START) / HOUR) for hit in run] for run in runs] == [
-        [0, 1],
-        [3],
-        [5, 6],
-    ]
-
-
-def _spread(labels: Sequence[Label]) -> Figure:
-    figure = Figure(figsize=(8, 5))
-    axes = figure.add_subplot()
-    axes.set_xlim(0, 10)
-    axes.set_ylim(0, 10)
-    figure.draw_without_rendering()
-    place(axes, labels, [point for label in labels for point in label.points])
-    return figure
-
-
-def test_labels_do_not_overlap_and_stay_inside() -> None:
-    rng = np.random.default_rng(4)
-    crowd = [Label(f"somewhat long {n}", [tuple(rng.uniform(4, 6, 2).tolist())], "black") for n in range(8)]
-    corners = [Label("in a corner", [corner], "black") for corner in itertools.product((0.0, 10.0), repeat=2)]
-    figure = _spread([*crowd, *corners])
-    (axes,) = figure.axes
-    boxes = [note.get_window_extent() for note in axes.texts if note.get_text()]
-    assert len(boxes) == 12
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-    canvas = axes.get_window_extent()
-    assert all(canvas.x0 <= box.x0 and box.x1 <= canvas.x1 for box in boxes)
-    assert all(canvas.y0 <= box.y0 and box.y1 <= canvas.y1 for box in boxes)
-
-
-def test_a_label_without_room_is_left_out() -> None:
-    figure = _spread([Label("wide " * 200, [(5, 5)], "black"), Label("fits", [(5, 5)], "black")])
-    assert [note.get_text() for note in figure.axes[0].texts if note.get_text()] == ["fits"]
 
 
 def test_verdict() -> None:
@@ -257,35 +181,3 @@ def test_a_row_that_says_that_an_item_has_ended_reports_it_no_longer() -> None:
     verdict = judge([*ROWS[:2], ended], TRUTH, 100)
     assert verdict.found == tuple(map(key, ROWS[:2]))
     assert key(ended) in verdict.missed
-
-
-def uncounted(hour: int) -> HeavyHitter:
-    return row(hour, "first snow", 0)._replace(count=None, count_stddev=None)
-
-
-def test_an_item_that_continues_without_a_count_is_dotted(files: Path) -> None:
-    going_on = [uncounted(hour)._replace(status="continues") for hour in (2, 3)]
-    write_row_file(str(files / "rows.jsonl"), HeavyHitter, [*ROWS[:2], *going_on])
-    text = words(files, "picture.svg")
-    assert "Dotted: the item continues" in text
-    assert "Bars: where the numbers of what counts within the limits" in text
-    assert "Dotted" not in words(files, "other.svg", rows=_all_counted(files))
-
-
-def test_rows_without_counts_are_drawn_at_0(files: Path) -> None:
-    write_row_file(str(files / "rows.jsonl"), HeavyHitter, [uncounted(0), uncounted(1), uncounted(3)])
-    text = words(files, "picture.svg")
-    assert "There are no counts." in text
-    assert "first snow" in text
-
-
-def _all_counted(files: Path) -> str:
-    write_row_file(str(files / "counted.jsonl"), HeavyHitter, ROWS)
-    return "counted.jsonl"
-
-
-def test_detection_threshold_beside_rows(files: Path) -> None:
-    found = (
-        detection_threshold(Promise.read(f"{files / name}.guarantee.json")) for name in ("rows.jsonl", "others.jsonl")
-    )
-    assert tuple(found) == (100, None)
