@@ -15,7 +15,7 @@ from privstream.pipelines.accounts.ledger import is_database
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import UTC
-from privstream.pipelines.plot.promise import OF_COUNTS, OF_QUANTILES, columns_in_words, in_words, meaning, of_each_row
+from privstream.pipelines.plot.promise import OF_COUNTS, columns_in_words, in_words, meaning, of_each_row
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.page import templates
 from privstream.pipelines.report.result import Result
@@ -196,7 +196,7 @@ def _meaning(result: Result) -> str:
     own = "error_bound" not in names or any(getattr(row, LIMITS[0], None) is not None for row in result.rows)
     if {"count", *LIMITS} <= names or ({"estimate", "error_bound", *LIMITS} <= names and own):
         return of_each_row(promise, "In brackets") + OF_SMOOTHED * smoothed + of_sums
-    of_smoothed = f" Smoothed: {OF_QUANTILES if 'quantile' in names else OF_COUNTS}" * smoothed
+    of_smoothed = f" Smoothed: {OF_COUNTS}" * smoothed
     return meaning(promise, "After ±, or in brackets") + of_smoothed + of_sums
 
 
