@@ -1,5 +1,105 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
-from privstream.mechanisms.exports import exports
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.counters.continual_counter import ContinualCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.guarantee_records import read_guarantee_file
+from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
+from privstream.mechanisms.histograms.histogram_queries import (
+    Histogram,
+    HistogramQueries,
+    HistogramQuery,
+    MaxSum,
+    MinSum,
+    Monotone,
+    Quantile,
+    TopK,
+)
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
+from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
+from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold, HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter
+from privstream.mechanisms.points.dynamic_points import Updates
+from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, Neighbours, PredecessorStep
+from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
+from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.query_mechanism import QueryMechanism
+from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
-__getattr__, __all__ = exports(__name__, __file__)
+__all__ = [
+    "AboveThreshold",
+    "AdaptiveSparseVector",
+    "BinaryTreeCounter",
+    "BinnedStep",
+    "BottomUpTreeCounter",
+    "BufferedToeplitzCounter",
+    "ColumnFlags",
+    "ContinualCounter",
+    "CountedFlags",
+    "DynamicPredecessor",
+    "ExponentialMechanismWithGap",
+    "FoundKeys",
+    "Histogram",
+    "HistogramMechanism",
+    "HistogramQueries",
+    "HistogramQuery",
+    "Holdings",
+    "HybridNoisyTopK",
+    "HybridSparseVector",
+    "IncrementalPredecessor",
+    "KaryTreeCounter",
+    "KeyedCounts",
+    "KeyedNoise",
+    "KeyedRows",
+    "KeyedStep",
+    "LinearQueries",
+    "MaxSum",
+    "MeasuredTopK",
+    "MinSum",
+    "Monotone",
+    "Neighbours",
+    "NoiseSource",
+    "NoisyTopK",
+    "NumericQuantiles",
+    "NumericSparse",
+    "OnlineMultiplicativeWeights",
+    "PredecessorStep",
+    "PrivacyGuarantee",
+    "PrivacyUnit",
+    "Quantile",
+    "QuantileRows",
+    "QueryMechanism",
+    "RangeCounter",
+    "RangeStep",
+    "RuleMonitor",
+    "SeededNoise",
+    "SetCardinality",
+    "Sparse",
+    "SparseVectorWithGap",
+    "SquareRootToeplitzCounter",
+    "StatusMonitor",
+    "ThresholdMonitor",
+    "TopK",
+    "UnknownHorizonCounter",
+    "Updates",
+    "WideTreeCounter",
+    "read_guarantee_file",
+]

@@ -429,7 +429,7 @@ class KeySum(NamedTuple):
 
 
 class QuantileEstimate(NamedTuple):
-    """A quantile of the values in a window, in the last windows or since the start, and what it is for certain.
+    """A quantile of the values in a window.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
@@ -437,15 +437,9 @@ class QuantileEstimate(NamedTuple):
         window_end: first moment after the window.
         quantile: which part of all values is at most as large; 0.5 for the median.
         estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
-        lower, upper: an interval that contains the quantile of the values that count, of each person at most one in a
-            window, with probability 1 - beta in each row by itself. Where it covers (nearly) all values, tables and
-            pictures say "nothing is known".
-        smoothed: an estimate of the same quantile from the values of all windows of a finished file. None in streams,
-            and where quantiles are about more than one window.
-        smoothed_lower: lower end of its interval of 95%, which rests on a model: the part of all values that is below a
-            value stays near a level that moves. Where a window differs from those beside it, it reaches as far as
-            `lower` and `upper`, and `smoothed` is nearer to `estimate`.
-        smoothed_upper: upper end.
+        lower, upper: an interval that contains the quantile of the values that count within their limits, with
+            probability 95% in each row by itself. Where it covers (nearly) all values, tables and pictures say "nothing
+            is known".
     """
 
     stream: str
@@ -455,9 +449,6 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
-    smoothed: Optional[float] = None
-    smoothed_lower: Optional[float] = None
-    smoothed_upper: Optional[float] = None
 
 
 class HistogramEstimate(NamedTuple):

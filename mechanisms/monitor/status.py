@@ -19,12 +19,11 @@ from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_EXPONENT,
-    GridCurve,
-    accounted,
+    PrivacyCurve,
     connect_dots,
     least_epsilon,
+    losses,
 )
-from privstream.mechanisms.privacy.grid_losses import GridLosses
 from scipy import special
 from typing_extensions import override
 
@@ -63,11 +62,7 @@ class StatusCurve:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
-        return accounted(self.on_grid(interval), interval)
-
-    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
-        """Return the law of its privacy loss on multiples of `interval`."""
-        return connect_dots(self._both_ways, interval)[:1]
+        return losses().PrivacyLossDistribution(connect_dots(self._both_ways, interval)[0])
 
     def divergence(self, epsilon: Floats) -> Floats:
         """Return the largest P(E) - e^epsilon Q(E), for real epsilon, shape (n,); P is either of the worlds."""
@@ -175,7 +170,7 @@ class StatusCalibration(ClockCalibration):
 
     @functools.cached_property
     @override
-    def hits_curve(self) -> GridCurve:
+    def hits_curve(self) -> PrivacyCurve:
         return _curve(self.budget, self.eta)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import (
@@ -17,7 +18,6 @@ from privstream.mechanisms.monitor.calibration import (
     MonitorBudget,
     TableCalibration,
     check_reach,
-    misses_law,
 )
 from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import ROUNDING, PairCurve, excess, largest
@@ -49,8 +49,8 @@ class ResponseCurve(PairCurve):
         k, low, high = self.hits, *self._odds()
         late = np.floor(k + epsilon / self.epsilon_per_test)
         early = np.ceil(k - epsilon / self.epsilon_per_test) - 1
-        within = excess(misses_law("cdf", early, k, high), epsilon, misses_law("cdf", early, k, low))
-        without = excess(misses_law("sf", late, k, low), epsilon, misses_law("sf", late, k, high))
+        within = excess(scipy.stats.nbinom.cdf(early, k, high), epsilon, scipy.stats.nbinom.cdf(early, k, low))
+        without = excess(scipy.stats.nbinom.sf(late, k, low), epsilon, scipy.stats.nbinom.sf(late, k, high))
         return within, without
 
     @override
@@ -58,10 +58,10 @@ class ResponseCurve(PairCurve):
         # A difference of two negative binomials.
         k, low, high = self.hits, *self._odds()
         lead = math.floor(epsilon / self.epsilon_per_test)
-        misses = np.arange(int(misses_law("isf", NEGLIGIBLE, k, high)) + 1)
-        forwards = misses_law("pmf", misses, k, high) * misses_law("sf", misses + lead, k, low)
-        backwards = misses_law("pmf", misses, k, low) * misses_law("sf", misses + lead, k, high)
-        left_out = misses_law("sf", misses[-1], k, high)
+        misses = np.arange(int(scipy.stats.nbinom.isf(NEGLIGIBLE, k, high)) + 1)
+        forwards = scipy.stats.nbinom.pmf(misses, k, high) * scipy.stats.nbinom.sf(misses + lead, k, low)
+        backwards = scipy.stats.nbinom.pmf(misses, k, low) * scipy.stats.nbinom.sf(misses + lead, k, high)
+        left_out = scipy.stats.nbinom.sf(misses[-1], k, high)
         return float(left_out + excess(forwards.sum(), np.asarray(epsilon), backwards.sum()))
 
     def _odds(self) -> tuple[float, float]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.minimum import minimum
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from scipy import fft, special
 
@@ -88,8 +88,8 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
         rate = -math.expm1(log_rest) / widest
         return (noises.log_moment(rate) - log_beta) / rate
 
-    place, least = minimum(bound, -40.0, -1e-9, tolerance=1e-9)
-    chernoff = max(0, math.ceil(least))
+    found = scipy.optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
+    place, chernoff = float(found.x), max(0, math.ceil(found.fun))
     rate = -math.expm1(place) / widest
     law = noises.tilted(rate)
     if law is None:
@@ -131,7 +131,8 @@ def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, large
         rate = unit * math.exp(log_rate)
         return (exponent(rate) + rest) / rate
 
-    return float(minimum(bound, *limits, tolerance=1e-6)[1])
+    found = scipy.optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
+    return float(found.fun)
 
 
 def sums_quantile(parts: Sequence[tuple[SymmetricNoise, int]], columns: int, beta: float) -> float:

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.minimum import minimum
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, NoiseSum
@@ -102,7 +102,7 @@ class ThresholdTree:
             """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
             return (1 + 1 / ratio) * (self.typical - math.log1p(ratio) + ratio - 1)
 
-        ratio = round(minimum(margin, 1.0, 50.0)[0], 3)
+        ratio = round(float(scipy.optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded").x), 3)
         mu = (1 + 1 / ratio) / level * (1 + 1e-12)
         return mu, ratio * mu
 

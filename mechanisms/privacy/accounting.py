@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import pkgutil
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,10 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import scipy
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.privacy.grid_losses import GridLosses
 from scipy import special
 
 if TYPE_CHECKING:
@@ -35,42 +31,9 @@ SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
 
 
-SELDOM_USED = ("optimize", "signal", "stats")
-"""Parts of SciPy that `dp_accounting` loads, and composing losses does not use: most of its time to load."""
-
-GAUSSIAN = "dp_accounting.gaussian_mechanism"
-"""It loads these parts in another way, and nobody here uses it."""
-
-
-class _Later:
-    """Stands for a module or a function, which is loaded when it is called."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __getattr__(self, name: str) -> _Later:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Later(f"{self._path}.{name}")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return pkgutil.resolve_name(self._path)(*args, **kwargs)
-
-
-@functools.cache
 def losses(module: str = "privacy_loss_distribution") -> Any:
-    """Return a module of `dp_accounting.pld`, for where losses are composed, loaded without what it seldom uses."""
-    places: list[tuple[dict[str, Any], str, str]] = [(vars(scipy), part, f"scipy.{part}") for part in SELDOM_USED]
-    places.append((sys.modules, GAUSSIAN, GAUSSIAN))
-    later = [(names, name, _Later(path)) for names, name, path in places if name not in names]
-    for names, name, one in later:
-        names[name] = one
-    try:
-        return importlib.import_module(f"dp_accounting.pld.{module}")
-    finally:
-        for names, name, one in later:
-            if names.get(name) is one:
-                del names[name]
+    """Return a module of `dp_accounting.pld`, which takes long to load: plans do without."""
+    return importlib.import_module(f"dp_accounting.pld.{module}")
 
 
 class PrivacyCurve(Protocol):
@@ -88,14 +51,6 @@ class PrivacyCurve(Protocol):
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        ...
-
-
-class GridCurve(PrivacyCurve, Protocol):
-    """A curve whose losses can be had without the accountant."""
-
-    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
-        """Return the laws of its privacy losses on multiples of `interval`, of which the worse one counts."""
         ...
 
 
@@ -131,8 +86,8 @@ def least_epsilon(curve: Callable[[float], float], delta: float) -> float:
     return smallest(lambda epsilon: curve(epsilon) <= delta, 0.0, LARGEST_EPSILON)
 
 
-def connect_dots(divergences: Divergences, interval: float) -> tuple[GridLosses, GridLosses]:
-    """Return the laws of both privacy losses on multiples of `interval`."""
+def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, PLDPmf]:
+    """Return the laws of both privacy losses on multiples of `interval` (Doroshenko et al. 2022)."""
     checks.positive("interval", interval)
     reach = 1.0
     while max(side[0] for side in divergences(np.array([reach]))) > TAIL and reach < LARGEST_EPSILON:
@@ -140,22 +95,12 @@ def connect_dots(divergences: Divergences, interval: float) -> tuple[GridLosses,
     steps = math.ceil(reach / interval)
     if steps > MAX_GRID:
         raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
+    connected = losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap
     remove, add = (
-        GridLosses.connecting(-steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0)), interval)
+        connected(interval, -steps, steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0)))
         for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
     )
     return remove, add
-
-
-def accounted(laws: Sequence[GridLosses], interval: float) -> PrivacyLossDistribution:
-    """Return the same laws for the accountant."""
-    return losses().PrivacyLossDistribution(*(_pmf(law, interval) for law in laws))
-
-
-def _pmf(law: GridLosses, interval: float) -> PLDPmf:
-    """Return one of them."""
-    chances = dict(enumerate(law.chances.tolist(), law.lowest))
-    return losses("pld_pmf").create_pmf(chances, interval, law.infinite, pessimistic_estimate=True)
 
 
 def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
@@ -193,16 +138,9 @@ class PairCurve(ABC):
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
-        laws = connect_dots(self.one_way, interval)
-        if self.neighbouring == "replace_one":
-            remove, add = (_pmf(law, interval) for law in laws)
-            return losses().PrivacyLossDistribution(remove.compose(add))
-        return accounted(laws, interval)
-
-    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
-        """Return the laws of its privacy losses on multiples of `interval`, of which the worse one counts."""
         remove, add = connect_dots(self.one_way, interval)
-        return (remove.convolved(add),) if self.neighbouring == "replace_one" else (remove, add)
+        both = (remove.compose(add),) if self.neighbouring == "replace_one" else (remove, add)
+        return losses().PrivacyLossDistribution(*both)
 
 
 @dataclass(frozen=True)
@@ -230,14 +168,6 @@ class PointCurve:
         """Return the privacy loss distribution of randomised response that fails with `at_delta`, rounded up."""
         parameters = losses("common").DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
         return losses().from_privacy_parameters(parameters, value_discretization_interval=interval)
-
-    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
-        """Return the law of the same losses on multiples of `interval`."""
-        low, high = (math.ceil(sign * self.at_epsilon / interval) for sign in (-1, 1))
-        chances = np.zeros(high - low + 1)
-        for place, sign in ((high, -1), (low, 1)):
-            chances[place - low] += (1 - self.at_delta) / (1 + math.exp(sign * self.at_epsilon))
-        return (GridLosses(low, chances, self.at_delta),)
 
 
 class PureDp(PointCurve):

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
-from privstream.mechanisms.minimum import root
-from privstream.mechanisms.privacy.accounting import ROUNDING, GridCurve, losses
-from privstream.mechanisms.privacy.grid_losses import FEW, GridLosses
+from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve, losses
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -24,7 +22,6 @@ SIGMA_BITS = 16
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
 TOO_LITTLE = f"count_share must leave enough for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
-REACH = 11.6  # sigmas, beyond which noise is less likely than 1e-30 (Canonne, Kamath, Steinke 2020)
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
 
@@ -58,31 +55,6 @@ class CountCurve:
         )
         return one.self_compose(self.releases)
 
-    @functools.lru_cache(maxsize=16)  # noqa: B019 - curves are small values: searches of several methods meet the same
-    def on_grid(self, interval: float) -> GridLosses | None:
-        """Return the law of the same losses, bit for bit; None where the accountant multiplies them one by one."""
-        places, one = _one_release(self.sigma, interval)
-        if len(places) > FEW or len(places) ** self.releases > FEW:
-            return one.repeated(self.releases)
-        return one if self.releases == 1 else None
-
-
-def _one_release(sigma: float, interval: float) -> tuple[NDArray[np.int64], GridLosses]:
-    """Return the losses of telling noise from noise + 1, joined where either of two neighbours is one, and their law.
-
-    Noise beyond `REACH` sigma is an infinite loss.
-    """
-    reach = math.ceil(REACH * sigma)
-    likelihood = np.append(-np.inf, -0.5 * np.arange(-reach, reach + 1) ** 2 / sigma**2)
-    log_cdf = np.logaddexp.accumulate(likelihood)  # from -reach - 1 on
-    log_cdf -= log_cdf[-1]
-    lost = (-0.5 - np.arange(-reach, reach)) / sigma**2 / interval
-    places = np.unique(np.concatenate([np.floor(lost), np.ceil(lost)]).astype(np.int64))
-    epsilon = places * interval
-    last = np.floor(np.clip(-0.5 - epsilon * sigma**2, -reach - 1, reach - 1)).astype(np.int64) + reach + 1
-    deltas = np.clip(np.exp(log_cdf[last + 1]) - np.exp(epsilon + log_cdf[last]), 0.0, 1.0)
-    return places, GridLosses.connecting_some(places, deltas, interval)
-
 
 def count_curve(sigma: float, charges: int, neighbouring: str) -> CountCurve:
     """Return the curve of the counts of one person's hits; a replaced person changes twice as many."""
@@ -105,7 +77,7 @@ def _rounded_up(sigma: float) -> float:
     return math.ldexp(math.ceil(math.ldexp(fraction, SIGMA_BITS)), exponent - SIGMA_BITS)
 
 
-def solve_sigma(*, hits: GridCurve, charges: int, neighbouring: str, epsilon: float, delta: float) -> float:
+def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon: float, delta: float) -> float:
     """Return the smallest sigma (within 0.1%, rounded up) so that hits and counts are (epsilon, delta)-private.
 
     Privacy: the whole transcript is post-processing of one clock (or run of responses) and one count per charge,
@@ -122,18 +94,14 @@ def solve_sigma(*, hits: GridCurve, charges: int, neighbouring: str, epsilon: fl
     if start > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)
     interval = grid(epsilon, releases)
-    spent = hits.on_grid(interval)
+    spent = hits.to_pld(interval)
 
     @functools.cache
     def excess(log_sigma: float) -> float:
         """Return the logarithm of delta over its goal."""
         curve = count_curve(math.exp(log_sigma), charges, neighbouring)
         with np.errstate(over="ignore", invalid="ignore"):
-            if (counts := curve.on_grid(interval)) is not None:
-                found = max(law.delta_with(counts, interval, epsilon) for law in spent)
-            else:
-                counted = curve.to_pld(interval)
-                found = hits.to_pld(interval).get_delta_for_epsilon_for_composed_pld(counted, epsilon)
+            found = float(spent.get_delta_for_epsilon_for_composed_pld(curve.to_pld(interval), epsilon))
         found = 1.0 if math.isnan(found) else found  # losses too large to tell: far too little noise
         return math.log(max(found, sys.float_info.min)) - math.log(delta * (1 - ROUNDING))
 
@@ -148,7 +116,7 @@ def solve_sigma(*, hits: GridCurve, charges: int, neighbouring: str, epsilon: fl
         high, low = low, low - 1
         if low < math.log(SMALLEST_SIGMA):
             return _rounded_up(math.exp(high))
-    found = root(excess, low, high, SIGMA_PRECISION / 4)
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4))
     tried = (_rounded_up(math.exp(log)) for log in itertools.count(found, SIGMA_PRECISION / 4))
     sigma = next(sigma for sigma in tried if excess(math.log(sigma)) <= 0)
     if sigma > LARGEST_SIGMA:

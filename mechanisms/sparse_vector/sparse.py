@@ -18,12 +18,11 @@ from privstream.mechanisms.noise.gaps import IntegersOrReals
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
-    accounted,
     connect_dots,
     least_epsilon,
+    losses,
     smallest,
 )
-from privstream.mechanisms.privacy.grid_losses import GridLosses
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     HiddenThreshold,
@@ -65,11 +64,8 @@ class PureComposition:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        return accounted(self.on_grid(interval), interval)
-
-    def on_grid(self, interval: float) -> tuple[GridLosses, ...]:
-        """Return the law of its privacy loss on multiples of `interval`."""
-        return connect_dots(lambda epsilon: (self._divergence(epsilon),) * 2, interval)[:1]
+        divergences = connect_dots(lambda epsilon: (self._divergence(epsilon),) * 2, interval)
+        return losses().PrivacyLossDistribution(divergences[0])
 
     def _divergence(self, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Pr[loss > epsilon] - e^epsilon Pr'[loss > epsilon] for the loss (2 B - rounds) round_epsilon.

@@ -235,9 +235,9 @@ def _lines(arguments: argparse.Namespace, fields: Sequence[Field]) -> Iterator[s
     if value is not None:
         name = re.sub(r"\W", "_", value.lower())
         name = name if NAME.fullmatch(name) and name != "items" else "values"
-        ranks = f"question: quantiles, value: {_yaml(value)}, ranks: [0.5, 0.99]"
+        asked = f"question: quantiles, value: {_yaml(value)}, quantiles: [0.5, 0.99]"
         yield f"  # {GUESS}: numbers to know the median of, from low to high"
-        yield f"  {name}: {{{ranks}, low: {FILL_IN}, high: {FILL_IN}}}"
+        yield f"  {name}: {{{asked}, low: {FILL_IN}, high: {FILL_IN}}}"
     yield "views:  # cost nothing"
     yield "  largest: {of: items, largest: 10}"
     yield "# noise_key_file: key  # openssl rand -out key 32 && chmod 600 key"

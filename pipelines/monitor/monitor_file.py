@@ -61,7 +61,6 @@ VERSION, PRESENT = "version", 1
 
 TOP = (VERSION, "data", "privacy", "questions", VIEWS, "output", *OF_RUN, *SHARED)
 DATA = ("input", *FIELDS, *FORMS, *SOURCE, WHERE)
-OTHER_NAMES = {"ranks": "quantiles"}
 OUTPUTS = ("folder", "format", "postgres", "kafka", "dead_letter")
 DEFAULT_OUTPUT = "csv"
 FORM_OF = {"postgres": "postgresql://user@host:port/database", "kafka": "kafka://host:port"}
@@ -82,8 +81,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "ratio": ("ratio", "largest"),
     "over": ("of", "over", "largest"),
     "against": ("of", "against", "probability", "largest"),
-    "above": ("of", "item", "rank", "above", "clear_below", "for", "number"),
-    "below": ("of", "item", "rank", "below", "clear_above", "for", "number"),
+    "above": ("of", "item", "quantile", "above", "clear_below", "for", "number"),
+    "below": ("of", "item", "quantile", "below", "clear_above", "for", "number"),
     "by": ("of", "by", "whole", "largest"),
     "whole": ("of", "by", "whole", "largest"),
     "largest": ("of", "largest"),
@@ -330,7 +329,7 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
             continue
         value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
-            options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
+            options[f"{key}_field" if key in FIELDS else key] = value
     follows = isinstance(options.get(LIMIT), dict) or options.get(LIMIT) == AUTO
     if follows:
         options[LIMIT] = _limit_of_period(document, name, spec, options[LIMIT])
@@ -377,11 +376,10 @@ def wrong_option(document: Document, name: str, given: Mapping[str, Any], messag
     option, _, rest = message.removeprefix("argument ").partition(": ")
     if not message.startswith("argument "):
         option, rest = message.partition(" ")[0], message
-    key = next((other for other, known in OTHER_NAMES.items() if known == option and other in given), option)
-    if key in given:
-        return document.error((*keys, key), rest)
-    if key in SHARED and key in document.content:
-        return document.error((key,), f"{rest} (for {name})")
+    if option in given:
+        return document.error((*keys, option), rest)
+    if option in SHARED and option in document.content:
+        return document.error((option,), f"{rest} (for {name})")
     return document.error(keys, f"{option}: {rest}" if rest != message else message)
 
 
@@ -450,8 +448,7 @@ def keys_of(spec: QuestionSpec) -> tuple[str, ...]:
     """Return the keys that a question may have."""
     own = [option.name for option in options_of(spec) if option.name not in WITHHELD]
     fields = [field for field in FIELDS if _has_field(spec, field)]
-    others = [other for other, name in OTHER_NAMES.items() if name in own]
-    return (*OWN, *fields, *own, *others, *(("value_unit",) if spec.whole_values else ()), WHERE)
+    return (*OWN, *fields, *own, *(("value_unit",) if spec.whole_values else ()), WHERE)
 
 
 def _conditions(document: Document, keys: Path) -> dict[str, str]:

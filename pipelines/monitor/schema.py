@@ -19,7 +19,6 @@ from privstream.pipelines.monitor.monitor_file import (
     LIMIT,
     NAME,
     OF_RUN,
-    OTHER_NAMES,
     OUTPUTS,
     PEOPLE,
     PRESENT,
@@ -60,7 +59,7 @@ SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveM
 THRESHOLD: Mapping[str, Any] = {"type": "number"}
 OF_VIEWS: Mapping[str, Mapping[str, Any]] = {
     **{"of": NAMED, "whole": NAMED, "over": SPAN, "against": SPAN, "item": TEXTS, "by": TEXTS},
-    **{"largest": WHOLE, "for": WHOLE, "rank": SHARE, "probability": SHARE},
+    **{"largest": WHOLE, "for": WHOLE, "quantile": SHARE, "probability": SHARE},
     **{"above": THRESHOLD, "below": THRESHOLD, "clear_below": THRESHOLD, "clear_above": THRESHOLD},
     "number": {"enum": ["counted", "full"], "description": "which number of counts an alert compares"},
     "ratio": {**TEXTS, "type": "array", "minItems": 2, "maxItems": 2},
@@ -120,7 +119,7 @@ def _if_question(spec: QuestionSpec) -> dict[str, Any]:
     properties: dict[str, Any] = {"question": True, "share": {"type": "number", "exclusiveMinimum": 0}}
     for key in keys_of(spec):
         if key not in properties:
-            option = options.get(OTHER_NAMES.get(key, key))
+            option = options.get(key)
             properties[key] = _of_file(key) if option is None else _of_option(option)
     if spec.word == COUNTS:
         properties[LIMIT] = _or_from(properties[LIMIT])

@@ -54,8 +54,8 @@ DIFFERS = 3.0
 OF_SHARE = "That is of what counts: full numbers are divided by the share that counts, and are off by more."
 """What is said of an alert about full numbers."""
 
-NAMED_BY = {"item": "item", "quantile": "rank"}
-"""Fields of rows that tell numbers of a window apart, and the keys that name one of them."""
+NAMED_BY = ("item", "quantile")
+"""Fields of rows that tell numbers of a window apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -593,15 +593,15 @@ class Alerts(OfOne):
         if self.full and not (isinstance(table.transform, CountsParameters) and table.transform.mechanism.full_share):
             raise self.error("number", "must be `counted`, or of a question `counts` with `full_share`")
         named = next((name for name in NAMED_BY if name in fields), None)
-        key = "item" if named is None else NAMED_BY[named]
+        key = named or "item"
         if (named is None) != (self.item == "") or (named == "quantile") != isinstance(self.item, float):
             raise self.error(key, f"must be given for {self.of}" if named else f"must not be given for {self.of}")
         if named == "item" and self.columns != len(table.columns):
             raise self.error("item", f"must be of the columns {', '.join(table.columns)}")
         if named == "item" and table.listed is not None and self.item not in table.listed.texts.to_pylist():
             raise self.error("item", f"must be on the list of items of {self.of}, others have no number")
-        if named == "quantile" and self.item not in (ranks := table.transform.mechanism.quantiles):
-            raise self.error("rank", f"must be one of the ranks of {self.of}, {', '.join(map('{:g}'.format, ranks))}")
+        if named == "quantile" and self.item not in (asked := table.transform.mechanism.quantiles):
+            raise self.error("quantile", f"must be one of {', '.join(map('{:g}'.format, asked))}, those of {self.of}")
         rows = [row for row in table.rows if named is None or getattr(row, named) == self.item]
         return {(row.stream, row.window_start.micros): row for row in rows}
 

@@ -86,8 +86,8 @@ def _view(document: Document, name: str, asked: Iterable[str]) -> View:
 def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
     """Return a view of alerts."""
     item = read.texts("item") if read.has("item") else ()
-    if item and read.has("rank"):
-        raise read.error("rank", "must not be given with item")
+    if item and read.has("quantile"):
+        raise read.error("quantile", "must not be given with item")
     sign, clear = (1, "clear_below") if kind == "above" else (-1, "clear_above")
     threshold = read.number(kind, None)
     ends_at = read.number(clear, threshold)
@@ -100,7 +100,7 @@ def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
         raise read.error("number", f"must be {COUNTED} or {FULL}, got `{number}`")
     return Alerts(
         **common,
-        item=read.share("rank", 0.5) if read.has("rank") else item_of(item),
+        item=read.share("quantile", 0.5) if read.has("quantile") else item_of(item),
         columns=len(item),
         sign=sign,
         threshold=threshold,

@@ -28,8 +28,8 @@ from privstream.pipelines.plot.chart import (
     short,
     style_axes,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
-from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all, held, without_limits
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all
 from privstream.pipelines.simulate.truths import TrueQuantile
 from privstream.transforms.row_types import QuantileEstimate
 
@@ -49,7 +49,7 @@ class Line:
         name: such as 50%.
         days: where its points stand, in days since 1970; float64, shape (n,), as all columns but these three.
         starts, ends: of windows, in microseconds since 1970; int64.
-        estimates, lower, upper: what is published; smoothed, where all rows are.
+        estimates, lower, upper: what is published.
         truth: NaN where it is not known.
         unknown: whether an interval says nothing; bool.
     """
@@ -84,21 +84,10 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
     parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
     found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
-    means = by_model(given) if is_smoothed(given.rows) else given.sure(given.bands)
-    text = caption(given.rows, found, means) + given.when
+    text = caption(given.rows, found, given.sure(given.bands)) + given.when
     values = parameters.get("value_field")
     values = short(values) if isinstance(values, str) else "value"
     return partial(draw_lines, found, values=values, title=given.title("Quantiles"), caption=text, clocks=given.clocks)
-
-
-def by_model(given: Given) -> str:
-    """Say what lines and bands of smoothed quantiles mean; of a single window there are no lines."""
-    lines = "Lines: quantiles smoothed over windows. " if given.bands == "Bands" else ""
-    return (
-        f"{lines}{given.bands}: where {held(given.promise)} are, with probability "
-        "95%, each by itself, if the part of values below each stays near a level that moves"
-        f"{without_limits(given.promise)}."
-    )
 
 
 def lines(
@@ -114,12 +103,10 @@ def lines(
     """
     true = {(row.window_end, row.quantile): row.value for row in truth}
     points: dict[float, list[tuple[Any, ...]]] = defaultdict(list)
-    smoothed = is_smoothed(rows)
     for row in sorted(rows, key=lambda row: row.window_end):
         known = true.get((row.window_end, row.quantile), np.nan)
         start, end = (row.window_start if each else row.window_end).micros, row.window_end.micros
-        ends = (row.smoothed, row.smoothed_lower, row.smoothed_upper) if smoothed else row[4:7]
-        points[row.quantile].append((start, end, *ends, known))
+        points[row.quantile].append((start, end, *row[4:7], known))
     found = []
     for quantile in sorted(points, reverse=True):
         starts, ends = np.array([point[:2] for point in points[quantile]], np.int64).T

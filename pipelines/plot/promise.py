@@ -126,12 +126,6 @@ OF_COUNTS = (
     "moves."
 )
 
-OF_QUANTILES = (
-    "an estimate from several windows; its interval of 95% rests on a model in which the part of all values that is "
-    "below a value stays near a level that moves."
-)
-
-
 ONE_DEVIATION = "±: one standard deviation of the noise."
 
 
@@ -163,7 +157,7 @@ def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
         if by_itself:
             texts.append(EACH_BY_ITSELF if of_counts else IF_GIVEN)
         elif "smoothed" in names:
-            texts.append(f"Smoothed, if given: {OF_QUANTILES if 'quantile' in names else OF_COUNTS}")
+            texts.append(f"Smoothed, if given: {OF_COUNTS}")
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
@@ -188,7 +182,7 @@ def shown_in_words(row_type: Any, promise: Promise, shown: Sequence[str]) -> str
     texts = [of_each_row(promise, "Between")]
     if "smoothed" in shown:
         of_counts = "Smoothed: estimates from several windows, by a model in which counts stay near a level."
-        texts.insert(0, f"Smoothed: {OF_QUANTILES}" if "quantile" in names else of_counts)
+        texts.insert(0, of_counts)
         texts[1] = of_each_row(promise, "Between, by this model")
     if "sum" in shown:
         texts.append(ONE_DEVIATION)
@@ -210,9 +204,7 @@ def _of_intervals(promise: Promise | None, name: str) -> str | None:
 def percent(promise: Promise | None) -> str:
     """Return the probability with which intervals are right, such as 95%, in words."""
     stated = None if promise is None else promise.maybe("accuracy", "intervals", "probability")
-    beta = None if promise is None else promise.maybe("parameters", "beta")
-    sure = stated if isinstance(stated, float) else 1 - beta if isinstance(beta, float) else None
-    return UNKNOWN if sure is None else f"{100 * sure:.8g}%"
+    return f"{100 * stated:.8g}%" if isinstance(stated, float) else UNKNOWN
 
 
 NOTHING_KNOWN = "nothing is known"

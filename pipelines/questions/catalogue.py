@@ -369,8 +369,8 @@ HISTOGRAM = QuestionSpec(
 QUANTILES = QuestionSpec(
     word="quantiles",
     summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
-    description="Finds quantiles of a number in the events, such as a latency, a price or an age: in each window, in "
-    "the last windows, or since the start. Each has an interval that contains it, for the values that count.",
+    description="Finds quantiles of a number in the events of each window, such as a latency, a price or an age. Each "
+    "has an interval that contains it, for the values that count.",
     protected="a person over the whole run, or an event",
     known_as="p50, p90 and p99 of a dashboard; `percentile_cont(0.9)`, `approx_quantiles(latency, 100)`",
     transform="quantiles.numeric_quantiles.NumericQuantiles",
@@ -387,9 +387,8 @@ QUANTILES = QuestionSpec(
         Excess(
             "values_over_limit",
             "values_before_limit",
-            "values left out, because another one of their person counts in their window",
-            instead="a person counts with one value in a window, so that a shorter --window leaves out fewer, and "
-            "--unit event none",
+            "values left out, because --max_per_window others of their person count in their window",
+            ("max_per_window",),
         ),
         Excess(
             "contributions_over_limit",
@@ -408,9 +407,7 @@ QUANTILES = QuestionSpec(
         ),
     ),
     files=(),
-    prepare="questions.readings.check_span",
     unplanned=("streams",),
-    planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
     columns={
         "rank_error": "error bound",
@@ -420,7 +417,7 @@ QUANTILES = QuestionSpec(
     error_unit="values",
     plan_epilog="""\
 The error is one of ranks: the number of values below an edge of a bin is off by at most so many, with probability
-1 - beta for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
+95% for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
 """,
     picture=Part("pictures.quantiles.PICTURE", "quantiles with their intervals, and the true ones"),
     simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),

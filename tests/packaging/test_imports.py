@@ -25,8 +25,8 @@ MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "pr
 LOADED = """
 import shlex, sys
 from privstream.pipelines.cli import main
-slow = {"apache_beam", "dp_accounting", "matplotlib", "pandas", "pyarrow", "pymongo", "scipy", "scipy.optimize"}
-slow |= {"botocore", "httplib2.auth", "numpy.f2py.f2py2e", "scipy.signal", "scipy.stats"}
+slow = {"apache_beam", "matplotlib", "pandas", "pyarrow", "pymongo", "scipy"}
+slow |= {"botocore", "httplib2.auth", "numpy.f2py.f2py2e"}
 for line in sys.argv[1:]:
     sys.argv[1:] = shlex.split(line)
     if status := main():
@@ -241,13 +241,6 @@ print("numpy.f2py.f2py2e" in sys.modules, "botocore" in sys.modules)
 import boto3.session, numpy.testing as testing
 print(np.f2py.get_include()[-3:], testing.assert_allclose(1.0, 1.0), np.f2py is sys.modules["numpy.f2py"])
 print(boto3.session.Session is boto3.Session, httplib2.Http().timeout)
-from privstream.mechanisms.privacy.accounting import losses
-losses()
-print("scipy.stats" in sys.modules)
-import dp_accounting, scipy
-from dp_accounting.gaussian_mechanism import get_sigma_gaussian
-print(dp_accounting.get_sigma_gaussian(1.0, 1e-5) == get_sigma_gaussian(1.0, 1e-5), scipy.stats.norm.cdf(0.0))
-print(losses().from_laplace_mechanism(1.0).get_delta_for_epsilon(1.0) < 1e-3)
 import pyarrow.compute as pc
 print("pyarrow._compute" in sys.modules, pc.sum([1, 2]), "pyarrow._compute" in sys.modules, "min" in vars(pc))
 from matplotlib.figure import Figure
@@ -260,9 +253,6 @@ print(repr(artist.kwdoc(Figure)), Figure().add_subplot().text(0, 0, "shown").get
         "False False",
         "src None True",
         "True None",
-        "False",
-        "True 0.5",
-        "True",
         "False 3 True True",
         "'' shown",
         "",
@@ -270,20 +260,20 @@ print(repr(artist.kwdoc(Figure)), Figure().add_subplot().text(0, 0, "shown").get
 
 
 @pytest.mark.slow
-def test_budgets_need_no_beam_and_accountants_only_where_losses_are_composed(tmp_path: Path) -> None:
+def test_budgets_need_no_beam(tmp_path: Path) -> None:
     ledger = ("--ledger", "ledger.jsonl")
     for command in (("set", "--dataset", "d", "--limit", "1"), ("verify",), ("show",)):
         assert not loaded_by(tmp_path, "budget", *command, *ledger) - {"scipy"}, command
 
 
 @pytest.mark.slow
-def test_plans_and_suggestions_load_no_accountant_and_nothing_that_draws(tmp_path: Path) -> None:
+def test_plans_and_suggestions_load_nothing_that_draws(tmp_path: Path) -> None:
     windows = ("--window", "1h", "--start", "2024-01-01", "--end", "2024-01-02")
     (tmp_path / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:00Z\n")
     plan = ("plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--window", "1h", "--windows", "24")
     suggest = ("suggest", "--input", "events.csv", *windows, "--epsilon", "0.1")
     assert loaded_by(tmp_path, *plan, "--max_contributions", "10", "--renew_every", "12h") <= {"pyarrow", "scipy"}
-    assert not loaded_by(tmp_path, *suggest) & {"dp_accounting", "matplotlib"}
+    assert not loaded_by(tmp_path, *suggest) & {"matplotlib"}
 
 
 @pytest.mark.slow
@@ -305,7 +295,7 @@ def test_limits_are_suggested_without_beam(question: str, tmp_path: Path) -> Non
     (tmp_path / "events.csv").write_text("\n".join(["user,item,time,value", *lines, "u,i,never,1"]))
     options = f"--question {question} --window 1h --start 2024-01-01 --end 2024-01-02 --epsilon 2 --input events.csv"
     files = "--output limits.jsonl --dead_letter letters.jsonl --ledger ledger"
-    assert loaded_by(tmp_path, "suggest", *shlex.split(f"{options} {files}")) <= {"pyarrow", "scipy", "scipy.optimize"}
+    assert loaded_by(tmp_path, "suggest", *shlex.split(f"{options} {files}")) <= {"pyarrow", "scipy"}
     assert len((tmp_path / "letters.jsonl").read_text().splitlines()) == 1
 
 
@@ -317,8 +307,7 @@ def test_public_samples_are_compared_without_beam(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_plan_needs_beam_or_an_accountant(tmp_path: Path) -> None:
-    """Nor an accountant, though methods look for the noise of counts beside tests, and of measures beside choices."""
+def test_no_plan_needs_beam(tmp_path: Path) -> None:
     plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
     plans.append("plan top-k --epsilon 1 --delta 1e-6 --items 10 --top 2 --windows 5")
     plans.append("plan heavy-hitters --epsilon 1 --delta 1e-6 --windows 24 --neighbouring replace_one")
@@ -379,12 +368,8 @@ def test_commands_about_local_files_need_no_beam(lines: list[str], needed: set[s
 
 
 @pytest.mark.parametrize("package", ["mechanisms", "transforms"])
-def test_a_package_loads_what_is_named_and_no_more(package: str, tmp_path: Path) -> None:
-    """Each name of the stub is there, and so is the list of all; whoever names a submodule loads that alone."""
+def test_a_package_has_what_it_lists(package: str) -> None:
     module = importlib.import_module(f"privstream.{package}")
     assert all(getattr(module, name).__name__ == name for name in module.__all__)
     with pytest.raises(AttributeError, match=f"^module 'privstream.{package}' has no attribute 'Nothing'$"):
         _ = module.Nothing
-    program = "import privstream.mechanisms.checks, sys; print(sum(name[:11] == 'privstream.' for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 3

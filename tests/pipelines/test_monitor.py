@@ -28,7 +28,7 @@ privacy: {epsilon: 1, delta: 1e-6}
 questions:
 """
 PAGES = "  pages: {question: counts, share: 3, forget: true}\n"
-LATENCY = "  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}\n"
+LATENCY = "  latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}\n"
 
 
 def monitor(folder: Path, text: str) -> str:
@@ -106,7 +106,7 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
     [
         (
             HEAD + LATENCY.replace("0.99", "1.99"),
-            "line 8: questions.latency.ranks: quantiles must be in (0, 1), got 1.99",
+            "line 8: questions.latency.quantiles: quantiles must be in (0, 1), got 1.99",
         ),
         (
             HEAD + LATENCY.replace("low: 1", "low: 9e9"),

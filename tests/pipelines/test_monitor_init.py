@@ -179,14 +179,14 @@ max_contributions: 200
 privacy: {epsilon: 1, delta: 1.0e-6}
 questions:
   pages:   {question: counts, item: [country, page], share: 3, rising: true, full_share: 0.05}
-  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
   present: {question: cardinality, timeout: 30m, visits_per_person: 8}
 views:
   weekly:  {of: pages, over: 7d, largest: 5}
   top:     {of: pages, largest: 10}
   risers:  {of: pages, against: 1d, probability: 0.95}
   outage:  {of: pages, item: [de, /error], above: 300, clear_below: 200, for: 3}
-  slow:    {of: latency, rank: 0.99, above: 500}
+  slow:    {of: latency, quantile: 0.99, above: 500}
   few:     {of: present, below: 5}
   lands:   {of: pages, by: country}
   rate:    {ratio: [top, latency]}

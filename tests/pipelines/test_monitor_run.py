@@ -28,7 +28,7 @@ max_contributions: 20
 privacy: {epsilon: 8, delta: 1.0e-6}
 questions:
   pages:   {question: counts, item: [country, page], share: 3}
-  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
   present: {question: cardinality, timeout: 30m, visits_per_person: 8}
 noise_key_file: noise.key
 output: {folder: out, dead_letter: bad.jsonl}

@@ -46,7 +46,8 @@ PAGES = "  pages: {question: counts, max_contributions: 4}\n"
 SITES = "  sites: {question: counts, item: [country, page], max_contributions: 4}\n"
 ERRORS = "  errors: {question: counts, max_contributions: 4}\n"
 SPEED = (
-    f"  speed: {{question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99], max_contributions: 4{END}}}\n"
+    "  speed: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99], max_contributions: 4"
+    f"{END}}}\n"
 )
 PRESENT = f"  present: {{question: cardinality, timeout: 30m, visits_per_person: 8{END}}}\n"
 
@@ -129,7 +130,7 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
             "views.v.clear_above: must be >= 3, where an alert begins, ",
         ),
         ("{of: pages, item: [], above: 3}", "views.v.item: must be a text, or a list of texts, none of them empty"),
-        ("{of: pages, item: a, rank: 0.5, above: 3}", "views.v.rank: must not be given with item"),
+        ("{of: pages, item: a, quantile: 0.5, above: 3}", "views.v.quantile: must not be given with item"),
         ("{of: pages, item: a, above: 3, number: all}", "views.v.number: must be counted or full, got `all`"),
         ("{of: pages, item: a, above: .nan}", "views.v.above: must be finite, got nan"),
         ("{of: pages, against: 1h, probability: 1}", "views.v.probability: must be in (0, 1), got 1"),
@@ -176,7 +177,7 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
             "{of: pages, item: a, above: 2, number: full}",
             "v.number: must be `counted`, or of a question `counts` with `full_share`",
         ),
-        (SPEED, "{of: speed, rank: 0.5, above: 2, number: full}", "v.number: must be `counted`, or of a question"),
+        (SPEED, "{of: speed, quantile: 0.5, above: 2, number: full}", "v.number: must be `counted`, or of a question"),
         (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),
         (PAGES, "{of: pages, by: page}", "v.of: must be counts of an item of several columns"),
         (
@@ -184,7 +185,7 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
             "{of: pages, item: c, above: 2}",
             "v.item: must be on the list of items",
         ),
-        (SPEED, "{of: speed, rank: 0.9, above: 2}", "v.rank: must be one of the ranks of speed, 0.5, 0.99"),
+        (SPEED, "{of: speed, quantile: 0.9, above: 2}", "v.quantile: must be one of 0.5, 0.99, those of speed"),
         (PAGES.replace("4}", "4, top: 3}"), "{of: pages, over: 2h}", "v.of: must be counts of single windows in which"),
         (PAGES, "{ratio: [pages, pages]}", "v.ratio: must be of different questions"),
         (PAGES + SITES, "{ratio: [pages, sites]}", "v.ratio: must be of tables with the same item columns"),
@@ -308,7 +309,7 @@ def test_an_alert_compares_full_numbers_if_it_is_told_to(tmp_path: Path, made: d
 
 def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: dict[str, Any]) -> None:
     """With the interval that these have; a set that is followed no longer has no data."""
-    views = "  slow: {of: speed, rank: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
+    views = "  slow: {of: speed, quantile: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
     quantiles = [
         QuantileEstimate("", *window(number), rank, value, value - 5, value + 5)
         for number, values in enumerate([(20.0, 400.0), (30.0, 600.0)])
@@ -661,7 +662,7 @@ max_contributions: 200
 privacy: {epsilon: 1, delta: 1.0e-6}
 questions:
   pages:   {question: counts, item: [country, page], share: 3}
-  latency: {question: quantiles, value: ms, low: 1, high: 60000, ranks: [0.5, 0.99]}
+  latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
   present: {question: cardinality, timeout: 30m, visits_per_person: 8}
 views:
   weekly:  {of: pages, over: 7d}

@@ -1,7 +1,6 @@
 """Quantiles of numbers: the rows of a slow reference on every runner, and what counts of each person."""
 
 import math
-from base64 import b64decode
 from collections import Counter, defaultdict
 
 import apache_beam as beam
@@ -37,10 +36,7 @@ CONFIGURATIONS = {
     "pure": {"delta": 0.0},
     "streams": {"streams": ("north", "south")},
     "event": {"unit": "event", "max_contributions": None},
-    "start": {"over": "start"},
     "gaussian": {"delta": 0.05},
-    "trailing": {"over": 30},
-    "trailing, gaussian": {"over": 30, "delta": 0.05},
 }
 
 
@@ -91,7 +87,7 @@ def reference(made, events):
     return sorted(rows)
 
 
-@one_job("ranking", CONFIGURATIONS, "person", "event", elsewhere=["streams", "event", "trailing"])
+@one_job("ranking", CONFIGURATIONS, "person", "event", elsewhere=["streams", "event"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name)
     if name == "streams":  # who has several streams in a window is tested below
@@ -108,45 +104,6 @@ def test_rows_are_those_of_the_reference(name):
     clipped = sum(not 1 <= value <= 1000 for _, value, _, _ in here)
     assert results.counters["privstream:values_clipped"] == clipped > 0
     assert results.elements("dead") == []
-
-
-@one_job("files", ["person", "streams", "event"], "person", runners=["fn_api"])
-def test_rows_of_a_file_have_smoothed_quantiles_beside_the_same_others(name):
-    events = random_events(name)
-    if name == "streams":
-        alone = {}
-        events = [event for event in events if alone.setdefault(event[0], event[3]) == event[3]]
-    made = transform(name).to_finish()
-    results = yield of_elements(as_rows(events), made)
-    unfinished = results.elements("rows")
-    assert all(type(row) is made.unfinished for row in unfinished)
-    rows = made.finish(unfinished)
-    assert [row[:7] for row in rows] == [row[:7] for row in reference(transform(name), events)]
-    assert results.counters["privstream:quantiles_published"] == len(rows)
-    for stream in made.streams:
-        of_stream = [row for row in rows if row.stream == stream]
-        counts = [
-            np.frombuffer(b64decode(row.counts)) for row in sorted(unfinished) if row.stream == stream and row.counts
-        ]
-        found = made.mechanism.smooth(np.array(counts))
-        for ends, field in zip(found, ("smoothed", "smoothed_lower", "smoothed_upper"), strict=True):
-            assert [getattr(row, field) for row in of_stream] == ends.ravel().tolist()
-    reach = [math.log(row.upper / row.lower) for row in rows]
-    smoothed = [math.log(row.smoothed_upper / row.smoothed_lower) for row in rows]
-    if name == "event":  # windows differ by chance, by more than the little noise of single events
-        assert smoothed == reach
-    else:
-        assert sum(smoothed) < 0.8 * sum(reach), "values are alike in all windows"
-
-
-def test_what_is_not_smoothed_is_as_in_a_stream(monkeypatch):
-    for name in ("start", "trailing"):
-        made = transform(name)
-        assert made.to_finish() is made and made.finish is None and made.unfinished is None
-    made = transform("person")
-    assert made.finish is None and made.unfinished is None and made.to_finish().finish([]) == []
-    monkeypatch.setattr("privstream.transforms.quantiles.numeric_quantiles.MOST_COUNTS", 40 * WINDOWS - 1)
-    assert made.to_finish() is made
 
 
 def test_values_that_are_none_are_dead_letters_and_decide_nothing():
@@ -175,11 +132,11 @@ def test_a_person_with_very_many_values_counts_as_anybody_does():
     assert results.elements("dead") == []
 
 
-def bounded(rows, streams=("",)):
+def bounded(rows, streams=("",), limit=1):
     """Return what is left of rows (user, item, time), as (user, item, rank)."""
     made = transform("person")
     categories = Categories(domain=bin_names(made.mechanism.bins), streams=streams, limit=1, separator="|")
-    stage = BoundValues(steps=made.steps, categories=categories, timer_offset=1, noise=KeyedNoise(KEY))
+    stage = BoundValues(steps=made.steps, categories=categories, timer_offset=1, noise=KeyedNoise(KEY), limit=limit)
     users, items, times = (np.array(column) for column in zip(*rows, strict=True))
     batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), Names.none())
     ((_, record),) = stage.close(StepKey("", 3, 0), [encode(batch)])
@@ -187,41 +144,35 @@ def bounded(rows, streams=("",)):
     return sorted(zip(left.users.tolist(), left.items.tolist(), left.ranks.tolist(), strict=True))
 
 
-def test_a_person_has_one_value_in_a_window_of_a_stream_chosen_evenly():
-    rows = [(user, item, 7 * item + user % 5) for user in range(3000) for item in (1, 5, 9)]
-    left = bounded(rows)
-    assert [user for user, _, _ in left] == list(range(3000))
-    assert all(abs(number - 1000) < 200 for number in Counter(item for _, item, _ in left).values())
-    assert {rank for _, _, rank in left} == {0}
-    often = bounded([(user, 1, time) for user in range(3000) for time in range(9)] + [(u, 2, 50) for u in range(3000)])
-    assert abs(sum(item == 2 for _, item, _ in often) - 300) < 120  # each value counts alike, not each bin
+@pytest.mark.parametrize("limit", [1, 4])
+def test_each_record_of_a_person_is_as_likely_to_count_as_any_other(limit):
+    """Also where nine of ten are equal rows, in streams or not."""
+    rows = [(user, 1, 50) for user in range(3000) for _ in range(9)] + [(user, 42, 50) for user in range(3000)]
+    left = bounded(rows, ("a", "b"), limit)
+    assert Counter(user for user, _, _ in left) == dict.fromkeys(range(3000), limit)
+    assert abs(sum(item == 42 for _, item, _ in left) - 300 * limit) < 120
+    assert Counter(rank for _, _, rank in left) == dict.fromkeys(range(limit), 3000)
 
 
 def test_what_is_left_of_a_person_depends_on_nobody_else():
     own = [(7, item, item) for item in range(30)]
     others = [(user, item, item) for user in range(50) for item in range(20) if user != 7]
-    alone, together = bounded(own), bounded(others + own[::-1])
-    assert alone == [row for row in together if row[0] == 7]
-
-
-def test_the_first_of_a_persons_streams_is_chosen_evenly():
-    left = bounded([(user, stream * 40 + 3, user) for user in range(3000) for stream in (0, 1)], ("a", "b"))
-    assert len(left) == 6000
-    first = Counter(item // 40 for _, item, rank in left if rank == 0)
-    assert first.total() == 3000
-    assert abs(first[0] - 1500) < 250
+    alone, together = bounded(own, limit=3), bounded(others + own[::-1], limit=3)
+    assert alone == [row for row in together if row[0] == 7] and len(alone) == 3
 
 
 def test_nobody_pays_for_more_values_than_windows_have():
-    for streams in (None, ("north", "south")):
-        possible = WINDOWS * len(streams or ("",))
+    for in_window in (1, 2):
+        possible = WINDOWS * in_window
         exact, more, usual = (
-            transform("person", streams=streams, max_contributions=limit) for limit in (possible, possible + 20, None)
+            transform("person", max_per_window=in_window, max_contributions=limit)
+            for limit in (possible, possible + 20, None)
         )
         assert exact.mechanism == more.mechanism == usual.mechanism
         assert "max_contributions" not in exact.accuracy.sentence
     assert transform("person", end=None, max_contributions=None).mechanism.contributions == USUAL_CONTRIBUTIONS
     assert transform("person", end=None, max_contributions=20).mechanism.contributions == 20
+    assert transform("person", max_contributions=2, max_per_window=9).mechanism.per_step == 2
 
 
 def test_bins_have_names_in_their_order():
@@ -236,8 +187,7 @@ def test_bins_have_names_in_their_order():
     [
         ({"max_contributions": 0}, "max_contributions must be >= 1, got 0"),
         ({"unit": "event"}, "max_contributions must not be given when the unit is an event"),
-        ({"over": "start", "end": None}, "end must be given where quantiles are about more than one window"),
-        ({"over": 15}, "over must be a multiple of window"),
+        ({"max_per_window": 0}, "max_per_window must be >= 1, got 0"),
         ({"low": 0}, "low must be > 0 with a log scale, got 0"),
         ({"resolution": 10**6}, "resolution must be <= 65536, got 1000000"),
     ],
@@ -245,14 +195,3 @@ def test_bins_have_names_in_their_order():
 def test_arguments_that_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         transform("person", **changes)
-
-
-def test_a_limit_beyond_what_a_person_can_have_costs_nothing():
-    """One value in each window of each stream is all there is."""
-    most = transform("person", max_contributions=WINDOWS).mechanism
-    assert transform("person", max_contributions=WINDOWS * 100).mechanism == most
-    assert transform("person", max_contributions=WINDOWS - 1).mechanism != most
-    assert transform("streams", max_contributions=WINDOWS * 100).mechanism.contributions == 2 * WINDOWS
-    assert transform("person", max_contributions=100, end=None).mechanism.contributions == 100
-    made = transform("person", max_contributions=WINDOWS * 100)
-    assert "--max_contributions" not in str(made.accuracy) and f"at most {WINDOWS} values" in str(made.guarantee.limits)

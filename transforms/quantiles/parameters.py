@@ -14,15 +14,15 @@ from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
-from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, check_moment, windows_in
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
 
-LAST_PLACE = 65_535
-"""Of the streams in which a person has a value: so many values of one person may count, at most."""
+MOST_VALUES = 65_535
+"""Of a person in a window, at most."""
 
 
 class QuantilesParameters(Parameters):
-    """Publish, window by window, quantiles of numbers: the median, percentiles.
+    """Publish quantiles of the numbers of each window: the median, percentiles.
 
     Input: rows with `value`, `user`, `time` and perhaps `stream`, or Arrow record batches with these columns. A value
     is a number; without one an event becomes a dead letter. Output: `QuantileEstimate` rows, in every window one for
@@ -30,13 +30,13 @@ class QuantilesParameters(Parameters):
     its end plus `allowed_lateness`; what comes later is never used.
 
     Privacy:
-        Unit: one person over the whole run and all streams, or one event. Neighbours: `neighbouring`. (epsilon, delta):
-        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with one
-        value in a window of a stream, chosen at random. Public: all arguments but `noise`.
+        Unit: one person over the whole run and all streams, or one event, added or removed. (epsilon, delta):
+        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with
+        `max_per_window` random ones in a window. Public: all arguments but `noise`.
 
     Accuracy:
         Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
-        1 - beta. Where a window has few values or none, intervals reach from `low` to `high`.
+        95%. Where a window has few values or none, intervals reach from `low` to `high`.
 
     Args:
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
@@ -51,19 +51,16 @@ class QuantilesParameters(Parameters):
             orders of magnitude. With "log", `low` must be > 0.
         resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
         max_contributions: number of values with which one person counts in the whole run; without it 100. Noise is
-            never for more than one value in each window of each stream.
+            never for more than `max_per_window` values in each window.
+        max_per_window: number of values with which one person counts in one window, in all streams together: random
+            ones. With delta > 0 the noise grows with the square root of it.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people).
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
             user is read.
-        over: what a quantile is about: a "window", all windows since the "start", or so many seconds before the end of
-            each window.
         end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
-            no end, and where quantiles are about more than one window.
+            no end.
         streams: public names of the streams; they must be given if events have a stream.
-        neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
-            replaced by another one ("replace_one").
-        beta: probability with which an interval may not contain its quantile, of each row by itself.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -91,13 +88,11 @@ class QuantilesParameters(Parameters):
         scale: Literal["linear", "log"] = "linear",
         resolution: int = 1000,
         max_contributions: int | None = None,
+        max_per_window: int | None = None,
         delta: float = 0.0,
         unit: Literal["person", "event"] = "person",
-        over: Span = "window",
         end: Moment | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        beta: float = 0.05,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -107,16 +102,16 @@ class QuantilesParameters(Parameters):
         self.shards = check_shards(shards)
         check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
-        span = windows_in(over, self.steps)
-        if span != "window" and self.steps.count is None:
-            raise ValueError("end must be given where quantiles are about more than one window")
-        if unit == "event" and max_contributions is not None:
-            raise ValueError("max_contributions must not be given when the unit is an event")
-        limit = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
-        if checks.integer("max_contributions", limit, minimum=1) > LAST_PLACE:
-            raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
-        if unit == "person" and self.steps.count is not None:  # nobody has more than one value in a window of a stream
-            limit = min(limit, self.steps.count * len(self.streams))
+        limits = {"max_contributions": max_contributions, "max_per_window": max_per_window}
+        for name, limit in limits.items():
+            if unit == "event" and limit is not None:
+                raise ValueError(f"{name} must not be given when the unit is an event")
+            if limit is not None:
+                checks.integer(name, limit, minimum=1, maximum=MOST_VALUES)
+        most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
+        in_window = min(max_per_window or 1, most)
+        if self.steps.count is not None:
+            most = min(most, in_window * self.steps.count)
         self.mechanism = Mechanism(
             epsilon=epsilon,
             delta=delta,
@@ -125,26 +120,25 @@ class QuantilesParameters(Parameters):
             resolution=resolution,
             scale=scale,
             quantiles=quantiles,
-            over=span,
             horizon=self.steps.count,
-            contributions=1 if unit == "event" else limit,
+            contributions=1 if unit == "event" else most,
+            per_step=1 if unit == "event" else in_window,
             unit=unit,
-            neighbouring=neighbouring,
-            beta=beta,
         )
 
     @property
     @override
     def promise(self) -> PrivacyGuarantee:
-        found, most = self.mechanism.guarantee, self.mechanism.contributions
+        found, made = self.mechanism.guarantee, self.mechanism
         if not self._by_person:
             return replace(found, public=("all parameters", "the windows"))
-        values = f"{most:,} value{'s' * (most > 1)}"
+        values = f"{made.contributions:,} value{'s' * (made.contributions > 1)}"
+        limit = f"A person counts with at most {values} in the whole run, and with {made.per_step:,} in a window."
         return replace(
             found,
-            limits=(f"A person counts with at most {values} in the whole run, and with one in a window of a stream.",),
+            limits=(limit,),
             public=("all parameters", "the windows"),
-            caveats=(*found.caveats, people_hashed(self.mechanism.neighbouring)),
+            caveats=(*found.caveats, people_hashed(found.neighbouring)),
         )
 
     @property
@@ -157,9 +151,8 @@ class QuantilesParameters(Parameters):
     def coverage(self) -> Coverage:
         made, windows, limits = self.mechanism, self.steps.count, []
         if self._by_person:
-            stream = "" if self.streams == ("",) else " of a stream"
-            limits.append(Limit.at_most("", 1, "value", f"in a window{stream}", "random"))
-            if windows is None or made.contributions < windows * len(self.streams):
+            limits.append(Limit.at_most("max_per_window", made.per_step, "value", "in a window", "random"))
+            if windows is None or made.contributions < windows * made.per_step:
                 most = made.contributions
                 limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST_WINDOWS, lasting=True))
         which = "the values that count" if limits else "all values that are usable and in time"
