@@ -40,11 +40,13 @@ class TextForm:
         encoding: as Python calls it.
         delimiter: what separates the fields of CSV, one byte; None if the line with their names shows it.
         names: fields that this line has; by them it shows what separates them.
+        quote: whether a quote at the beginning of a field of CSV opens it; else it is text.
     """
 
     encoding: str = UTF_8
     delimiter: bytes | None = None
     names: tuple[str, ...] = ()
+    quote: bool = True
 
 
 PLAIN = TextForm()
