@@ -45,11 +45,19 @@ class UnfitError(ValueError):
 
 
 def _inflate(data: bytes) -> bytes:
-    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, BLOCK_BYTES + 1)
+    return _whole(zlib.decompressobj(-zlib.MAX_WBITS), data)
 
 
 def _bunzip(data: bytes) -> bytes:
-    return bz2.BZ2Decompressor().decompress(data, BLOCK_BYTES + 1)
+    return _whole(bz2.BZ2Decompressor(), data)
+
+
+def _whole(stream: Any, data: bytes) -> bytes:
+    """Decompress what must have its end, or be more than a block may have."""
+    found: bytes = stream.decompress(data, BLOCK_BYTES + 1)
+    if _checked(len(found)) and not stream.eof:
+        raise UnfitError("a block must be compressed data that does not end early")
+    return found
 
 
 def _unzstd(data: bytes) -> bytes:

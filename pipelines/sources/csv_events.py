@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from privstream.pipelines.sources import text_lines
 from privstream.pipelines.sources.event_files import (
+    LONG_RECORDS,
+    MANY_LINES,
     PLAIN,
     UTF_8,
     Damage,
@@ -33,12 +35,6 @@ from privstream.transforms.counters import counter
 COMMA = b","
 DELIMITERS = (COMMA, b";", b"\t", b"|")
 """What a header can show to separate fields; another delimiter must be named."""
-
-MANY_LINES = 20
-"""Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
-
-LONG_RECORDS = "records_of_many_lines"
-"""Their counter."""
 
 RETURN = re.compile(rb"\r(?!\n)")
 HEADER_BYTES, FIRST_BYTES = 1 << 20, 64
@@ -91,28 +87,29 @@ class RecordCutter:
     def __init__(self, path: str, header: Header, form: TextForm) -> None:
         self.path, self.form = path, form
         self._quoted = quoted(header.delimiter) if form.quote else None
+        self._delimiter = header.delimiter
         self._start, self._line = header.end, header.line + header.lines
+        self._long = 0  # the line on which a record begins of which only the end is awaited
         self._many = counter(LONG_RECORDS)
 
     def read(self) -> Iterator[Records | Damage]:
-        """Give the records in their order, block by block, and lines that are too long.
+        """Give the records in their order, block by block, and those that are too long.
 
         Raises:
             InputFileError: a quote is not closed.
         """
-        rest, passing = b"", False
+        rest = b""
         for piece in read_pieces(self.path, self._start, encoding=self.form.encoding):
-            text = rest + piece
-            if passing:
-                _, newline, text = text.partition(b"\n")
-                self._line, passing = self._line + len(newline), not newline
-            rest = yield from self._cut(text)
+            rest = yield from self._cut(rest + piece)
             if len(rest) > text_lines.MAX_LINE_BYTES:
-                self._check_closed(rest)
-                yield too_long("line", self._line, rest)
-                rest, passing = b"", True
-        if rest and not passing:
-            self._check_closed(rest)
+                if not self._long:
+                    yield too_long("record", self._line, rest)
+                rest = self._shortened(rest)
+        if rest:
+            last = self._last_quoted(rest)
+            if last is not None and not last["end"]:
+                rule = f"the quote that opens a field of the record on line {self._long or self._line} is not closed"
+                raise InputFileError(f"{self.path}: {rule}; --quote none if quotes are text in this file")
             yield from self._cut(rest + b"\n")
 
     def _cut(self, text: bytes) -> Generator[Records | Damage, None, bytes]:
@@ -124,20 +121,34 @@ class RecordCutter:
             if b"\n" in found["text"]:
                 ends[slice(*np.searchsorted(feeds, found.span()))] = False
         feeds, lines = feeds[ends] + 1, lines[ends]
-        if len(feeds):
-            starts, counts = np.append(0, feeds[:-1]), np.diff(lines, prepend=0)
-            self._many.inc(int(np.count_nonzero(counts > MANY_LINES)))
-            yield Records(text, starts, feeds, self._line + lines - counts)
-            self._line += int(lines[-1])
-            text = text[feeds[-1] :]
-        return text
+        if not len(feeds):
+            return text
+        starts, counts = np.append(0, feeds[:-1]), np.diff(lines, prepend=0)
+        self._many.inc(int(np.count_nonzero(counts > MANY_LINES)))
+        first = int(self._long > 0)
+        records = Records(text, starts[first:], feeds[first:], (self._line + lines - counts)[first:])
+        long = records.ends - records.starts > text_lines.MAX_LINE_BYTES + len(b"\r\n")
+        for row in np.flatnonzero(long).tolist():
+            yield too_long("record", int(records.lines[row]), records[row])
+        yield records.take(~long)
+        self._line, self._long = self._line + int(lines[-1]), 0
+        return text[feeds[-1] :]
 
-    def _check_closed(self, text: bytes) -> None:
-        """Refuse a text, of which no record is complete, if that is because of a quote."""
-        for found in self._quoted.finditer(text) if self._quoted else ():
-            if not found["end"]:
-                rule = f"the quote that opens a field of the record on line {self._line} is not closed"
-                raise InputFileError(f"{self.path}: {rule}; --quote none if quotes are text in this file")
+    def _last_quoted(self, text: bytes) -> re.Match[bytes] | None:
+        """Return the last quoted field that begins in a text."""
+        last = None
+        for last in self._quoted.finditer(text) if self._quoted else ():
+            pass
+        return last
+
+    def _shortened(self, text: bytes) -> bytes:
+        """Return a text after which a record goes on as after this one, which is too long to be kept."""
+        self._long = self._long or self._line
+        self._line += text.count(b"\n")
+        last = self._last_quoted(text)
+        if last is not None and last.end() == len(text):
+            return b'"' + last["end"]
+        return b"x" + self._delimiter * text.endswith(self._delimiter)
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
@@ -167,11 +178,20 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
         if isinstance(found, Damage):
             yield found
         else:
-            yield from _parse(found, header, fields, form)
+            yield from _parse(path, found, header, fields, form)
 
 
-def _parse(records: Records, header: Header, fields: Sequence[str], form: TextForm) -> Iterator[RawEvents | Damage]:
-    """Parse records at once, but for those with a carriage return that pyarrow would take for the end of a line."""
+def _parse(
+    path: str, records: Records, header: Header, fields: Sequence[str], form: TextForm
+) -> Iterator[RawEvents | Damage]:
+    """Parse records at once, but for those with a carriage return that pyarrow would take for the end of a line.
+
+    Raises:
+        InputFileError: a quote that is none has made one record of several.
+    """
+    blank = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
+    if blank := [row for row in blank if not records[row].strip()]:
+        records = records.take(~np.isin(np.arange(len(records.ends)), blank))
     if b"\r" in records.text and RETURN.search(records.text):
         fits = np.array([not has_bare_return(records[row], header.delimiter, form) for row in range(len(records.ends))])
         rule = "record must have a line feed behind each carriage return outside of quotes"
@@ -185,7 +205,7 @@ def _parse(records: Records, header: Header, fields: Sequence[str], form: TextFo
         return "skip"
 
     before = header.delimiter * (len(header.names) - 1) + b"\n"  # a row, so that no byte order mark begins the text
-    text = before + records.text[: records.ends[-1]] if len(records.ends) else before
+    text = before + (records.text[records.starts[0] : records.ends[-1]] if len(records.ends) else b"")
     table = pa_csv.read_csv(
         pa.BufferReader(text),
         pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names),
@@ -200,6 +220,9 @@ def _parse(records: Records, header: Header, fields: Sequence[str], form: TextFo
     fits = np.ones(len(records.ends), np.bool_)
     fits[rejected] = False
     for row in rejected:
+        if _is_misquoted(records[row], header.delimiter, form):
+            rule = "quotes around fields, for one makes a record of several lines"
+            raise InputFileError(f"{path}: {records.position(row)} must have {rule}; --quote none if quotes are text")
         if records[row].strip():
             shape = f"line must be one CSV record with {len(header.names)} fields"
             yield Damage("malformed_line", shape, records.position(row), records.record(row))
@@ -209,6 +232,14 @@ def _parse(records: Records, header: Header, fields: Sequence[str], form: TextFo
     if len(rows):
         columns = {name: table.column(name).combine_chunks()[1:] for name in fields}
         yield RawEvents(columns, lambda row: records.position(rows[row]), lambda row: records.record(rows[row]))
+
+
+def _is_misquoted(record: bytes, delimiter: bytes, form: TextForm) -> bool:
+    """Tell whether a record of several lines has a closing quote that is not the end of a field."""
+    if not form.quote or b"\n" not in record[:-1]:
+        return False
+    ends = (found.end() for found in quoted(delimiter).finditer(record))
+    return any(record[end : end + 1] not in (delimiter, b"\r", b"\n", b"") for end in ends)
 
 
 def has_bare_return(text: bytes, delimiter: bytes, form: TextForm) -> bool:

@@ -21,6 +21,13 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
 UTF_8 = "utf-8"
 
 
+MANY_LINES = 20
+"""Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
+
+LONG_RECORDS = "records_of_many_lines"
+"""Their counter."""
+
+
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
 

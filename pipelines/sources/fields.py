@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of, positive
-from privstream.pipelines.locations import TIME_UNITS
+from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.events.event_columns import is_known_as_text, is_text
@@ -24,9 +24,6 @@ DEFAULT_STREAM = "stream"
 
 DEFAULT_VALUE = "value"
 """The field with the number where numbers are asked for and the field is not named."""
-
-DOUBLE = "double"
-QUOTES = (DOUBLE, "none")
 
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
@@ -91,7 +88,7 @@ class FieldMapping:
     fold_case: bool = False
     encoding: str = UTF_8
     delimiter: str | None = None
-    quote: str = DOUBLE
+    quote: str = QUOTES[0]
     where: str | None = None
     max_item_bytes: int = 1 << 14
 
@@ -140,7 +137,9 @@ class FieldMapping:
     def text(self) -> TextForm:
         """How files of text are written."""
         delimiter = None if self.delimiter is None else self.delimiter.encode()
-        return TextForm(encoding=encoding_of(self.encoding), delimiter=delimiter, names=self.names(), quote=self.quote == DOUBLE)
+        return TextForm(
+            encoding=encoding_of(self.encoding), delimiter=delimiter, names=self.names(), quote=self.quote == QUOTES[0]
+        )
 
     @property
     def spelling(self) -> Spelling:

@@ -66,7 +66,7 @@ BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (","
 """What may stand between thousands, by what stands before decimals."""
 
 GROUPED = {
-    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[0-9]{{1,3}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
+    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[1-9][0-9]{{0,2}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
     rf"([{decimal}][0-9]*)?|[{decimal}][0-9]+)([eE][+-]?[0-9]{{1,4}})?$"
     for decimal, other in ((".", ","), (",", "."))
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,12 @@ class Spelling:
         distinct = pa.array([spelled(text) for text in coded.dictionary.to_pylist()], coded.dictionary.type)
         return distinct.take(coded.indices)
 
+    def item(self, text: str) -> str:
+        """Return a public item as those of events are read."""
+        text = re.sub(AROUND, "", text) if self.trim and isinstance(text, str) else text
+        spelled = self.letters("item")
+        return text if spelled is None or not isinstance(text, str) else spelled(text)
+
     def listed(self, texts: Iterable[str]) -> list[str]:
         """Return the items of a public list as those of events are read; what becomes the same stands once.
 
@@ -86,11 +93,21 @@ class Spelling:
             ValueError: a text stands for no value.
         """
         given = list(texts)
-        spelled = self.letters("item") or str
-        found = [spelled(re.sub(AROUND, "", text) if self.trim else text) for text in given]
+        found = list(map(self.item, given))
         if any(text in self.null for text in found):
             raise ValueError("a public list must not have texts that --null says stand for nothing")
         return list(dict.fromkeys(found)) if found != given else found
 
 
 AS_WRITTEN = Spelling()
+ANY_LETTERS = Spelling(normalize=True, fold_case=True)
+
+
+def number_alike(names: Iterable[str]) -> int:
+    """Return how many names differ from another one only in large and small letters, or in how they are composed.
+
+    >>> number_alike(["Milk", "MILK", "rain"])
+    2
+    """
+    alike = Counter(map(ANY_LETTERS.item, set(names)))
+    return sum(number for number in alike.values() if number > 1)

@@ -203,7 +203,9 @@ def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
         if written.unit is None and not (timestamps or pa.types.is_null(column.type)):
             raise ValueError("plain numbers must have a time_unit")
         found = micros_column(column, written.unit or "s")
-        return _column_at_zone(found, written.zone) if timestamps and getattr(column.type, "tz", None) is None else found
+        return (
+            _column_at_zone(found, written.zone) if timestamps and getattr(column.type, "tz", None) is None else found
+        )
     if written.form is not None and not has_zone(written.form):
         return _of_form(column, written.form, written.zone)
     return (None if written.form is not None else _at_once(column, written)) or _one_by_one(column, written)
