@@ -51,9 +51,10 @@ def arguments_of(
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
     zone = {"zone": given["time_zone"]} if given.get("time_zone") is not None else {}
-    more = dict.fromkeys((MOMENT,), zone)
+    more: dict[str, dict[str, Any]] = {MOMENT: zone}
     if any(kinds.get(name) in PUBLIC and given.get(name) is not None for name in own):
-        more |= dict.fromkeys(PUBLIC, {"reading": loaded("questions.public_lists.Reading").of(given)})
+        reading = loaded("questions.public_lists.Reading").of(given)
+        more |= {kind: {"reading": reading} for kind in PUBLIC}
     found = {
         name: read(kinds[name], name, given[name], **more.get(kinds[name], {}))
         for name in own

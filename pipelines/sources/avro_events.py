@@ -169,41 +169,52 @@ def arrow_schema(record: dict[str, Any]) -> pa.Schema:
 
 
 def _read_type(kind: Any, named: dict[str, Named]) -> Named:
-    """Return the Arrow type of an Avro type; that of a union is the type besides null, or text if there are several."""
+    """Return what an Avro type is."""
     if isinstance(kind, list):
-        found = [_read_type(branch, named) for branch in kind if branch != "null"] or [Named(pa.null(), True)]
-        if len(found) == 1:
-            return Named(found[0].kind, True)  # the number of its branch is a byte
-        if any(_is_plain(branch.kind) for branch in found) and not any(pa.types.is_timestamp(b.kind) for b in found):
-            return Named(pa.string(), True)  # each record is taken as it comes
-        return Named(pa.dense_union([pa.field(str(place), each.kind) for place, each in enumerate(found)]), True)
+        return _read_union([_read_type(branch, named) for branch in kind if branch != "null"])
     if isinstance(kind, str):
-        if kind in PRIMITIVES:
-            return Named(PRIMITIVES[kind], kind != "null")
-        if kind not in named:
+        if kind not in PRIMITIVES and kind not in named:
             raise UnfitError("a record must not be within a record of its own type")
-        return named[kind]
+        return named[kind] if kind in named else Named(PRIMITIVES[kind], kind != "null")
     base = kind["type"]
-    takes_bytes = base != "null"
-    if base in ("array", "map"):
-        inner = _read_type(kind["items" if base == "array" else "values"], named)
-        if base == "array" and not inner.takes_bytes:
-            raise UnfitError("items of an array must not be of a type without any bytes")
-    elif base in ("record", "error"):
-        takes_bytes = any([_read_type(field["type"], named).takes_bytes for field in kind["fields"]])
-    elif base == "fixed":
-        takes_bytes = kind["size"] > 0
-    elif base not in PRIMITIVES:
+    if base not in PRIMITIVES:
         return _read_type(base, named)
-    found_type = LOGICAL.get(kind.get("logicalType"), PRIMITIVES[base])
-    if kind.get("logicalType") == "uuid" and base == "fixed" and kind["size"] == UUID_BYTES:
-        found_type = pa.uuid()
-    if kind.get("logicalType") == "decimal":
-        found_type = pa.decimal128(38, min(kind.get("scale", 0), 38))
-    found_here = Named(found_type, takes_bytes)
+    found = Named(_logical_type(kind), _takes_bytes(kind, named))
     if "name" in kind:
-        named[kind["name"]] = found_here
-    return found_here
+        named[kind["name"]] = found
+    return found
+
+
+def _read_union(branches: list[Named]) -> Named:
+    """Return the type besides null, or text if there are several that may be users or items."""
+    kinds = [branch.kind for branch in branches] or [pa.null()]
+    if len(kinds) == 1:
+        return Named(kinds[0], True)  # the number of its branch is a byte
+    if any(map(_is_plain, kinds)) and not any(map(pa.types.is_timestamp, kinds)):
+        return Named(pa.string(), True)  # each record is taken as it comes
+    return Named(pa.dense_union([pa.field(str(place), kind) for place, kind in enumerate(kinds)]), True)
+
+
+def _takes_bytes(kind: Any, named: dict[str, Named]) -> bool:
+    """Tell whether each value takes a byte or more, after a look at all that is within."""
+    base = kind["type"]
+    if base in ("array", "map"):
+        if not _read_type(kind.get("items", kind.get("values")), named).takes_bytes and base == "array":
+            raise UnfitError("items of an array must not be of a type without any bytes")
+        return True
+    if base in ("record", "error"):
+        return any([_read_type(field["type"], named).takes_bytes for field in kind["fields"]])
+    return base != "null" and kind.get("size", 1) > 0
+
+
+def _logical_type(kind: Any) -> pa.DataType:
+    """Return the Arrow type of a type that is described."""
+    logical, base = kind.get("logicalType"), kind["type"]
+    if logical == "decimal":
+        return pa.decimal128(38, min(kind.get("scale", 0), 38))
+    if logical == "uuid" and base == "fixed" and kind["size"] == UUID_BYTES:
+        return pa.uuid()
+    return LOGICAL.get(logical, PRIMITIVES[base])
 
 
 def _is_plain(kind: pa.DataType) -> bool:

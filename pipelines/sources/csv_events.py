@@ -8,6 +8,7 @@ pyarrow parses them. A quote that nobody closes would make one record of the res
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -136,10 +137,8 @@ class RecordCutter:
 
     def _last_quoted(self, text: bytes) -> re.Match[bytes] | None:
         """Return the last quoted field that begins in a text."""
-        last = None
-        for last in self._quoted.finditer(text) if self._quoted else ():
-            pass
-        return last
+        found = deque(self._quoted.finditer(text) if self._quoted else (), maxlen=1)
+        return found[0] if found else None
 
     def _shortened(self, text: bytes) -> bytes:
         """Return a text after which a record goes on as after this one, which is too long to be kept."""
@@ -198,40 +197,54 @@ def _parse(
         for row in np.flatnonzero(~fits).tolist():
             yield Damage("carriage_return", rule, records.position(row), records.record(row))
         records = records.take(fits)
-    rejected: list[int] = []
-
-    def reject(row: pa_csv.InvalidRow) -> str:
-        rejected.append(row.number - 2)
-        return "skip"
-
-    before = header.delimiter * (len(header.names) - 1) + b"\n"  # a row, so that no byte order mark begins the text
-    text = before + (records.text[records.starts[0] : records.ends[-1]] if len(records.ends) else b"")
-    table = pa_csv.read_csv(
-        pa.BufferReader(text),
-        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names),
-        _parse_options(header.delimiter, form, ignore_empty_lines=False, invalid_row_handler=reject),
-        pa_csv.ConvertOptions(
-            include_columns=list(fields),
-            column_types=dict.fromkeys(fields, pa.binary()),
-            strings_can_be_null=False,
-            check_utf8=False,
-        ),
-    )
-    fits = np.ones(len(records.ends), np.bool_)
-    fits[rejected] = False
-    for row in rejected:
-        if _is_misquoted(records[row], header.delimiter, form):
-            rule = "quotes around fields, for one makes a record of several lines"
-            raise InputFileError(f"{path}: {records.position(row)} must have {rule}; --quote none if quotes are text")
-        if records[row].strip():
-            shape = f"line must be one CSV record with {len(header.names)} fields"
-            yield Damage("malformed_line", shape, records.position(row), records.record(row))
-    rows = np.flatnonzero(fits)
-    if table.num_rows != len(rows) + 1:
+    table = _table(records, header, fields, form)
+    if table is None:  # pyarrow says which they are only of those that are UTF-8
+        shape = f"line must be one CSV record with {len(header.names)} fields"
+        pattern = _shape_of(header, form)
+        fits = np.array([pattern.fullmatch(records[row]) is not None for row in range(len(records.ends))])
+        for row in np.flatnonzero(~fits).tolist():
+            if _is_misquoted(records[row], header.delimiter, form):
+                rule = "quotes around fields, for one makes a record of several lines"
+                place = f"{path}: {records.position(row)}"
+                raise InputFileError(f"{place} must have {rule}; --quote none if quotes are text")
+            if records[row].strip():
+                yield Damage("malformed_line", shape, records.position(row), records.record(row))
+        records = records.take(fits)
+        table = _table(records, header, fields, form)
+    if table is None or table.num_rows != len(records.ends) + 1:
         raise AssertionError("each record must be one row")
-    if len(rows):
+    if len(records.ends):
         columns = {name: table.column(name).combine_chunks()[1:] for name in fields}
-        yield RawEvents(columns, lambda row: records.position(rows[row]), lambda row: records.record(rows[row]))
+        yield RawEvents(columns, records.position, records.record)
+
+
+def _table(records: Records, header: Header, fields: Sequence[str], form: TextForm) -> pa.Table | None:
+    """Parse records, behind a first row that counts for nothing; None if some have another number of fields."""
+    before = header.delimiter * (len(header.names) - 1) + b"\n"  # so that no byte order mark begins the text
+    text = before + (records.text[records.starts[0] : records.ends[-1]] if len(records.ends) else b"")
+    try:
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names),
+            _parse_options(header.delimiter, form, ignore_empty_lines=False),
+            pa_csv.ConvertOptions(
+                include_columns=list(fields),
+                column_types=dict.fromkeys(fields, pa.binary()),
+                strings_can_be_null=False,
+                check_utf8=False,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def _shape_of(header: Header, form: TextForm) -> re.Pattern[bytes]:
+    """Return what a record with the header's number of fields looks like."""
+    between = re.escape(header.delimiter)
+    field = rb"[^%s\n]*+" % between
+    if form.quote:
+        field = rb'(?:"(?:[^"]++|"")*+"%s|(?!")%s)' % (field, field)
+    return re.compile(rb"%s(?:%s%s){%d}\n" % (field, between, field, len(header.names) - 1))
 
 
 def _is_misquoted(record: bytes, delimiter: bytes, form: TextForm) -> bool:

@@ -89,10 +89,10 @@ def test_blocks_of_every_codec_are_read_and_damage_and_bombs_refuse_the_file(cod
     write(path, *[block(1, compress(RECORD))] * 3, codec=codec)
     assert users_of(path) == ["u"] * 3
     write(path, block(5, compress(bytes(BLOCK_BYTES + 1))), codec=codec)
-    with pytest.raises(InputFileError, match="a.avro cannot be read: a block must have at most 16,777,216 bytes"):
+    with pytest.raises(InputFileError, match=r"a\.avro cannot be read: a block must have at most 16,777,216 bytes"):
         users_of(path)
     write(path, block(1, compress(RECORD)[:-3]), codec=codec)
-    with pytest.raises(InputFileError, match="a.avro (is not an Avro file, or is damaged|cannot be read)"):
+    with pytest.raises(InputFileError, match=r"a\.avro (is not an Avro file, or is damaged|cannot be read)"):
         users_of(path)
 
 
@@ -111,7 +111,7 @@ def test_blocks_of_every_codec_are_read_and_damage_and_bombs_refuse_the_file(cod
 )
 def test_claims_are_not_believed(bad, tmp_path):
     write(tmp_path / "a.avro", block(1, RECORD), bad, block(1, RECORD))
-    with pytest.raises(InputFileError, match="a.avro (is not an Avro file, or is damaged|cannot be read)"):
+    with pytest.raises(InputFileError, match=r"a\.avro (is not an Avro file, or is damaged|cannot be read)"):
         users_of(tmp_path / "a.avro")
 
 

@@ -416,4 +416,5 @@ def test_each_fault_of_a_messy_file_is_one_line_with_its_number(encoding, other,
         appended = "1051;Möbel;24.12.2025 18:30;9,99 \n".encode(other)  # an even number of bytes
     (tmp_path / "a.csv").write_bytes(good + appended)
     mixed = read_all(tmp_path / "a.csv", **fields, encoding=encoding)
-    assert mixed.rows == outcome.rows and len(mixed.letters) > len(outcome.letters)
+    if encoding != "windows-1252":  # in which any bytes are letters
+        assert mixed.rows == outcome.rows and len(mixed.letters) > len(outcome.letters)
