@@ -106,7 +106,8 @@ def _block_reader(decompress: Callable[[bytes], bytes]) -> Callable[[Any], io.By
     """Return what fastavro calls for a block: its own readers need other libraries, and know no bounds."""
 
     def read(stream: Any) -> io.BytesIO:
-        data = decompress(fastavro.schemaless_reader(stream, "bytes"))  # type: ignore[call-arg]
+        compressed: Any = fastavro.schemaless_reader(stream, "bytes", None)
+        data = decompress(compressed)
         _checked(len(data))
         return io.BytesIO(data)
 
@@ -204,7 +205,7 @@ def _takes_bytes(kind: Any, named: dict[str, Named]) -> bool:
         return True
     if base in ("record", "error"):
         return any([_read_type(field["type"], named).takes_bytes for field in kind["fields"]])
-    return base != "null" and kind.get("size", 1) > 0
+    return base != "null" and bool(kind.get("size", 1) > 0)
 
 
 def _logical_type(kind: Any) -> pa.DataType:

@@ -293,8 +293,10 @@ class SharedFields:
                 raise type(error)(f"{name}: {error}") from None
 
 
-FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "encoding", "delimiter", "max_item_bytes")
-FORMS += ("normalize", "fold_case", "quote")
+FORMS = (
+    *("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "normalize", "fold_case"),
+    *("encoding", "delimiter", "quote", "max_item_bytes"),
+)
 """What says how records are written, and so must be the same in all questions about them."""
 
 AnyFields = FieldMapping | SharedFields
