@@ -94,6 +94,9 @@ exit status:
 """
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
+BY_RICH = 1
+"""The status with which rich ends a process whose standard output nobody reads any more."""
+
 BY_SIGNAL = 128
 """What a status is above, by the number of the signal that has ended the command."""
 
@@ -106,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the command began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     _prepare_terminal()
     if arguments is None:
         _end_in_order()
@@ -216,7 +222,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 0
     except KeyboardInterrupt:
         say(INTERRUPTED)
         return 130
@@ -224,7 +230,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         status = int(ended.code or 0)
         if status > BY_SIGNAL:
             say(INTERRUPTED)
-        return status
+        return 0 if status == BY_RICH else status
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
         return _fail(known, others, error)
     return 0

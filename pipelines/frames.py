@@ -30,7 +30,7 @@ from privstream.pipelines.terminal import NOTE, WARNING
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
-OF_FILES = ("input", "query", "input_format", "delimiter", "encoding", "watch", "watermark", "output_format")
+OF_FILES = ("input", "query", "input_format", "delimiter", "encoding", "quote", "watch", "watermark", "output_format")
 """Options about files and databases that are read, or input without an end: a frame is none of these."""
 
 DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")

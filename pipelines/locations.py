@@ -11,6 +11,7 @@ MONITOR_FILES = (".yaml", ".yml")
 """What the names of files end in that describe monitors."""
 
 TIME_UNITS = ("s", "ms", "us", "ns")
+QUOTES = ("double", "none")
 
 ARRIVAL, MARKS = "arrival", "marks"
 CLOCKS = (ARRIVAL, MARKS)

@@ -36,6 +36,7 @@ FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
 FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
+FORMS += ("quote", "normalize", "fold_case")
 SOURCE = ("query", "input_format", "watch", "watermark", "kafka_setting")
 """Keys of the data that say how they are found, which are options of commands."""
 
@@ -397,8 +398,11 @@ def _named_in_alerts(
     columns, given = options.get("item_field") or "item", options.get("public_items")
     try:
         number = len(columns if isinstance(columns, list) else column_names(str(columns)))
-        listed = Domain.from_file(given).texts.to_pylist() if isinstance(given, str) else [*map(str, given or ())]
-    except (ValueError, TypeError):
+        encoding = str(options.get("encoding") or "utf-8")
+        listed = [*map(str, given or ())]
+        if isinstance(given, str):
+            listed = Domain.from_file(given, encoding=encoding).texts.to_pylist()
+    except (ValueError, TypeError, LookupError):
         return None
     named = [_listed(view.get("item"), number) for view in _alerts_of(document.content.get(VIEWS), question)]
     more = [text for text in dict.fromkeys(named) if text is not None and text not in listed]

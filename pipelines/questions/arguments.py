@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.pipelines.locations import QUOTES
 from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
@@ -45,6 +46,9 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         decimal=getattr(arguments, "decimal", None),
         null=tuple(arguments.null or ()),
         trim=bool(arguments.trim),
+        normalize=bool(arguments.normalize),
+        fold_case=bool(arguments.fold_case),
+        quote=arguments.quote or QUOTES[0],
         encoding=arguments.encoding or "utf-8",
         delimiter=as_delimiter(arguments.delimiter),
         where=getattr(arguments, "where", None),

@@ -14,7 +14,7 @@ from privstream.transforms.timing.steps import Steps
 
 FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
 FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
-FORMS |= dict.fromkeys(("null", "trim", "where", "query"))
+FORMS |= dict.fromkeys(("null", "trim", "normalize", "fold_case", "quote", "where", "query"))
 """Options of the input that another command for it needs as well, with their defaults."""
 
 OF_VALUES = ("value_field", "value_unit", "decimal")

@@ -8,7 +8,7 @@ from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL
 
 KAFKA = "kafka://"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
-OF_FILES = ("watch", "watermark", "input_format", "output_format", "delimiter", "encoding")
+OF_FILES = ("watch", "watermark", "input_format", "output_format", "delimiter", "encoding", "quote")
 """Options about files and streams, which the rows of a query are not."""
 
 
@@ -26,7 +26,7 @@ def is_unbounded(arguments: argparse.Namespace) -> bool:
     kafka = arguments.input.startswith(KAFKA)
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
         raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
-    for option in ("delimiter", "encoding"):
+    for option in ("delimiter", "encoding", "quote"):
         if kafka and getattr(arguments, option) is not None:
             raise ValueError(f"{option} must not be given with Kafka, whose records are JSON in UTF-8")
     if kafka or arguments.watch is not None:

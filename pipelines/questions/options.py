@@ -9,7 +9,7 @@ from typing import Any
 
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, limit
 from privstream.pipelines.command import parsed
-from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
+from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, QUOTES, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
@@ -295,6 +295,7 @@ def _add_forms(forms: argparse._ActionsContainer, *, whole: bool) -> None:
             "what separates the fields of CSV, one character or the word tab (default: what separates their names in "
             "the first line: a comma, a semicolon, a tab or a vertical bar)",
         ),
+        Option("quote", "str", "what quotes in CSV are: around a field, or text (default: double)", choices=QUOTES),
         Option("encoding", "str", "encoding of CSV and JSON lines, such as windows-1252 or utf-16 (default: utf-8)"),
         Option("time_unit", "str", "unit of times that are plain numbers", choices=TIME_UNITS),
         Option(
@@ -325,6 +326,8 @@ def _add_forms(forms: argparse._ActionsContainer, *, whole: bool) -> None:
         help="text that stands for no value, such as NA, beside the empty one; may be given several times",
     )
     add_option(forms, Option("trim", "bool", "leave out white space around texts"))
+    add_option(forms, Option("normalize", "bool", "compose letters and their accents (Unicode NFC)"))
+    add_option(forms, Option("fold_case", "bool", "take items that differ in large and small letters for one"))
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:

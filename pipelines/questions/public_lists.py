@@ -9,23 +9,43 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from privstream.pipelines.questions.option_types import texts
 from privstream.pipelines.sinks.row_files import whole_file
-from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
-from privstream.pipelines.sources.text_lines import read_lines
+from privstream.pipelines.sources.text_lines import encoding_of, read_lines
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import listed_item
+from privstream.transforms.events.spelling import AS_WRITTEN, Spelling
 
 FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
 
 
-def domain(name: str, value: Any) -> Domain:
+class Reading(NamedTuple):
+    """How lists beside the input are read: as the input is."""
+
+    encoding: str = UTF_8
+    spelling: Spelling = AS_WRITTEN
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Reading:
+        """Return what the options of a run say."""
+        null = tuple(given.get("null") or ())
+        flags = {name: bool(given.get(name)) for name in ("trim", "normalize", "fold_case")}
+        return cls(encoding_of(given.get("encoding") or UTF_8), Spelling(null=null, **flags))
+
+
+AS_UTF_8 = Reading()
+
+
+def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
     """Return the domain that a list or a path describes."""
-    return Domain.from_file(value, name=name) if isinstance(value, str) else Domain(texts(name, value), name)
+    if isinstance(value, str):
+        return Domain.from_file(value, name=name, encoding=reading.encoding, spelling=reading.spelling)
+    return Domain(reading.spelling.listed(texts(name, value)), name)
 
 
 def write_domain(path: str, name: str, value: Any) -> int:
@@ -42,17 +62,17 @@ def write_domain(path: str, name: str, value: Any) -> int:
     return len(items)
 
 
-def rules(name: str, value: Any) -> tuple[AlertRule, ...]:
+def rules(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
     """Return the rules that mappings, or the lines of a file, describe."""
     if isinstance(value, str):
-        return read_rules(value)
+        return read_rules(value, reading)
     if not isinstance(value, list) or not all(isinstance(rule, Mapping) for rule in value):
         raise TypeError(f"{name} must be a path, or a list of mappings")
     lists = [{key: texts(key, field) if key == "items" else field for key, field in rule.items()} for rule in value]
-    return tuple(map(AlertRule.from_fields, lists))
+    return tuple(_spelled(AlertRule.from_fields(each), reading) for each in lists)
 
 
-def read_rules(path: str) -> tuple[AlertRule, ...]:
+def read_rules(path: str, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
     """Read the rules of a file, one on each line.
 
     Raises:
@@ -60,12 +80,12 @@ def read_rules(path: str) -> tuple[AlertRule, ...]:
     """
     rules = []
     try:
-        for lines in read_lines(path):
+        for lines in read_lines(path, reading.encoding):
             if isinstance(lines, Damage):
                 raise ValueError(f"--rules: {lines.position} of {path}: {lines.reason}")
             for row, text in enumerate(lines.texts):
                 try:
-                    rules.append(_rule(text))
+                    rules.append(_spelled(_rule(text), reading))
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"--rules: {lines.position(row)} of {path}: {error}") from None
     except InputFileError as error:
@@ -88,6 +108,11 @@ def _rule(text: bytes) -> AlertRule:
     if found is None:
         raise ValueError(REASON)
     return AlertRule.from_fields(found)
+
+
+def _spelled(rule: AlertRule, reading: Reading) -> AlertRule:
+    """Return a rule with its items as those of events are read."""
+    return rule if rule.items is None else dataclasses.replace(rule, items=tuple(reading.spelling.listed(rule.items)))
 
 
 def write_list_of_rules(path: str, name: str, value: Any) -> int:
@@ -121,23 +146,23 @@ def _rule_of_columns(name: str, rule: AlertRule, columns: int) -> AlertRule:
     return dataclasses.replace(rule, items=tuple(listed_item(name, text, columns) for text in rule.items))
 
 
-def thresholds(name: str, value: Any) -> int | dict[str, int]:
+def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict[str, int]:
     """Return a number, or a number for each category; a category that is an integer is its decimal text."""
-    found = _read_json(value) if isinstance(value, str) else value
+    found = _read_json(value, reading.encoding) if isinstance(value, str) else value
     if isinstance(found, Mapping):
-        return {str(category): number for category, number in found.items()}
+        return {reading.spelling.item(str(category)): number for category, number in found.items()}
     if isinstance(found, bool) or not isinstance(found, int):
         raise ValueError(f"{name} must be a whole number, or a file with a JSON object, got {value}")
     return found
 
 
-def _read_json(path: str) -> Any:
+def _read_json(path: str, encoding: str) -> Any:
     """Return the JSON object in a file, or None."""
     if not os.path.isfile(path):  # a device may never end
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        with open(path, encoding=encoding) as file:
+            found = json.loads(file.read().removeprefix("\ufeff"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -15,6 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
 from privstream.pipelines.questions.catalogue import WATCHED
+from privstream.pipelines.questions.public_lists import AS_UTF_8, Reading
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
 from privstream.pipelines.sources.folder_polls import check_watched, split_pattern
@@ -48,13 +49,15 @@ class ReadQueries(beam.PTransform[Any, Any]):
 
     Args:
         path: the file, on any of Beam's filesystems.
+        reading: how its text is read.
 
     Raises:
         ValueError: at once, if there is no such file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, reading: Reading = AS_UTF_8) -> None:
         super().__init__()
+        self.reading = reading
         try:
             open_file(path).close()
             found = facts_of(path)
@@ -64,7 +67,7 @@ class ReadQueries(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, pbegin: Any) -> QueriesRead:
-        read = beam.ParDo(ReadLines()).with_output_types(LinearQuery, **{DEAD_LETTERS: DeadLetter})
+        read = beam.ParDo(ReadLines(self.reading)).with_output_types(LinearQuery, **{DEAD_LETTERS: DeadLetter})
         outputs = (
             pbegin
             | "File" >> beam.Create([self.file]).with_output_types(EventFile)
@@ -76,7 +79,8 @@ class ReadQueries(beam.PTransform[Any, Any]):
 class ReadLines(beam.DoFn):
     """Reads one file; lines that are no queries become dead letters."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading = AS_UTF_8) -> None:
+        self.reading = reading
         self.malformed = Metrics.counter("privstream", "queries_malformed")
 
     @override
@@ -90,13 +94,14 @@ class ReadLines(beam.DoFn):
 
         Without a `start`, each must have a time.
         """
-        for lines in read_lines(path):
+        for lines in read_lines(path, self.reading.encoding):
             if isinstance(lines, Damage):
                 yield self._refuse(DeadLetter(lines.reason, path, lines.position, lines.record))
                 continue
             for row, text in enumerate(lines.texts):
                 try:
-                    yield parse_query(text, None if start is None else start + lines.numbers[row])
+                    query = parse_query(text, None if start is None else start + lines.numbers[row])
+                    yield query._replace(items=tuple(map(self.reading.spelling.item, query.items)))
                 except (TypeError, ValueError) as error:
                     yield self._refuse(DeadLetter(str(error), path, lines.position(row), lines.record(row)))
 
@@ -158,13 +163,15 @@ class WatchQueries(beam.PTransform[Any, Any]):
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
         seconds: pause between two polls, > 0.
         watermark: arrival or marks.
+        reading: how their text is read.
 
     Raises:
         ValueError, TypeError: at once, naming the option.
     """
 
-    def __init__(self, pattern: str, seconds: float, watermark: str = ARRIVAL) -> None:
+    def __init__(self, pattern: str, seconds: float, watermark: str = ARRIVAL, reading: Reading = AS_UTF_8) -> None:
         super().__init__()
+        self.reading = reading
         self.seconds = checks.positive("watch", seconds)
         self.watermark = checks.one_of("watermark", watermark, CLOCKS)
         check_watched(pattern, "--queries")
@@ -173,7 +180,7 @@ class WatchQueries(beam.PTransform[Any, Any]):
     @override
     def expand(self, pbegin: Any) -> QueriesRead:
         folder = PollFolder(self.pattern, "jsonl", self.seconds, self.watermark, BEHIND)
-        read = beam.ParDo(ReadQueriesFile(timed=self.watermark == MARKS))
+        read = beam.ParDo(ReadQueriesFile(self.watermark == MARKS, self.reading))
         outputs = poll_parts(pbegin, [FOLDER], folder, EventFile) | "Read lines" >> read.with_output_types(
             LinearQuery, **{DEAD_LETTERS: DeadLetter}
         ).with_outputs(DEAD_LETTERS, main=QUERIES)
@@ -187,10 +194,10 @@ class WatchQueries(beam.PTransform[Any, Any]):
 class ReadQueriesFile(TakeFile):
     """Reads one file; if `timed`, each query must have a time."""
 
-    def __init__(self, timed: bool) -> None:
+    def __init__(self, timed: bool, reading: Reading) -> None:
         super().__init__()
         self.timed = timed
-        self.lines = ReadLines()
+        self.lines = ReadLines(reading)
 
     @override
     def take(self, file: EventFile) -> Iterable[Any]:
@@ -204,9 +211,10 @@ def inputs(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError, TypeError: naming the option.
     """
+    reading = Reading.of(vars(arguments))
     if arguments.watch is None:
-        return {WATCHED: ReadQueries(arguments.queries)}
+        return {WATCHED: ReadQueries(arguments.queries, reading)}
     folder = split_pattern(arguments.queries, "--queries")[0]
     if os.path.realpath(os.path.dirname(arguments.input)) == os.path.realpath(folder):
         raise ValueError(f"--queries must be another folder than that of --input, got {folder}")
-    return {WATCHED: WatchQueries(arguments.queries, arguments.watch, arguments.watermark or ARRIVAL)}
+    return {WATCHED: WatchQueries(arguments.queries, arguments.watch, arguments.watermark or ARRIVAL, reading)}

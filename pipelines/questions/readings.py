@@ -17,6 +17,9 @@ PER_WINDOW = "person_in_window"
 """The unit for which limits over the whole run mean nothing."""
 
 
+PUBLIC = {"Items", "tuple[AlertRule, ...]", "Thresholds"}
+"""The types of public lists, which are read as the input is."""
+
 MOMENT = "Moment"
 """The type of times, which the clocks of `time_zone` may have shown."""
 
@@ -48,8 +51,12 @@ def arguments_of(
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
     zone = {"zone": given["time_zone"]} if given.get("time_zone") is not None else {}
+    more: dict[str, dict[str, Any]] = {MOMENT: zone}
+    if any(kinds.get(name) in PUBLIC and given.get(name) is not None for name in own):
+        reading = loaded("questions.public_lists.Reading").of(given)
+        more |= {kind: {"reading": reading} for kind in PUBLIC}
     found = {
-        name: read(kinds[name], name, given[name], **(zone if kinds[name] == MOMENT else {}))
+        name: read(kinds[name], name, given[name], **more.get(kinds[name], {}))
         for name in own
         if name in kinds and given.get(name) is not None
     }

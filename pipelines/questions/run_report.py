@@ -10,7 +10,8 @@ from privstream.mechanisms.accuracy import Coverage
 from privstream.mechanisms.keyed_counts.part_told import ASSUMED, TOLD_IN_PART, part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.left_out import MUCH, UsedUp
-from privstream.pipelines.sinks.row_files import COMPLETE
+from privstream.pipelines.sinks.row_files import ALIKE, COMPLETE
+from privstream.pipelines.sources.event_files import LONG_RECORDS, MANY_LINES
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.counts.finished import OF_TOLD, PLAIN, USED_UP, WITHOUT_FULL
 from privstream.transforms.counts.finished import TOLD as WITH_NOISE
@@ -52,11 +53,8 @@ FAULTS |= {
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
     "long_line": "in lines that are too long",
-    "repeated_header": "with the names of the first line in place of values",
     "carriage_return": "with a carriage return that ends no line",
     "malformed_record": "that are not one JSON object",
-    "cut_short": "in files that end early",
-    "damaged_block": "in blocks that cannot be decoded",
 }
 """Why a record is a dead letter: how the name of its counter ends, and how to say it."""
 
@@ -66,6 +64,8 @@ FILTERED = {"events_filtered": "events do not pass --where"}
 AS_READ = {
     "events_without_value": "events without a value count with 0",
     "values_rounded": "values were rounded to whole numbers of --value_unit",
+    LONG_RECORDS: f"records of CSV have more than {MANY_LINES} lines: a quotation mark may have made one of many "
+    "(--quote none takes quotes as text)",
 }
 """Counters of values that are not read as they are written, and how to say it."""
 
@@ -301,6 +301,12 @@ class RunReport:
 
     def _of_values(self) -> Iterator[str]:
         """Warn of values that are not published as they are."""
+        alike = self.counters.get(ALIKE, 0)
+        if alike:
+            yield (
+                f"{alike:,} of the published names differ from another one only in large and small letters, or in how "
+                "accents are written: --fold_case, --normalize make one item of them."
+            )
         rounded = self.counters.get("values_rounded", 0)
         if rounded and rounded >= MUCH * self.records:
             share = f"{_percent(rounded / max(rounded, self.records))} ({rounded:,} of {self.records:,})"

@@ -408,6 +408,13 @@ def field_types(row_type: type) -> dict[str, type]:
 ITEM_FIELDS = ("item", "category")
 """The fields of rows that have an item."""
 
+ALIKE = "names_alike"
+"""Counter of published names that differ from another one only in large and small letters, or in how they are composed.
+"""
+
+DIGITS = 12
+"""So many digits of a number are written as text: what binary fractions add is left out."""
+
 TAKEN = ("run_id", "row_key")
 """Columns that destinations add."""
 
@@ -551,7 +558,11 @@ def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[lis
 
 def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]:
     """Return what is written for the values of a column, made once for those that are the same."""
-    say: Callable[[Any], str] = (lambda value: write(iso_8601(value))) if kind is Time else write
+    say: Callable[[Any], str] = write
+    if kind is Time:
+        say = lambda value: write(iso_8601(value))  # noqa: E731
+    elif kind is float:
+        say = lambda value: write(None if value is None else float(f"{value:.{DIGITS}g}"))  # noqa: E731
     if isinstance(column, pa.Array):
         found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
         different = np.array([*map(say, found.dictionary.to_pylist())], object)

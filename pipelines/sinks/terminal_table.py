@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -424,8 +425,21 @@ def file_or_terminal(
         file = os.path.join(folder, "rows.avro")
         yield file
         rows = read_row_file(file, row_type)
-        if table:
-            printed = rows if shown is None else list(map(shown, rows))
-            print_rows(printed, row_type, title=title, note=note, clocks=clocks, of_totals=of_totals)
-        for each in () if below is None else below(rows):
-            Console().print(each)
+        with until_closed():
+            if table:
+                printed = rows if shown is None else list(map(shown, rows))
+                print_rows(printed, row_type, title=title, note=note, clocks=clocks, of_totals=of_totals)
+            for each in () if below is None else below(rows):
+                Console().print(each)
+
+
+@contextmanager
+def until_closed() -> Iterator[None]:
+    """Print until nobody reads it any more, as `head` does; what is said of the run follows in any case."""
+    try:
+        yield
+    except SystemExit as ended:  # rich ends the process
+        if ended.code != 1:
+            raise
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

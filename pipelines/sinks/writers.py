@@ -13,13 +13,16 @@ from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.pipelines.sinks.row_files import (
+    ALIKE,
     COMPLETE,
     check_destination,
     field_types,
+    item_field,
     output_format,
     sort_rows,
     write_row_file,
 )
+from privstream.transforms.events.spelling import number_alike
 from typing_extensions import override
 
 
@@ -141,8 +144,16 @@ def _write(
     rows: Iterable[Any] = map(make, chain.from_iterable(map(pickle.loads, parts)))
     if finish is not None:
         rows = finish(list(rows))
-    write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)
-    Metrics.counter("privstream", COMPLETE).inc()
+    place, names = item_field(row_type), set()
+
+    def noted(rows: Iterable[Any]) -> Iterator[Any]:
+        for row in rows:
+            if place is not None:
+                names.add(getattr(row, place))
+            yield row
+
+    write_row_file(path, row_type, sort_rows(noted(rows), order) if order else noted(rows), private=private)
+    _count(names)
 
 
 def _write_table(
@@ -158,6 +169,7 @@ def _write_table(
     """Write the file, of tables."""
     tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
     rows: Any = ()
+    tables_given = bool(tables)
     if tables:
         rows = pa.concat_tables(tables, promote_options="default")
         tables.clear()  # each form of the rows goes when the next one is there
@@ -165,4 +177,11 @@ def _write_table(
         by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
         rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
     write_row_file(path, row_type, rows, private=private)
+    item = item_field(row_type)
+    _count(rows.column(item).unique().to_pylist() if tables_given and item is not None else ())
+
+
+def _count(names: Iterable[str]) -> None:
+    """Count that the file is complete, and which of its names look like others."""
     Metrics.counter("privstream", COMPLETE).inc()
+    Metrics.counter("privstream", ALIKE).inc(number_alike(names))

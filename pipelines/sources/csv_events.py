@@ -1,45 +1,50 @@
-"""Cuts CSV text into records as RFC 4180 has them, whatever is in one of them.
+"""CSV as RFC 4180 and pyarrow have it: a quote at the beginning of a field opens it, and elsewhere is text.
 
-A record is a line, or several where a quoted field has line breaks. The rules are strict: a quote stands only around a
-field, or twice inside of quotes, and a carriage return only before a line feed. So a quote that nobody closes can be
-distinguished from a line break in a field: what it opens is no record with the header's number of fields. It costs its
-own line.
-
-The work is done on whole blocks, by where quotes and line feeds stand. Only lines with an odd number of quotes are
-looked at one by one.
+A record is a line, or several where a quoted field has line breaks: a reader that took each line for a record would let
+one person's text forge records of others. Blocks of whole records are cut here, so that each record has its line, and
+pyarrow parses them. A quote that nobody closes would make one record of the rest of the file: the file is refused.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from privstream.pipelines.sources import text_lines
-from privstream.pipelines.sources.event_files import PLAIN, UTF_8, Damage, InputFileError, Part, RawEvents, TextForm
+from privstream.pipelines.sources.event_files import (
+    LONG_RECORDS,
+    MANY_LINES,
+    PLAIN,
+    UTF_8,
+    Damage,
+    InputFileError,
+    Part,
+    RawEvents,
+    TextForm,
+)
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
 from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, quote, read_pieces, too_long
+from privstream.transforms.counters import counter
 
-Places = npt.NDArray[np.int64]
-"""Where something stands in a block, in rising order."""
-
-Mask = npt.NDArray[np.bool_]
-
-QUOTE, NEWLINE, RETURN = b'"\n\r'
-WHITESPACE = b" \t\n\r\v\f"
 COMMA = b","
 DELIMITERS = (COMMA, b";", b"\t", b"|")
 """What a header can show to separate fields; another delimiter must be named."""
 
-BARE_RETURN = ("carriage_return", "record must have a line feed behind each carriage return")
-"""The code and the wording of a rule."""
+RETURN = re.compile(rb"\r(?!\n)")
+HEADER_BYTES, FIRST_BYTES = 1 << 20, 64
+"""A header has so many bytes at most. So few are read at first: of a compressed file that ends early, it can be had."""
+
+
+def quoted(delimiter: bytes) -> re.Pattern[bytes]:
+    """Return what finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
+    return re.compile(rb'(?:^|(?<=[\n%s]))"(?P<text>(?:[^"]++|"")*+)(?P<end>"?)' % re.escape(delimiter))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +52,12 @@ class Records:
     """Records in a block of text: where each starts and ends, its line feed included, and the line it begins on."""
 
     text: bytes
-    starts: Places
-    ends: Places
-    lines: Places
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    lines: npt.NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.starts)
+    def __getitem__(self, row: int) -> bytes:
+        return self.text[self.starts[row] : self.ends[row]]
 
     def position(self, row: int) -> str:
         """Say where a record begins."""
@@ -62,27 +67,13 @@ class Records:
         """Quote a record for its dead letter."""
         return quote(self[row].removesuffix(b"\n").removesuffix(b"\r"))
 
-    def __getitem__(self, row: int) -> bytes:
-        return self.text[self.starts[row] : self.ends[row]]
-
-    def take(self, rows: Mask) -> Records:
+    def take(self, rows: npt.NDArray[np.bool_]) -> Records:
         """Keep some of the records."""
-        return self if rows.all() else Records(self.text, self.starts[rows], self.ends[rows], self.lines[rows])
-
-    def with_any(self, places: Places) -> Mask:
-        """Tell in which records any of some places is."""
-        rows = np.searchsorted(self.ends, places, "right")
-        rows, places = rows[rows < len(self)], places[rows < len(self)]
-        found = np.zeros(len(self), bool)
-        found[rows[self.starts[rows] <= places]] = True
-        return found
-
-    def joined(self) -> bytes:
-        """Return the text of these records alone."""
-        gaps = np.flatnonzero(self.starts[1:] != self.ends[:-1]) + 1
-        first, last = np.concatenate([[0], gaps]), np.concatenate([gaps, [len(self)]]) - 1
-        runs = zip(self.starts[first].tolist(), self.ends[last].tolist(), strict=True)
-        return b"".join([self.text[start:end] for start, end in runs])
+        if rows.all():
+            return self
+        kept = [self[row] for row in np.flatnonzero(rows).tolist()]
+        ends = np.cumsum([0, *map(len, kept)])
+        return Records(b"".join(kept), ends[:-1], ends[1:], self.lines[rows])
 
 
 class RecordCutter:
@@ -90,172 +81,78 @@ class RecordCutter:
 
     Args:
         path: the file.
-        fields: how many fields a record has.
-        start: where the text behind the header begins, in bytes.
-        line: the number of the line that begins there.
-        delimiter: what separates fields, one byte.
-        encoding: of the file.
+        header: its first line.
+        form: how text is written.
     """
 
-    def __init__(
-        self, path: str, fields: int, start: int, line: int, delimiter: bytes = COMMA, encoding: str = UTF_8
-    ) -> None:
-        self.path, self.fields, self.delimiter, self.encoding = path, fields, delimiter, encoding
-        between = re.escape(delimiter)
-        field = rb'(?:"(?:[^"]++|"")*+"|[^"%s\n]*+)' % between
-        self.pattern = re.compile(field + rb"(?:%s%s){%d}\r?\n" % (between, field, fields - 1))
-        self._blank = WHITESPACE.replace(delimiter, b"")
-        self._may_be_blank = np.isin(np.arange(256), list(self._blank))
-        self._start, self._line = start, line
-        self._shape = ("malformed_line", f"line must be one CSV record with {fields} fields")
+    def __init__(self, path: str, header: Header, form: TextForm) -> None:
+        self.path, self.form = path, form
+        self._quoted = quoted(header.delimiter) if form.quote else None
+        self._delimiter = header.delimiter
+        self._start, self._line = header.end, header.line + header.lines
+        self._long = 0  # the line on which a record begins of which only the end is awaited
+        self._many = counter(LONG_RECORDS)
 
     def read(self) -> Iterator[Records | Damage]:
-        """Give the records in their order, block by block, and what cannot be one."""
-        rest, skipped = b"", 0
-        for piece in read_pieces(self.path, self._start, encoding=self.encoding):
-            text, skipped = piece[skipped:], max(skipped - len(piece), 0)
-            rest = yield from self._cut(rest + text)
-            while len(rest) > _longest():
-                damage, end = self._oversized(rest)
-                yield damage
-                rest, skipped = rest[end:], max(end - len(rest), 0)
-                rest = yield from self._cut(rest)
+        """Give the records in their order, block by block, and those that are too long.
+
+        Raises:
+            InputFileError: a quote is not closed.
+        """
+        rest = b""
+        for piece in read_pieces(self.path, self._start, encoding=self.form.encoding):
+            rest = yield from self._cut(rest + piece)
+            if len(rest) > text_lines.MAX_LINE_BYTES:
+                if not self._long:
+                    yield too_long("record", self._line, rest)
+                rest = self._shortened(rest)
         if rest:
-            yield from self._cut(rest + b"\n" * (not rest.endswith(b"\n")), last=True)
+            last = self._last_quoted(rest)
+            if last is not None and not last["end"]:
+                rule = f"the quote that opens a field of the record on line {self._long or self._line} is not closed"
+                raise InputFileError(f"{self.path}: {rule}; --quote none if quotes are text in this file")
+            yield from self._cut(rest + b"\n")
 
-    def misshapen(self, records: Records) -> Mask:
-        """Tell which are not one record with the right number of fields."""
-        return np.array([not self.pattern.fullmatch(records[row]) for row in range(len(records))], bool)
-
-    def refuse(self, records: Records, rows: Mask, rule: tuple[str, str] | None = None) -> Iterator[Damage]:
-        """Report records that break a rule, that of their shape if no other is given."""
-        long = records.ends - records.starts > _longest()
-        for row in np.flatnonzero(rows).tolist():
-            if long[row]:
-                yield too_long("record", int(records.lines[row]), records[row])
-            else:
-                yield Damage(*(rule or self._shape), records.position(row), records.record(row))
-
-    def _cut(self, text: bytes, last: bool = False) -> Generator[Records | Damage, None, bytes]:
+    def _cut(self, text: bytes) -> Generator[Records | Damage, None, bytes]:
         """Give what is complete in a text that begins with a record; return the rest."""
-        codes = np.frombuffer(text, np.uint8)
-        ends = np.flatnonzero(codes == NEWLINE) + 1
-        starts = np.concatenate([[0], ends])[:-1]
-        quotes = np.flatnonzero(codes == QUOTE) if b'"' in text else ends[:0]
-        odd = (np.diff(np.searchsorted(quotes, ends), prepend=0) & 1).astype(bool)
-        alone, complete = self._unclosed(text, starts, ends, np.flatnonzero(odd).tolist(), last)
-        odd[alone] = False
-        closed = np.flatnonzero(~np.logical_xor.accumulate(odd[:complete]))
-        opened = np.concatenate([[0], closed + 1])[:-1]
-        records = Records(text, starts[opened], ends[closed], self._line + opened)
-        refused = np.isin(closed, alone)
-        yield from self.refuse(records, refused)
-        if alone:
-            quotes = quotes[~np.isin(np.searchsorted(ends, quotes, "right"), alone)]
-        yield from self._check(records.take(~refused), quotes)
-        end = int(ends[complete - 1]) if complete else 0
-        self._start, self._line = self._start + end, self._line + complete
-        return text[end:]
+        feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+        lines = np.arange(1, len(feeds) + 1)
+        ends = np.ones(len(feeds), np.bool_)
+        for found in self._quoted.finditer(text) if self._quoted and b'"' in text else ():
+            if b"\n" in found["text"]:
+                ends[slice(*np.searchsorted(feeds, found.span()))] = False
+        feeds, lines = feeds[ends] + 1, lines[ends]
+        if not len(feeds):
+            return text
+        starts, counts = np.append(0, feeds[:-1]), np.diff(lines, prepend=0)
+        self._many.inc(int(np.count_nonzero(counts > MANY_LINES)))
+        first = int(self._long > 0)
+        records = Records(text, starts[first:], feeds[first:], (self._line + lines - counts)[first:])
+        long = records.ends - records.starts > text_lines.MAX_LINE_BYTES + len(b"\r\n")
+        for row in np.flatnonzero(long).tolist():
+            yield too_long("record", int(records.lines[row]), records[row])
+        yield records.take(~long)
+        self._line, self._long = self._line + int(lines[-1]), 0
+        return text[feeds[-1] :]
 
-    def _unclosed(self, text: bytes, starts: Places, ends: Places, odd: list[int], last: bool) -> tuple[list[int], int]:
-        """Return the lines whose quotes nobody closes, and how many lines are complete, of those with `odd` quotes."""
-        alone, place = [], 0
-        while place + 1 < len(odd):
-            first, second = odd[place], odd[place + 1]
-            if self.pattern.fullmatch(text, starts[first], ends[second]):
-                place += 2
-            else:
-                alone.append(first)
-                place += 1
-        if place == len(odd):
-            return alone, len(ends)
-        return ([*alone, odd[place]], len(ends)) if last else (alone, odd[place])
+    def _last_quoted(self, text: bytes) -> re.Match[bytes] | None:
+        """Return the last quoted field that begins in a text."""
+        found = deque(self._quoted.finditer(text) if self._quoted else (), maxlen=1)
+        return found[0] if found else None
 
-    def _check(self, records: Records, quotes: Places) -> Iterator[Records | Damage]:
-        """Give records, but for blank lines and for those that are too long or break a rule of quotes or line ends."""
-        codes = np.frombuffer(records.text, np.uint8)
-        blank = np.zeros(len(records), bool)
-        for row in np.flatnonzero(self._may_be_blank[codes[records.starts]]).tolist():
-            blank[row] = not records[row].strip(self._blank)
-        records = records.take(~blank)
-        quotes = quotes[quotes < records.ends.max(initial=0)]
-        misplaced = records.with_any(_misplaced(codes, quotes[::2], quotes[1::2], self.delimiter))
-        yield from self.refuse(records, misplaced)
-        returns = np.flatnonzero(codes[:-1] == RETURN) if b"\r" in records.text else quotes[:0]
-        bare = records.with_any(returns[codes[returns + 1] != NEWLINE]) & ~misplaced
-        yield from self.refuse(records, bare, BARE_RETURN)
-        long = (records.ends - records.starts > _longest()) & ~misplaced & ~bare
-        yield from self.refuse(records, long)
-        kept = records.take(~(misplaced | bare | long))
-        if len(kept):
-            yield kept
-
-    def _oversized(self, text: bytes) -> tuple[Damage, int]:
-        """Report a record that is too long, or its first line if it is none; return how many bytes that takes."""
-        found = follow(self.path, self._start, self.fields, self.delimiter, self.encoding)
-        if found.whole or found.size > _longest():
-            damage = too_long("record", self._line, text)
-        else:
-            damage = Damage(*self._shape, f"line {self._line}", quote(text[: found.size].rstrip(b"\r\n")))
-        self._start, self._line = self._start + found.size, self._line + found.lines
-        return damage, found.size
-
-
-class Followed(NamedTuple):
-    """The bytes and lines of a record, or those of its first line if it is not `whole`."""
-
-    size: int
-    lines: int
-    whole: bool
-
-
-def follow(path: str, start: int, fields: int, delimiter: bytes = COMMA, encoding: str = UTF_8) -> Followed:
-    """Follow a record to its end without keeping it; it is whole if it has the rules' quotes and number of fields."""
-    size = lines = commas = first = 0
-    inside = wrong = False
-    text = b"\n"  # what stands before the record: each byte is judged between its neighbours
-    for piece in chain(read_pieces(path, start, encoding=encoding), [b"\n\n"]):
-        text += piece
-        codes = np.frombuffer(text, np.uint8)
-        feeds, quotes, found = (np.flatnonzero(codes[1:-1] == code) + 1 for code in (NEWLINE, QUOTE, delimiter[0]))
-        closed = feeds[(np.searchsorted(quotes, feeds) + inside) % 2 == 0][:1]
-        quotes, found = (places[places < closed.min(initial=len(text))] for places in (quotes, found))
-        wrong = wrong or len(_misplaced(codes, quotes[inside::2], quotes[not inside :: 2], delimiter)) > 0
-        commas += int(np.count_nonzero((np.searchsorted(quotes, found) + inside) % 2 == 0))
-        if not first and len(feeds):
-            first = size + int(feeds[0])
-        if len(closed) and not wrong and commas == fields - 1:
-            return Followed(size + int(closed[0]), lines + int(np.searchsorted(feeds, closed[0])) + 1, True)
-        if first and (wrong or len(closed)):
-            break
-        inside ^= len(quotes) % 2 == 1
-        size, lines, text = size + len(text) - 2, lines + len(feeds), text[-2:]
-    return Followed(first, 1, False)
-
-
-def _misplaced(codes: npt.NDArray[np.uint8], opening: Places, closing: Places, delimiter: bytes) -> Places:
-    """Return the quotes that do not stand around a field or, twice, inside of one."""
-    before = np.where(opening > 0, codes[opening - 1], NEWLINE)
-    opens = np.isin(before, list(delimiter + b'\n"'))
-    closes = np.isin(codes[closing + 1], list(delimiter + b'\n"\r'))
-    return np.concatenate([opening[~opens], closing[~closes]])
-
-
-def _longest() -> int:
-    """Return how many bytes a record may have, with the end of its line."""
-    return text_lines.MAX_LINE_BYTES + len(b"\r\n")
-
-
-HEADER_BYTES = 1 << 20
-FIRST_BYTES = 64
-"""So few are read at first: of a compressed file that ends early, the header can still be had."""
-
-FIRST_LINE = re.compile(rb"(?:%s)?+(?P<blank>(?:[ \t\r\v\f]*+\n)*+)(?P<line>[^\n]++)\n" % BYTE_ORDER_MARK)
+    def _shortened(self, text: bytes) -> bytes:
+        """Return a text after which a record goes on as after this one, which is too long to be kept."""
+        self._long = self._long or self._line
+        self._line += text.count(b"\n")
+        last = self._last_quoted(text)
+        if last is not None and last.end() == len(text):
+            return b'"' + last["end"]
+        return b"x" + self._delimiter * text.endswith(self._delimiter)
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
     """Return the header's fields, all of them text; None if the file is empty."""
-    header = _read_header(path, form)
+    header = read_header(path, form)
     if header is None:
         return None
     fields = [(name, pa.string()) for name in header.names]
@@ -268,113 +165,179 @@ def parts(path: str, size: int) -> Iterator[Part]:
 
 
 def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
-    """Read some fields; what is no record with the header's number of fields is reported with its line."""
-    header = _read_header(path, form)
-    if header is None:
-        return
-    delimiter = header.delimiter
-    cutter = RecordCutter(path, len(header.names), header.end, header.line + 1, delimiter, form.encoding)
-    for found in cutter.read():
-        if isinstance(found, Damage):
-            yield found
-            continue
-        try:
-            yield from _without_headers(_parse(found, header, fields))
-        except pa.ArrowInvalid:
-            misshapen = cutter.misshapen(found)
-            yield from cutter.refuse(found, misshapen)
-            if not misshapen.all():
-                yield from _without_headers(_parse(found.take(~misshapen), header, fields))
-
-
-def _without_headers(events: RawEvents) -> Iterator[RawEvents | Damage]:
-    """Report records that have the names of all fields in them: a header that stands in the file again."""
-    again = None
-    for name, column in events.columns.items():
-        found = pc.equal(column, name.encode())
-        again = found if again is None else pc.and_(again, found)
-        if not again.true_count:
-            yield events
-            return
-    again = np.asarray(again)
-    for row in np.flatnonzero(again).tolist():
-        yield Damage("repeated_header", "record must not be the header again", events.position(row), events.record(row))
-    yield events.take(np.flatnonzero(~again))
-
-
-def _parse(records: Records, header: _Header, fields: Sequence[str]) -> RawEvents:
-    """Parse records at once.
+    """Read some fields; what is no record with the header's number of fields is reported with its line.
 
     Raises:
-        ArrowInvalid: some do not have the header's number of fields.
+        InputFileError: the file has no header, or a quote is not closed.
     """
-    block = b"\n" + records.joined()  # a blank line, so that Arrow takes no record for a byte order mark
-    table = pa_csv.read_csv(
-        pa.BufferReader(block),
-        read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=header.names),
-        parse_options=pa_csv.ParseOptions(delimiter=header.delimiter.decode()),
-        convert_options=pa_csv.ConvertOptions(
-            include_columns=list(fields),
-            column_types=dict.fromkeys(fields, pa.binary()),
-            strings_can_be_null=False,
-            check_utf8=False,
-        ),
-    )
-    if table.num_rows != len(records):
-        raise pa.ArrowInvalid("each record must be one row")
-    columns = {name: table.column(name).combine_chunks() for name in fields}
-    return RawEvents(columns, records.position, records.record)
+    header = read_header(path, form)
+    if header is None:
+        return
+    for found in RecordCutter(path, header, form).read():
+        if isinstance(found, Damage):
+            yield found
+        else:
+            yield from _parse(path, found, header, fields, form)
+
+
+def _parse(
+    path: str, records: Records, header: Header, fields: Sequence[str], form: TextForm
+) -> Iterator[RawEvents | Damage]:
+    """Parse records at once, but for those with a carriage return that pyarrow would take for the end of a line.
+
+    Raises:
+        InputFileError: a quote that is none has made one record of several.
+    """
+    blank = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
+    if blank := [row for row in blank if not records[row].strip()]:
+        records = records.take(~np.isin(np.arange(len(records.ends)), blank))
+    if b"\r" in records.text and RETURN.search(records.text):
+        fits = np.array([not has_bare_return(records[row], header.delimiter, form) for row in range(len(records.ends))])
+        rule = "record must have a line feed behind each carriage return outside of quotes"
+        for row in np.flatnonzero(~fits).tolist():
+            yield Damage("carriage_return", rule, records.position(row), records.record(row))
+        records = records.take(fits)
+    table = _table(records, header, fields, form)
+    if table is None:  # pyarrow says which they are only of those that are UTF-8
+        shape = f"line must be one CSV record with {len(header.names)} fields"
+        pattern = _shape_of(header, form)
+        fits = np.array([pattern.fullmatch(records[row]) is not None for row in range(len(records.ends))])
+        for row in np.flatnonzero(~fits).tolist():
+            if _is_misquoted(records[row], header.delimiter, form):
+                rule = "quotes around fields, for one makes a record of several lines"
+                place = f"{path}: {records.position(row)}"
+                raise InputFileError(f"{place} must have {rule}; --quote none if quotes are text")
+            if records[row].strip():
+                yield Damage("malformed_line", shape, records.position(row), records.record(row))
+        records = records.take(fits)
+        table = _table(records, header, fields, form)
+    if table is None or table.num_rows != len(records.ends) + 1:
+        raise AssertionError("each record must be one row")
+    if len(records.ends):
+        columns = {name: table.column(name).combine_chunks()[1:] for name in fields}
+        yield RawEvents(columns, records.position, records.record)
+
+
+def _table(records: Records, header: Header, fields: Sequence[str], form: TextForm) -> pa.Table | None:
+    """Parse records, behind a first row that counts for nothing; None if some have another number of fields."""
+    before = header.delimiter * (len(header.names) - 1) + b"\n"  # so that no byte order mark begins the text
+    text = before + (records.text[records.starts[0] : records.ends[-1]] if len(records.ends) else b"")
+    try:
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.names),
+            _parse_options(header.delimiter, form, ignore_empty_lines=False),
+            pa_csv.ConvertOptions(
+                include_columns=list(fields),
+                column_types=dict.fromkeys(fields, pa.binary()),
+                strings_can_be_null=False,
+                check_utf8=False,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def _shape_of(header: Header, form: TextForm) -> re.Pattern[bytes]:
+    """Return what a record with the header's number of fields looks like."""
+    between = re.escape(header.delimiter)
+    field = rb"[^%s\n]*+" % between
+    if form.quote:
+        field = rb'(?:"(?:[^"]++|"")*+"%s|(?!")%s)' % (field, field)
+    return re.compile(rb"%s(?:%s%s){%d}\n" % (field, between, field, len(header.names) - 1))
+
+
+def _is_misquoted(record: bytes, delimiter: bytes, form: TextForm) -> bool:
+    """Tell whether a record of several lines has a closing quote that is not the end of a field."""
+    if not form.quote or b"\n" not in record[:-1]:
+        return False
+    ends = (found.end() for found in quoted(delimiter).finditer(record))
+    return any(record[end : end + 1] not in (delimiter, b"\r", b"\n", b"") for end in ends)
+
+
+def has_bare_return(text: bytes, delimiter: bytes, form: TextForm) -> bool:
+    """Tell whether a carriage return outside of quotes has no line feed behind it."""
+    return RETURN.search(quoted(delimiter).sub(b"", text) if form.quote else text) is not None
+
+
+def _parse_options(delimiter: bytes, form: TextForm, **more: object) -> pa_csv.ParseOptions:
+    """Return how pyarrow cuts fields."""
+    mark = '"' if form.quote else False
+    return pa_csv.ParseOptions(delimiter=delimiter.decode(), quote_char=mark, newlines_in_values=form.quote, **more)
 
 
 @dataclass(frozen=True)
-class _Header:
-    """The names in a header, what separates them, the line that it stands on, and where in the file that line ends."""
+class Header:
+    """The names in a header, what separates them, the line that it begins on and how many it has, and where it ends."""
 
     names: list[str]
     delimiter: bytes
     line: int
+    lines: int
     end: int
 
 
-def _read_header(path: str, form: TextForm) -> _Header | None:
-    """Read the first line that is not blank; None if there is none."""
+def read_header(path: str, form: TextForm) -> Header | None:
+    """Read the first record that is not blank; None if there is none.
+
+    Raises:
+        InputFileError: it is no header.
+    """
     text = b""
     for piece in chain(read_pieces(path, size=FIRST_BYTES, encoding=form.encoding), [b"\n"]):
         text += piece
-        found = FIRST_LINE.match(text)
-        if found is not None and found["line"].strip():
-            names, delimiter = _names(found["line"], path, form)
-            return _Header(names, delimiter, found["blank"].count(b"\n") + 1, found.end())
+        mark = len(BYTE_ORDER_MARK) * text.startswith(BYTE_ORDER_MARK)
+        blank = len(text[mark:]) - len(text[mark:].lstrip())
+        blank = mark + text[mark : mark + blank].rfind(b"\n") + 1
+        feeds = [found.start() for found in re.finditer(rb"\n", text[blank:])]
+        for number, feed in enumerate(feeds, 1):
+            line = text[blank : blank + feed]
+            chosen = _names(line, path, form)
+            if chosen is not None:
+                return Header(*chosen, text[:blank].count(b"\n") + 1, number, blank + feed + 1)
         if len(text) > HEADER_BYTES:
-            raise _no_header(path, form)
+            raise _no_header(path, form, text)
+    if text.removeprefix(BYTE_ORDER_MARK).strip():
+        raise _no_header(path, form, text)
     return None
 
 
-def _names(line: bytes, path: str, form: TextForm) -> tuple[list[str], bytes]:
-    """Return the names in a header, and what separates them.
+def _names(line: bytes, path: str, form: TextForm) -> tuple[list[str], bytes] | None:
+    """Return the names in a header, and what separates them; None if a quote is still open.
 
     Where it is not named, it is what separates all names that are asked for, or the only one of `DELIMITERS` in the
     line. Records do not decide about it.
     """
-    if line.count(b'"') % 2 or b"\r" in line.removesuffix(b"\r"):
-        raise _no_header(path, form)
-    plain = re.sub(rb'"[^"]*"', b"", line)
+    plain = re.sub(rb'"[^"]*"', b"", line) if form.quote else line
     possible = [form.delimiter] if form.delimiter else [each for each in DELIMITERS if each in plain] or [COMMA]
     found = {}
     for delimiter in possible:
-        options = pa_csv.ParseOptions(delimiter=delimiter.decode())
+        if form.quote and any(not each["end"] for each in quoted(delimiter).finditer(line)):
+            continue
+        if has_bare_return(line + b"\n", delimiter, form):
+            raise _no_header(path, form, b"\r")
+        options = _parse_options(delimiter, form)
         try:
             found[delimiter] = list(pa_csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=options).column_names)
         except (pa.ArrowInvalid, UnicodeDecodeError):
-            raise _no_header(path, form) from None
-    fitting = [each for each in possible if set(form.names) <= set(found[each])]
+            raise _no_header(path, form, line) from None
+    if not found:
+        return None
+    fitting = [each for each in found if set(form.names) <= set(found[each])]
     if len(fitting) > 1:
         raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
-    chosen = fitting[0] if fitting else max(possible, key=lambda each: len(found[each]))
+    chosen = fitting[0] if fitting else max(found, key=lambda each: len(found[each]))
     return found[chosen], chosen
 
 
-def _no_header(path: str, form: TextForm) -> InputFileError:
+def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:
     """Word the error of a file whose first line is no header."""
-    other = "" if form.encoding != UTF_8 else ", unless --encoding names another encoding"
-    return InputFileError(f"{path}: the first line must be a CSV header in {form.encoding.upper()}{other}")
+    if RETURN.search(text):
+        rule = "must end with a line feed: it has a carriage return without one"
+        return InputFileError(f"{path}: the first line {rule}; write the file with line feeds, or CR and LF")
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        other = "" if form.encoding != UTF_8 else ", unless --encoding names another encoding"
+        return InputFileError(f"{path}: the first line must be a CSV header in {form.encoding.upper()}{other}")
+    return InputFileError(f"{path}: the first line must be a CSV header, with each quote closed")

@@ -21,6 +21,13 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
 UTF_8 = "utf-8"
 
 
+MANY_LINES = 20
+"""Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
+
+LONG_RECORDS = "records_of_many_lines"
+"""Their counter."""
+
+
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
 
@@ -40,11 +47,13 @@ class TextForm:
         encoding: as Python calls it.
         delimiter: what separates the fields of CSV, one byte; None if the line with their names shows it.
         names: fields that this line has; by them it shows what separates them.
+        quote: whether a quote at the beginning of a field of CSV opens it; else it is text.
     """
 
     encoding: str = UTF_8
     delimiter: bytes | None = None
     names: tuple[str, ...] = ()
+    quote: bool = True
 
 
 PLAIN = TextForm()

@@ -8,13 +8,14 @@ from functools import lru_cache
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of, positive
-from privstream.pipelines.locations import TIME_UNITS
+from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
-from privstream.transforms.events.event_columns import is_text
+from privstream.transforms.events.event_columns import is_known_as_text, is_text
 from privstream.transforms.events.filters import NUMBER, TEXT, TRUTH, Filter
 from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.events.local_times import check_form, forms_of, has_zone, zone_clock
+from privstream.transforms.events.spelling import Spelling
 from privstream.transforms.events.times import TimeForm
 from pyarrow import types
 
@@ -58,8 +59,10 @@ class FieldMapping:
             then stand between thousands; without it there is a point, and nothing between thousands.
         null: texts that stand for no value, beside the empty one.
         trim: whether white space around text is left out.
+        normalize, fold_case: whether letters are composed, and items the same in large and small ones; see `Spelling`.
         encoding: of CSV and JSON lines.
         delimiter: what separates the fields of CSV, one character; without it, the line with the names shows it.
+        quote: `double` for quotes around fields of CSV, or `none` where quotes are text.
         where: condition that an event must meet to count, on any fields of the file; see `Filter`.
         max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
 
@@ -81,8 +84,11 @@ class FieldMapping:
     decimal: str | None = None
     null: tuple[str, ...] = ()
     trim: bool = False
+    normalize: bool = False
+    fold_case: bool = False
     encoding: str = UTF_8
     delimiter: str | None = None
+    quote: str = QUOTES[0]
     where: str | None = None
     max_item_bytes: int = 1 << 14
 
@@ -104,6 +110,7 @@ class FieldMapping:
             one_of("decimal", self.decimal, (".", ","))
         if self.delimiter is not None:
             _check_delimiter(self.delimiter)
+        one_of("quote", self.quote, QUOTES)
         encoding_of(self.encoding)
         self.filtered()
         self._check_times()
@@ -130,7 +137,14 @@ class FieldMapping:
     def text(self) -> TextForm:
         """How files of text are written."""
         delimiter = None if self.delimiter is None else self.delimiter.encode()
-        return TextForm(encoding=encoding_of(self.encoding), delimiter=delimiter, names=self.names())
+        return TextForm(
+            encoding=encoding_of(self.encoding), delimiter=delimiter, names=self.names(), quote=self.quote == QUOTES[0]
+        )
+
+    @property
+    def spelling(self) -> Spelling:
+        """How texts are read."""
+        return Spelling(null=self.null, trim=self.trim, normalize=self.normalize, fold_case=self.fold_case)
 
     def names(self) -> tuple[str, ...]:
         """Return the fields to be read from a file."""
@@ -180,7 +194,7 @@ class FieldMapping:
                 self._check_time(kind, source)
             elif option == "value":
                 self._check_value(kind, source)
-            elif not is_text(kind) and not types.is_integer(kind) and not types.is_null(kind):
+            elif not is_known_as_text(kind):
                 raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
         for name, read in self.filtered().items():
             _check_name(name, "--where", schema, source)
@@ -188,17 +202,20 @@ class FieldMapping:
 
     def _check_value(self, kind: pa.DataType, source: str) -> None:
         """Check the type of the field with numbers; text may have them."""
+        kind = kind.value_type if types.is_dictionary(kind) else kind
         number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
         if not number and not is_text(kind) and not types.is_null(kind):
             raise TypeError(f"field `{self.value}` of {source} must be a number, got {kind}")
 
     def _check_time(self, kind: pa.DataType, source: str) -> None:
         """Check the type of the time field."""
-        number = types.is_integer(kind) or types.is_floating(kind)
-        if not number and not is_text(kind) and not types.is_timestamp(kind) and not types.is_null(kind):
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+        moment = types.is_timestamp(kind) or types.is_date(kind)
+        if not number and not is_text(kind) and not moment and not types.is_null(kind):
             rule = "must be a timestamp, ISO 8601 text or an epoch number"
             raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
-        if types.is_timestamp(kind) and kind.tz is None and self.time_zone is None:
+        if moment and getattr(kind, "tz", None) is None and self.time_zone is None:
             rule = "must be given, such as Europe/Berlin or UTC"
             raise ValueError(f"--time_zone {rule}: field `{self.time}` of {source} has local times, without a zone")
         if number and self.time_unit is None:
@@ -276,7 +293,10 @@ class SharedFields:
                 raise type(error)(f"{name}: {error}") from None
 
 
-FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "encoding", "delimiter", "max_item_bytes")
+FORMS = (
+    *("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "normalize", "fold_case"),
+    *("encoding", "delimiter", "quote", "max_item_bytes"),
+)
 """What says how records are written, and so must be the same in all questions about them."""
 
 AnyFields = FieldMapping | SharedFields
@@ -309,9 +329,10 @@ def _check_kind(name: str, read: str | None, kind: pa.DataType, source: str) -> 
     """Check the type of a field that the condition reads; text may be anything."""
     if is_text(kind) or types.is_null(kind):
         return
+    kind = kind.value_type if types.is_dictionary(kind) else kind
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-    fits = {NUMBER: number, TEXT: types.is_integer(kind), TRUTH: types.is_boolean(kind)}
-    present = number or types.is_boolean(kind) or types.is_timestamp(kind)
+    fits = {NUMBER: number, TEXT: is_known_as_text(kind), TRUTH: types.is_boolean(kind)}
+    present = number or types.is_timestamp(kind) or is_known_as_text(kind)
     if not (present if read is None else fits[read]):
         raise TypeError(f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {kind}")
 

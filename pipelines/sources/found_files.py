@@ -72,6 +72,9 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
     if os.path.isdir(pattern):
         return _files_in(pattern, format)
+    if os.path.exists(pattern):  # whatever signs of a pattern are in its name
+        check_regular(pattern)
+        return _checked([facts_of(pattern)], format)
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
@@ -185,6 +188,8 @@ def check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
     """
     if fields.delimiter is not None and "csv" not in formats:
         raise ValueError("--delimiter must be given with CSV only: no file of --input is CSV")
+    if not fields.text.quote and "csv" not in formats:
+        raise ValueError("--quote must be given with CSV only: no file of --input is CSV")
     if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
         raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
 

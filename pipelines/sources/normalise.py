@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,11 +19,11 @@ from privstream.pipelines.sources.found_files import (
     check_unchanged,
     timed_parts,
 )
-from privstream.pipelines.sources.text_lines import WESTERN
 from privstream.transforms.counters import counter
 from privstream.transforms.events.event_columns import (
     LONGEST_TEXT,
     TEXT_PER_BATCH,
+    as_text,
     decoded_lengths,
     is_text,
     read_text,
@@ -62,15 +61,11 @@ EXACT = 1e-9
 """A number that is as near to a whole one, by its size, has not been rounded."""
 
 SPACES = " \u00a0\u2009\u202f'\u2019"
-AROUND = "^[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
-AROUND += AROUND.replace("^[", "|[") + "$"
-"""White space at the beginning and at the end of a text, with what has no width; for Arrow and Python alike."""
-
 BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
 """What may stand between thousands, by what stands before decimals."""
 
 GROUPED = {
-    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[0-9]{{1,3}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
+    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[1-9][0-9]{{0,2}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
     rf"([{decimal}][0-9]*)?|[{decimal}][0-9]+)([eE][+-]?[0-9]{{1,4}})?$"
     for decimal, other in ((".", ","), (",", "."))
 }
@@ -135,7 +130,7 @@ class Normaliser:
         self.encoding = fields.text.encoding
         self.several = fields.several
         self.longest = min(fields.max_item_bytes, LONGEST_TEXT)
-        self.clean = TextCleaner(fields.null, trim=fields.trim)
+        self.clean = fields.spelling
         self.filter = None if fields.where is None else Filter(fields.where)
         self.filtered = counter_of("events_filtered", name)
         self.events_read = counter("events_read")
@@ -226,8 +221,10 @@ class Normaliser:
             return self._values(values)
         column = _of_one_kind(values)
         if column is None or pa.types.is_floating(column.type):
-            return _one_by_one(values, pa.string(), self._text_reader(name))
-        return text_column(name, self.clean.column(column), self.longest)
+            texts, marks = _one_by_one(values, pa.string(), self._text_reader(name))
+        else:
+            texts, marks = text_column(name, self.clean.column(as_text(column)), self.longest)
+        return self.clean.texts(name, texts), marks
 
     def _times(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
         """Read the time."""
@@ -279,7 +276,6 @@ class Normaliser:
     def _wording(self, code: str, name: str) -> str:
         """Say a rule in words."""
         zone, forms = self.fields.time_zone, forms_of(self.fields.time_format or "")
-        others = ", without letters in UTF-8" if self.encoding in WESTERN else ""
         iso = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         number = f"a number, with a {'comma' if self.fields.decimal == ',' else 'point'} before decimals"
         return {
@@ -287,7 +283,7 @@ class Normaliser:
             TYPE: {"time": "must be a number or text", "value": f"must be {number}"}.get(
                 name, "must be text or an integer"
             ),
-            ENCODING: f"must be valid {self.encoding.upper()}{others}",
+            ENCODING: f"must be valid {self.encoding.upper()}",
             LONG: f"must be at most {self.longest} bytes",
             SYNTAX: f"must be {'a' if len(forms) == 1 else 'one'} time that exists, of the form {' or '.join(forms)}"
             if self.fields.time_format
@@ -340,40 +336,6 @@ def _one_by_one(values: list[Any], kind: pa.DataType, read: Callable[[Any], Any]
             found.append(None)
             broken.setdefault(rule.code, (np.zeros(len(values), bool), rule))[0][row] = True
     return pa.array(found, kind), list(broken.values())
-
-
-class TextCleaner:
-    """Leaves out white space around text, and text that stands for nothing.
-
-    Args:
-        null: such texts.
-        trim: whether white space is left out.
-    """
-
-    def __init__(self, null: Sequence[str] = (), *, trim: bool = False) -> None:
-        self.null = pa.array(sorted(set(null)), pa.large_string())
-        self._nothing = frozenset(null)
-        self.trim = trim
-
-    def column(self, column: pa.Array) -> pa.Array:
-        """Return a column; its text, which may be bytes, need not be valid afterwards either."""
-        text = unchecked_text(column)
-        if not (self.trim or len(self.null)) or not is_text(text.type):
-            return text
-        if pa.types.is_dictionary(text.type):
-            return pa.DictionaryArray.from_arrays(text.indices, self.column(text.dictionary), safe=False)
-        text = unchecked_text(text.cast(pa.large_binary()))
-        if self.trim:
-            text = pc.replace_substring_regex(text, AROUND, "")
-        return pc.if_else(pc.is_in(text, self.null), pa.scalar(None, text.type), text) if len(self.null) else text
-
-    def value(self, value: Any) -> Any:
-        """Return a single value: text for bytes, in which what is no UTF-8 can be told, and None for nothing."""
-        found = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-        if not isinstance(found, str):
-            return found
-        found = re.sub(AROUND, "", found) if self.trim else found
-        return None if not found or found in self._nothing else found
 
 
 def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:

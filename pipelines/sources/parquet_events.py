@@ -36,12 +36,19 @@ GROUP_BYTES = 1 << 27
 
 PROBE_BYTES = 1 << 20
 FOOTER_END = 8  # bytes: the length of the footer, and the magic number
-MAGIC = b"PAR1"
+MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
+SIGNATURE_BYTES = 28
+"""Of a footer that can be read although columns are encrypted."""
+
+
+class EncryptedError(Exception):
+    """A file, or columns of it, are encrypted."""
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
     with open_parquet(path) as stream:
+        stored_types(stream)
         return pq.read_schema(stream)
 
 
@@ -100,7 +107,9 @@ class _RowGroup(NamedTuple):
             rows = FEW_ROWS
         elif coded and self._longest_row(coded) * BATCH_ROWS > BATCH_BYTES:
             dictionaries = coded
-        file = pq.ParquetFile(self.stream, metadata=self.metadata, read_dictionary=dictionaries)
+        file = pq.ParquetFile(
+            self.stream, metadata=self.metadata, read_dictionary=dictionaries, coerce_int96_timestamp_unit="us"
+        )
         yield from file.iter_batches(rows, row_groups=[self.number], columns=list(fields), use_threads=False)
 
     def _longest_row(self, names: list[str]) -> int:
@@ -122,12 +131,21 @@ def stored_types(stream: BinaryIO) -> pq.FileMetaData:
     """Return the metadata of a file without the types that its columns had in Arrow before they were written.
 
     These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB.
+
+    Raises:
+        EncryptedError: columns are encrypted, of which pyarrow would end the process.
     """
     stream.seek(-FOOTER_END, io.SEEK_END)
     end = stream.read(FOOTER_END)
     size = int.from_bytes(end[:4], "little")
     stream.seek(-FOOTER_END - size, io.SEEK_END)
-    return _parsed(stream.read(size) + end)
+    footer = stream.read(size)
+    if end[4:] == ENCRYPTED_MAGIC:
+        raise EncryptedError
+    metadata = _parsed(footer + end)
+    if size - metadata.serialized_size == SIGNATURE_BYTES:
+        raise EncryptedError
+    return metadata
 
 
 @lru_cache(maxsize=4)
@@ -142,7 +160,11 @@ def open_parquet(path: str) -> Iterator[BinaryIO]:
     with open_file(path) as stream:
         try:
             yield stream
-        except (pa.ArrowException, OSError) as error:
+        except InputFileError:
+            raise
+        except EncryptedError:
+            raise InputFileError(f"{path} is encrypted, and there is no key for it here") from None
+        except Exception as error:  # of damaged bytes: pyarrow has many
             raise InputFileError(f"{path} is not a Parquet file, or is damaged ({type(error).__name__})") from None
 
 

@@ -1,7 +1,6 @@
 """Reads text files in blocks of whole lines, each with the number of its first line."""
 
 import codecs
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,12 +25,6 @@ SHIFTED = ("hz", "iso2022")
 """How the names of encodings begin in which bytes of one record can change what all bytes after it mean."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-WESTERN = ("cp1252", "iso8859-1", "iso8859-15")
-"""Encodings in which letters of Western Europe in UTF-8 can be told from text."""
-
-A_TILDE, CLOSING_QUOTES = "\xc3", b"\x91\x92\x93\x94\xbb"
-"""What such letters begin with, and what else stands behind an A with a tilde: closing quotation marks."""
-
 BROKEN = "{} cannot be decompressed to its end: it ends early, or it is damaged"
 
 
@@ -46,8 +39,7 @@ def read_pieces(path: str, start: int = 0, size: int | None = None, encoding: st
         path: the file, on any of Beam's filesystems.
         start: the first byte to read, counted in the text as it is given, with its byte order mark.
         size: bytes of the first piece; each piece is twice as long as the one before, up to a mebibyte.
-        encoding: of the file; what is no text in it becomes bytes that are no UTF-8. So do letters of UTF-8 in
-            encodings of Western Europe, where `Ä` would be two other characters.
+        encoding: of the file; what is no text in it becomes bytes that are no UTF-8.
 
     Raises:
         InputFileError: there is no such file, it has no byte order mark where its encoding needs one, or that of UTF-8
@@ -83,8 +75,7 @@ def _as_utf_8(pieces: Iterator[bytes], encoding: str, path: str) -> Iterator[byt
     first = next(pieces, b"")
     if first.startswith(BYTE_ORDER_MARK):
         raise InputFileError(f"--encoding must be utf-8, or left out: {path} begins with the byte order mark of UTF-8")
-    texts = _decoded(chain([first], pieces), encoding)
-    for text in _without_utf_8(texts, encoding) if encoding in WESTERN else texts:
+    for text in _decoded(chain([first], pieces), encoding):
         yield text.encode(UTF_8, "surrogateescape")
 
 
@@ -94,16 +85,6 @@ def _decoded(pieces: Iterator[bytes], encoding: str) -> Iterator[str]:
     for piece in pieces:
         yield decoder.decode(piece)
     yield decoder.decode(b"", True)
-
-
-def _without_utf_8(texts: Iterator[str], encoding: str) -> Iterator[str]:
-    """Put `\\udcff` in the place of letters of UTF-8, which some other program has written into the file."""
-    behind = bytes(code for code in range(0x80, 0xC0) if code not in CLOSING_QUOTES).decode(encoding, "ignore")
-    letter, rest = re.compile(f"{A_TILDE}[{re.escape(behind)}]"), ""
-    for text in chain(texts, [""]):
-        whole = rest + text
-        rest = A_TILDE if text and whole.endswith(A_TILDE) else ""
-        yield letter.sub("\udcff", whole.removesuffix(rest))
 
 
 def _as_no_text(error: UnicodeError) -> tuple[str, int]:

@@ -1,8 +1,7 @@
-"""Avro files that claim what they do not have, or have more than their bytes show: a block at most is lost."""
+"""Avro files that claim what they do not have, or have more than their bytes show, are refused."""
 
 import bz2
 import io
-import lzma
 import zlib
 
 import fastavro
@@ -11,7 +10,7 @@ import pytest
 import zstandard
 from privstream.pipelines.sources import avro_events
 from privstream.pipelines.sources.avro_events import BLOCK_BYTES, CODECS
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
+from privstream.pipelines.sources.event_files import InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.readers import ReadEvents
 
@@ -69,11 +68,15 @@ COMPRESS = {
     "null": bytes,
     "deflate": deflate,
     "bzip2": bz2.compress,
-    "xz": lzma.compress,
     "zstandard": zstandard.compress,
     "snappy": snappy,
     "lz4": lz4,
 }
+
+
+def users_of(path):
+    found = avro_events.read(str(path), Part(0, path.stat().st_size), ["user"])
+    return [user for part in found for user in part.columns["user"]]
 
 
 def test_every_codec_is_compressed_here():
@@ -81,19 +84,16 @@ def test_every_codec_is_compressed_here():
 
 
 @pytest.mark.parametrize("codec", COMPRESS)
-def test_blocks_of_every_codec_are_read_and_damage_and_bombs_cost_themselves(codec, tmp_path):
+def test_blocks_of_every_codec_are_read_and_damage_and_bombs_refuse_the_file(codec, tmp_path):
     compress, path = COMPRESS[codec], tmp_path / "a.avro"
-    good, bomb = block(1, compress(RECORD)), compress(bytes(BLOCK_BYTES + 1))
-    damaged = block(1, compress(RECORD)[:-3] if codec != "null" else RECORD[:-3])
-    start = write(path, good, block(5, bomb), damaged, good, codec=codec)
-    found = list(avro_events.read(str(path), Part(0, path.stat().st_size), ["user"]))
-    users = [user for part in found if not isinstance(part, Damage) for user in part.columns["user"]]
-    assert users == ["u", "u"]
-    assert [part.position for part in found if isinstance(part, Damage)] == [
-        f"block at byte {start + len(good)} with 5 records",
-        f"block at byte {start + len(good) + len(block(5, bomb))} with 1 records",
-    ]
-    assert next(part.reason for part in found if isinstance(part, Damage)) == TOO_LARGE
+    write(path, *[block(1, compress(RECORD))] * 3, codec=codec)
+    assert users_of(path) == ["u"] * 3
+    write(path, block(5, compress(bytes(BLOCK_BYTES + 1))), codec=codec)
+    with pytest.raises(InputFileError, match=r"a\.avro cannot be read: a block must have at most 16,777,216 bytes"):
+        users_of(path)
+    write(path, block(1, compress(RECORD)[:-3]), codec=codec)
+    with pytest.raises(InputFileError, match=r"a\.avro (is not an Avro file, or is damaged|cannot be read)"):
+        users_of(path)
 
 
 @pytest.mark.parametrize(
@@ -102,42 +102,27 @@ def test_blocks_of_every_codec_are_read_and_damage_and_bombs_cost_themselves(cod
         block(2**40, RECORD),
         block(2**62, b""),
         block(2, RECORD),
+        block(1, RECORD * 2),
+        block(-1, RECORD),
         block(1, text(b"u") + long(2**40) + b"x"),
         block(1, text(b"u") + long(-5) + b"x"),
+        *[block(1, RECORD, size) for size in (2**40, 2**63 - 1, -1, 10**6)],
     ],
-    ids=["many records", "records of no bytes", "one record more", "long text", "text of negative length"],
 )
-def test_claims_are_not_believed(bad, tmp_path, read):
-    start = write(tmp_path / "a.avro", block(1, RECORD), bad, block(1, RECORD))
-    outcome = read(tmp_path / "a.avro")
-    assert len(outcome.rows) == 2
-    (letter,) = outcome.letters
-    assert letter.position.startswith(f"block at byte {start + len(block(1, RECORD))} with ")
+def test_claims_are_not_believed(bad, tmp_path):
+    write(tmp_path / "a.avro", block(1, RECORD), bad, block(1, RECORD))
+    with pytest.raises(InputFileError, match=r"a\.avro (is not an Avro file, or is damaged|cannot be read)"):
+        users_of(tmp_path / "a.avro")
 
 
-@pytest.mark.parametrize("size", [2**40, 2**63 - 1, -1, 10**6])
-def test_a_block_that_claims_another_size_is_passed_over(size, tmp_path, read):
-    start = write(tmp_path / "a.avro", block(1, RECORD), block(1, RECORD, size), block(1, RECORD))
-    outcome = read(tmp_path / "a.avro")
-    assert len(outcome.rows) == 2
-    begin, end = start + len(block(1, RECORD)), start + len(block(1, RECORD)) + len(block(1, RECORD, size))
-    assert [letter.position for letter in outcome.letters] == [f"byte {begin} to byte {end}"]
-
-
-def test_a_block_of_many_records_is_decoded_in_pieces_and_only_if_it_is_whole(tmp_path, monkeypatch):
+def test_blocks_are_decoded_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(avro_events, "GROUP_RECORDS", 10)
     records = b"".join(text(b"u%d" % row) + text(b"tea") + text(b"2024-01-01") for row in range(25))
-    start = write(tmp_path / "a.avro", block(25, records), block(26, records), block(3, RECORD * 3))
-    found = list(avro_events.read(str(tmp_path / "a.avro"), Part(0, (tmp_path / "a.avro").stat().st_size), ["user"]))
-    pieces = [part for part in found if not isinstance(part, Damage)]
-    assert [len(piece.columns["user"]) for piece in pieces] == [10, 10, 5, 3]
-    assert [user for piece in pieces[:3] for user in piece.columns["user"]] == [f"u{row}" for row in range(25)]
-    assert [piece.position(2) for piece in pieces[:3]] == [
-        f"block at byte {start}, record {row}" for row in (3, 13, 23)
-    ]
-    assert [part.position for part in found if isinstance(part, Damage)] == [
-        f"block at byte {start + len(block(25, records))} with 26 records"
-    ]
+    write(tmp_path / "a.avro", block(25, records), block(3, RECORD * 3))
+    found = list(avro_events.read(str(tmp_path / "a.avro"), Part(0, 1), ["user"]))
+    assert [len(piece.columns["user"]) for piece in found] == [10, 10, 8]
+    assert [user for piece in found for user in piece.columns["user"]] == [f"u{row}" for row in range(25)] + ["u"] * 3
+    assert [piece.position(2) for piece in found] == ["record 3", "record 13", "record 23"]
 
 
 def test_one_long_value_costs_its_record_alone(tmp_path, read):
@@ -182,7 +167,7 @@ def test_a_record_with_another_branch_of_a_union_is_refused_alone(field, tmp_pat
 def test_a_schema_that_could_take_the_decoder_down_is_refused(kind, rule, tmp_path):
     """A record some hundred thousand levels deep overflows the stack of fastavro: the worker would be gone."""
     write(tmp_path / "a.avro", schema=SCHEMA | {"fields": [*FIELDS, {"name": "more", "type": kind}]})
-    with pytest.raises(InputFileError, match=rf"a\.avro must have another schema: {rule}"):
+    with pytest.raises(InputFileError, match=rf"a\.avro cannot be read: {rule}"):
         ReadEvents(str(tmp_path / "a.avro"), FieldMapping())
 
 
@@ -195,16 +180,8 @@ def test_a_type_may_be_named_again(tmp_path, read):
     assert len(read(tmp_path / "a.avro").rows) == 3
 
 
-def test_an_unknown_codec_is_named(tmp_path):
-    write(tmp_path / "a.avro", codec="zip2000")
-    with pytest.raises(InputFileError, match=r"a\.avro (must be compressed with one of|is not an Avro file)"):
+@pytest.mark.parametrize("codec", ["zip2000", "xz"])
+def test_an_unknown_codec_is_named(codec, tmp_path):
+    write(tmp_path / "a.avro", codec=codec)
+    with pytest.raises(InputFileError, match=rf"a\.avro cannot be read: codec {codec} is not read, only null, deflate"):
         ReadEvents(str(tmp_path / "a.avro"), FieldMapping())
-
-
-def test_blocks_are_grouped_by_what_they_decompress_to(tmp_path, monkeypatch):
-    monkeypatch.setattr(avro_events, "GROUP_BYTES", 2000)
-    long_record = text(b"u") + text(b"x" * 900) + text(b"2024-01-01")
-    write(tmp_path / "a.avro", *[block(1, deflate(long_record))] * 10, codec="deflate")
-    found = list(avro_events.read(str(tmp_path / "a.avro"), Part(0, (tmp_path / "a.avro").stat().st_size), ["user"]))
-    assert [len(piece.columns["user"]) for piece in found] == [2] * 5
-    assert avro_events.BLOCK_BYTES >= 1 << 21  # the largest block that Avro's own writers are advised to make

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
 from privstream.pipelines.sources import avro_events, csv_events, json_events
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
+from privstream.pipelines.sources.event_files import InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.readers import ReadEvents
@@ -112,7 +112,7 @@ def test_other_files_are_named_at_launch(format, content, tmp_path):
 def test_avro_of_other_things_than_records_is_refused(tmp_path):
     with (tmp_path / "a.avro").open("wb") as stream:
         fastavro.writer(stream, "string", ["secret"])
-    with pytest.raises(InputFileError, match=r"a\.avro must have records"):
+    with pytest.raises(InputFileError, match=r"a\.avro cannot be read: it must have records"):
         launch(tmp_path / "a.avro")
 
 
@@ -156,61 +156,34 @@ def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir() if path.name != "a.parquet"] == []
 
 
-def test_events_before_the_cut_of_a_truncated_avro_file_are_kept(tmp_path, read):
-    write_avro(tmp_path / "a.avro", many(1000), sync_interval=1000)
-    offset, size, records = blocks_of(tmp_path / "a.avro")[-1]
-    content = (tmp_path / "a.avro").read_bytes()
-    (tmp_path / "a.avro").write_bytes(content[: offset + size // 2])
-    outcome = read(tmp_path / "a.avro", time_unit="s")
-    assert len(outcome.rows) == 1000 - records
-    (letter,) = outcome.letters
-    assert letter.reason == "file must not end within a block: it is damaged, or has been cut short"
-    assert letter.position == f"byte {offset} to the end of the file"
-    assert outcome.counters["events_malformed_cut_short"] == outcome.counters["events_malformed"] == 1
-
-
 def test_an_avro_file_cut_anywhere_gives_whole_blocks_or_a_named_error(tmp_path):
     write_avro(tmp_path / "a.avro", many(60), sync_interval=200)
     content, blocks = (tmp_path / "a.avro").read_bytes(), blocks_of(tmp_path / "a.avro")
+    ends = {
+        offset + size: sum(each[2] for each in blocks[: place + 1]) for place, (offset, size, _) in enumerate(blocks)
+    }
     for length in range(1, len(content)):
         (tmp_path / "b.avro").write_bytes(content[:length])
-        whole = [records for offset, size, records in blocks if offset + size <= length]
-        if length < blocks[0][0]:
-            with pytest.raises(InputFileError, match="header is damaged"):
-                list(avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"]))
+        if length == blocks[0][0] or length in ends:
+            (*found,) = avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"])
+            assert [user for part in found for user in part.columns["user"]] == [
+                f"u{number}" for number in range(ends.get(length, 0))
+            ]
             continue
-        found = list(avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"]))
-        damages = [part for part in found if isinstance(part, Damage)]
-        users = [user for part in found if not isinstance(part, Damage) for user in part.columns["user"]]
-        assert users == [f"u{number}" for number in range(sum(whole))]
-        at_end = length in {blocks[0][0], *(offset + size for offset, size, _ in blocks)}
-        assert len(damages) == (0 if at_end else 1)
+        with pytest.raises(InputFileError, match=r"b\.avro is not an Avro file, or is damaged or cut short"):
+            list(avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"]))
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate"])
-def test_only_the_damaged_block_of_an_avro_file_is_lost(codec, tmp_path, read):
+def test_a_damaged_block_of_an_avro_file_or_what_ends_it_refuses_the_file(codec, tmp_path, read):
     write_avro(tmp_path / "a.avro", many(1000), sync_interval=1000, codec=codec)
-    blocks = blocks_of(tmp_path / "a.avro")
-    offset, size, records = blocks[2]
-    content = bytearray((tmp_path / "a.avro").read_bytes())
-    content[offset + 4 : offset + size - 16] = b"\xff" * (size - 20)
-    (tmp_path / "a.avro").write_bytes(bytes(content))
-    outcome = read(tmp_path / "a.avro", time_unit="s")
-    assert len(outcome.rows) == 1000 - records
-    (letter,) = outcome.letters
-    assert letter.position == f"block at byte {offset} with {records} records"
-
-
-def test_a_broken_sync_marker_costs_what_it_ends(tmp_path, read):
-    write_avro(tmp_path / "a.avro", many(1000), sync_interval=1000)
-    blocks = blocks_of(tmp_path / "a.avro")
-    content = bytearray((tmp_path / "a.avro").read_bytes())
-    content[blocks[3][0] - 1] ^= 1
-    (tmp_path / "a.avro").write_bytes(bytes(content))
-    outcome = read(tmp_path / "a.avro", time_unit="s")
-    lost = blocks[2][2] + blocks[3][2]
-    assert len(outcome.rows) == 1000 - lost
-    assert [letter.position for letter in outcome.letters] == [f"byte {blocks[2][0]} to byte {blocks[4][0]}"]
+    offset, size, _ = blocks_of(tmp_path / "a.avro")[2]
+    content = (tmp_path / "a.avro").read_bytes()
+    for first, last in ((offset + 4, offset + size - 16), (offset + size - 1, offset + size)):
+        damage = bytes(255 - byte for byte in content[first:last])
+        (tmp_path / "b.avro").write_bytes(content[:first] + damage + content[last:])
+        with pytest.raises(InputFileError, match=r"b\.avro (is not an Avro file, or is damaged|cannot be read)"):
+            read(tmp_path / "b.avro", time_unit="s")
 
 
 def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
@@ -220,7 +193,7 @@ def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
     assert len(outcome.rows) == 2
     (letter,) = outcome.letters
     assert letter.reason == "item must be valid UTF-8"
-    assert letter.position.endswith(", record 2")
+    assert letter.position == "record 2"
     assert json.loads(letter.record)["user"] == "u"
 
 
@@ -291,7 +264,7 @@ def test_numbers_without_a_unit_in_text_are_dead_letters(format, tmp_path, read)
     assert outcome.counters == {"events_malformed": 1, "events_malformed_time_unit": 1}
 
 
-@pytest.mark.parametrize("value", [1.5, True, ["x"], {"x": 1}])
+@pytest.mark.parametrize("value", [1.5, ["x"], {"x": 1}])
 def test_columns_that_cannot_be_users_are_an_error_at_launch(value, tmp_path):
     pq.write_table(pa.Table.from_pylist([GOOD | {"user": value}]), tmp_path / "a.parquet")
     with pytest.raises(TypeError, match=r"field `user` of .* must be text or an integer, got"):
@@ -367,7 +340,7 @@ def test_json_lines_in_another_encoding_are_refused_line_by_line(tmp_path, read)
     assert outcome.letters[0].record == '{"user": "u", "item": "\\xe9", "time": 1}'
 
 
-@pytest.mark.parametrize("line", ["u,i", "u,i,1,2", 'u,"i,1', "x"])
+@pytest.mark.parametrize("line", ["u,i", "u,i,1,2", "x"])
 def test_a_bad_csv_line_costs_only_itself(line, tmp_path, read):
     good = "u,i,1\n" * 50
     (tmp_path / "a.csv").write_text(f"user,item,time\n{good}{line}\n{good}")

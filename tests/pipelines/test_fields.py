@@ -309,9 +309,7 @@ def test_a_missing_field_is_named_with_its_option_and_what_exists(option):
         FieldMapping(**{option: "nix"}).check(SCHEMA, "f")
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.float64(), pa.bool_(), pa.list_(pa.string()), pa.struct([]), pa.date32(), pa.decimal128(5)]
-)
+@pytest.mark.parametrize("kind", [pa.float64(), pa.list_(pa.string()), pa.struct([]), pa.duration("s"), pa.time32("s")])
 def test_fields_of_unusable_types_are_refused_at_launch(kind):
     with pytest.raises(TypeError, match="field `user` of f must be text or an integer, got"):
         FieldMapping().check(SCHEMA.set(0, pa.field("user", kind)), "f")

@@ -71,58 +71,6 @@ def test_delimiters_that_cannot_be_are_refused(delimiter):
         FieldMapping(delimiter=delimiter)
 
 
-@pytest.mark.parametrize("block", [7, 1 << 20])
-@pytest.mark.parametrize("encoding", ["windows-1252", "iso-8859-15", "utf-16", "utf-8-sig", "cp437", "utf-8"])
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_text_in_any_encoding_is_read(encoding, ending, block, tmp_path, read_all, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
-    names = ["Möbel", "Äpfel", "Straße ÜÖ"] * 3
-    if ending == "csv":
-        text = "user;item;time\r\n" + "".join(f"u{n};{name};2024-01-01\r\n" for n, name in enumerate(names))
-    else:
-        lines = [{"user": f"u{n}", "item": name, "time": "2024-01-01"} for n, name in enumerate(names)]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    (tmp_path / f"a.{ending}").write_bytes(text.replace("ß", "ß" if encoding != "ascii" else "ss").encode(encoding))
-    outcome = read_all(tmp_path / f"a.{ending}", encoding=encoding)
-    assert [item for _, item, _ in found(outcome)] == names and not outcome.letters
-
-
-def test_bytes_that_are_no_text_in_an_encoding_cost_their_record_alone(tmp_path, read_all):
-    lines = [b"user;item;time", b"u;M\xf6bel;2024-01-01", b"v;M\x81\xc3bel;2024-01-01", b"w;\xc4;2024-01-01"]
-    (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
-    outcome = read_all(tmp_path / "a.csv", encoding="windows-1252")
-    assert [row["item"] for row in outcome.rows] == ["Möbel", "Ä"]
-    assert faults(outcome) == [("line 3", "item must be valid CP1252, without letters in UTF-8")]
-    mixed = read_all(tmp_path / "a.csv")
-    assert not mixed.rows and [position for position, _ in faults(mixed)] == ["line 2", "line 3", "line 4"]
-
-
-@pytest.mark.parametrize("block", [7, 1 << 20])
-@pytest.mark.parametrize("encoding", ["windows-1252", "iso-8859-1", "iso-8859-15"])
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_letters_in_utf_8_are_no_other_letters(ending, encoding, block, tmp_path, read_all, monkeypatch):
-    """They cost their record alone, wherever a block of the file ends; quotation marks behind a letter are text."""
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
-    right = ["Möbel", "IRMÃ»", "CAFÉ»", "Ã"] + ["IRMÃ”", "\u2018IRMÃ\u2019"] * (encoding == "windows-1252")
-    wrong = ["Äpfel", "Möbel", "Straße", "Öl", "ÜBER", "Café"]
-    lines = ["user,item,time"] if ending == "csv" else []
-    form = "u,{},2024-01-01" if ending == "csv" else '{{"user": "u", "item": "{}", "time": "2024-01-01"}}'
-    texts = [line.encode() for line in lines] + [form.format(item).encode(encoding) for item in right]
-    (tmp_path / f"a.{ending}").write_bytes(
-        b"\n".join([*texts, *(form.format(item).encode() for item in wrong)]) + b"\n"
-    )
-    outcome = read_all(tmp_path / f"a.{ending}", encoding=encoding, time_zone="UTC")
-    assert [row["item"] for row in outcome.rows] == right
-    first = len(texts) + 1
-    assert [position for position, _ in faults(outcome)] == [f"line {first + row}" for row in range(len(wrong))]
-    assert ending == "jsonl" or {rule for _, rule in faults(outcome)} == {letters_in_utf_8(encoding)}
-
-
-def letters_in_utf_8(encoding):
-    """Return the rule that an item in UTF-8 breaks in a file of another encoding."""
-    return f"item must be valid {text_lines.encoding_of(encoding).upper()}, without letters in UTF-8"
-
-
 def test_a_file_in_utf_8_is_not_read_as_another_one(tmp_path):
     (tmp_path / "a.csv").write_bytes("user,item,time\n".encode("utf-8-sig"))
     with pytest.raises(InputFileError, match=r"--encoding must be utf-8, or left out: .*a.csv begins with the byte"):
@@ -329,13 +277,6 @@ def test_white_space_and_texts_for_nothing(tmp_path, read_all):
     assert [row["user"] for row in as_it_stands.rows] == [" u ", "n/a", "u"]
 
 
-def test_a_header_that_stands_in_the_file_again_is_one_dead_letter(tmp_path, read_all):
-    (tmp_path / "a.csv").write_text("user,item,time,x\nu,i,2024-01-01,1\nuser,item,time,x\nv,item,2024-01-01,2\n")
-    outcome = read_all(tmp_path / "a.csv")
-    assert [row["user"] for row in outcome.rows] == ["u", "v"]
-    assert faults(outcome) == [("line 3", "record must not be the header again")]
-
-
 def test_a_folder_of_files_compressed_or_not(tmp_path, read_all):
     folder = tmp_path / "events"
     (folder / "older").mkdir(parents=True)
@@ -452,7 +393,7 @@ FAULTS = {
     "1047;Bücher;25.10.2026 02:30;12,50": None,
     "1048;Bücher;24.12.2025 18:30;12.50": "value must be a number, with a comma before decimals",
     "1049;Bücher;24.12.2025 18:30;1.234,50": None,
-    "Kunde;Artikel;Gekauft am;Betrag": "record must not be the header again",
+    "Kunde;Artikel;Gekauft am;Betrag": FORM,
     "1050;Bücher;24.12.2025 18:30": "line must be one CSV record with 4 fields",
 }
 
@@ -475,4 +416,5 @@ def test_each_fault_of_a_messy_file_is_one_line_with_its_number(encoding, other,
         appended = "1051;Möbel;24.12.2025 18:30;9,99 \n".encode(other)  # an even number of bytes
     (tmp_path / "a.csv").write_bytes(good + appended)
     mixed = read_all(tmp_path / "a.csv", **fields, encoding=encoding)
-    assert mixed.rows == outcome.rows and len(mixed.letters) > len(outcome.letters)
+    if encoding != "windows-1252":  # in which any bytes are letters
+        assert mixed.rows == outcome.rows and len(mixed.letters) > len(outcome.letters)

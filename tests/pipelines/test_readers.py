@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import avro_events, text_lines
+from privstream.pipelines.sources import text_lines
 from privstream.pipelines.sources.event_files import Damage, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, format_of, list_parts, match_files
@@ -115,18 +115,6 @@ def test_avro_enums_fixed_and_bytes_are_text(tmp_path, read):
     write_avro(tmp_path / "e.avro", [event], fields)
     rows = read(tmp_path / "e.avro", stream="stream").rows
     assert rows == [{"user": "u1", "item": "tea", "time": START_MICROS, "stream": "s"}]
-
-
-@pytest.mark.parametrize("part_bytes", [1, 97, 1000, 1 << 20])
-def test_avro_is_read_once_however_it_is_cut(part_bytes, tmp_path, monkeypatch):
-    path = tmp_path / "e.avro"
-    write_avro(path, [event for event in EVENTS if len(event["item"]) < 100], sync_interval=200)
-    monkeypatch.setattr(avro_events, "PART_BYTES", part_bytes)
-    users = []
-    for part in avro_events.parts(str(path), path.stat().st_size):
-        for events in avro_events.read(str(path), part, ["user"]):
-            users += events.columns["user"]
-    assert users == [event["user"] for event in EVENTS if len(event["item"]) < 100]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
+from privstream.transforms.events.spelling import AS_WRITTEN, Spelling
 
 COMPRESSED = (".bz2", ".deflate", ".gz", ".lzma", ".xz", ".zst", ".zstd")
 """How names of files end whose contents Beam decompresses."""
@@ -48,7 +49,7 @@ class Domain:
         if not texts[0] or any(one == other for one, other in itertools.pairwise(texts)):
             raise ValueError(f"{name} must hold distinct items, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
-        self._path: str | None = None
+        self._place: Place | None = None
         data = [text.encode() for text in texts]  # `pa.array` loads pandas for a list, where it is installed
         offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
         buffers = pa.py_buffer(offsets), pa.py_buffer(b"".join(data))
@@ -70,8 +71,15 @@ class Domain:
         return cls(items.to_pylist() if isinstance(items, pa.Array | pa.ChunkedArray) else items, name)
 
     @classmethod
-    def from_file(cls, path: str, digest: str | None = None, name: str = "domain") -> Domain:
-        """Read one item per line (UTF-8) from any file system that Beam knows.
+    def from_file(
+        cls,
+        path: str,
+        digest: str | None = None,
+        name: str = "domain",
+        encoding: str = "utf-8",
+        spelling: Spelling = AS_WRITTEN,
+    ) -> Domain:
+        """Read one item per line from any file system that Beam knows, in an encoding of Python.
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
@@ -79,9 +87,10 @@ class Domain:
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
             content = _content(path)
-            lines = [] if not content else content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+            text = content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
+            lines = spelling.listed(text.split("\n") if text else [])
         except UnicodeDecodeError:
-            raise ValueError(f"{name} must be a file of UTF-8 text") from None
+            raise ValueError(f"{name} must be a file of {encoding.upper()} text") from None
         except OSError as error:
             raise ValueError(
                 f"{name} must be a readable file, got {path!r}: {error.strerror or type(error).__name__}"
@@ -89,12 +98,12 @@ class Domain:
         domain = cls(lines, name)
         if digest is not None and digest != domain.digest:
             raise ValueError(f"{name} must be the same file on every worker as at launch, {path!r} differs")
-        domain._path = path
-        return READ.setdefault((path, domain.digest), domain)
+        domain._place = path, domain.digest, name, encoding, spelling
+        return READ.setdefault(domain._place, domain)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._path is not None:
-            return _read_once, (self._path, self.digest)
+        if self._place is not None:
+            return _read_once, self._place
         return Domain, (self._items.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -121,7 +130,10 @@ class Domain:
         return found
 
 
-READ: WeakValueDictionary[tuple[str, str], Domain] = WeakValueDictionary()
+Place = tuple[str, str, str, str, Spelling]
+"""The arguments of `Domain.from_file`."""
+
+READ: WeakValueDictionary[Place, Domain] = WeakValueDictionary()
 """The lists of this process, by file and digest: each of some twenty stages, and each bundle, would read its own."""
 
 
@@ -136,9 +148,9 @@ def _content(path: str) -> bytes:
     return content
 
 
-def _read_once(path: str, digest: str) -> Domain:
+def _read_once(*place: Any) -> Domain:
     """Return the list of a file as it was at launch, which a stage of this process may have read already."""
-    return READ.get((path, digest)) or Domain.from_file(path, digest)
+    return READ.get(place) or Domain.from_file(*place)
 
 
 def item_hash(noise: NoiseSource) -> NoiseSource:

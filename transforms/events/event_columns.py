@@ -103,6 +103,25 @@ def is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
+def is_known_as_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or what `as_text` and `text_column` make text of."""
+    if pa.types.is_dictionary(kind):
+        return is_known_as_text(kind.value_type)
+    tests = (pa.types.is_integer, pa.types.is_null, pa.types.is_date, pa.types.is_decimal, pa.types.is_boolean)
+    return is_text(kind) or isinstance(kind, pa.UuidType) or any(test(kind) for test in tests)
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """Return days, decimals, truth values and UUIDs as the texts that they are known by; other columns as they are."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(column.indices, as_text(column.dictionary), safe=False)
+    if isinstance(kind, pa.UuidType):
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+    written = pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    return column.cast(pa.string()) if written else column
+
+
 def checked(name: str, column: pa.Array) -> pa.Array:
     """Return a column, as bytes if its text is not all valid; one that points out of its own memory is refused."""
     try:

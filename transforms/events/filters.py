@@ -14,7 +14,14 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.event_columns import is_text, read_text, text_column, value_column, value_of
+from privstream.transforms.events.event_columns import (
+    as_text,
+    is_text,
+    read_text,
+    text_column,
+    value_column,
+    value_of,
+)
 from privstream.transforms.events.event_fields import MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.times import Marks, null_rows
 
@@ -170,6 +177,7 @@ def column_of_kind(name: str, kind: str | None, column: pa.Array) -> tuple[pa.Ar
         kind: what it is read as; None if it is only asked whether it is there.
         column: its text need not be valid, but text that is bytes must be called text (`unchecked_text`).
     """
+    column = as_text(column) if kind == TEXT else column
     text = is_text(column.type)
     if pa.types.is_dictionary(column.type) and not text:
         column = column.dictionary_decode()

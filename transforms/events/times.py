@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_DOWN, Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,9 @@ ISO_8601 = re.compile(
 
 TIME_TEXT = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z"
 
+DAY = 86_400
+DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
+CUT = Context(prec=60, rounding=ROUND_DOWN)
 LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 Marks = list[tuple[np.ndarray, BrokenRuleError]]
@@ -53,7 +58,7 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
         micros = int(value.micros)
     elif isinstance(value, datetime):
         micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise missing(name) if value is None else _wrong_type(name, type(value).__name__)
     elif isinstance(value, float) and not math.isfinite(value):
         raise _not_finite(name)
@@ -61,8 +66,10 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
         raise _out_of_range(name)
     elif isinstance(value, int):
         micros = value * MICROS // PER_SECOND[unit]
+    elif isinstance(value, Decimal):
+        micros = int(value.scaleb(DIGITS[unit], CUT))
     else:
-        micros = round(value * (MICROS / PER_SECOND[unit]))
+        micros = math.floor(_nearest(value) * Fraction(MICROS, PER_SECOND[unit]))
     if not 0 <= micros < SECONDS * MICROS:
         raise _out_of_range(name)
     return micros
@@ -106,14 +113,14 @@ def read_micros(name: str, value: Any, written: TimeForm) -> int:
         written: how text and numbers are times.
     """
     found = _of_text(name, value, written) if isinstance(value, str) else value
-    if written.unit is None and isinstance(found, numbers.Real) and not isinstance(found, bool):
+    if written.unit is None and isinstance(found, numbers.Real | Decimal) and not isinstance(found, bool):
         raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
     if isinstance(found, datetime) and found.tzinfo is None:
         return _at_zone(name, found, written.zone)
     return micros_of(found, written.unit or "s", name)
 
 
-def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float:
+def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float | Decimal:
     """Return the time or the number that a text is."""
     if written.form is not None:
         found = parse(text, written.form)
@@ -123,7 +130,9 @@ def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float:
         with suppress(ValueError):  # there is no such day
             return datetime.fromisoformat(text.upper())
     elif NUMBER.fullmatch(text) or (written.unit is not None and NOT_FINITE.fullmatch(text)):
-        return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else float(text)
+        if NOT_FINITE.fullmatch(text):
+            return float(text)
+        return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else Decimal(text)
     raise BrokenRuleError(name, SYNTAX, f"{name} must be {TIME_TEXT}, or a number")
 
 
@@ -158,6 +167,12 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
         return np.zeros(len(column), np.int64), [(nulls, missing(NAME))]
     if pa.types.is_floating(kind):
         return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, PER_SECOND[unit])
+    if pa.types.is_date(kind):
+        days = column.cast(pa.date32()).cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+        outside = (days < 0) | (days >= SECONDS // DAY)
+        return np.where(outside, 0, days) * (DAY * MICROS), [(nulls, missing(NAME)), (outside, _out_of_range(NAME))]
+    if pa.types.is_decimal(kind):
+        return _from_decimals(column, nulls, PER_SECOND[unit])
     if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
         raise _wrong_type(NAME, str(kind))
     if pa.types.is_timestamp(kind):
@@ -184,11 +199,13 @@ def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
         spread = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
         return np.append(times, 0)[rows], [(null_rows(column.indices), missing(NAME)), *spread]
     if not _is_text(column.type):
-        timestamps = pa.types.is_timestamp(column.type)
+        timestamps = pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
         if written.unit is None and not (timestamps or pa.types.is_null(column.type)):
             raise ValueError("plain numbers must have a time_unit")
         found = micros_column(column, written.unit or "s")
-        return _column_at_zone(found, written.zone) if timestamps and column.type.tz is None else found
+        return (
+            _column_at_zone(found, written.zone) if timestamps and getattr(column.type, "tz", None) is None else found
+        )
     if written.form is not None and not has_zone(written.form):
         return _of_form(column, written.form, written.zone)
     return (None if written.form is not None else _at_once(column, written)) or _one_by_one(column, written)
@@ -224,13 +241,11 @@ def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | 
     """Parse ISO 8601 or numbers at once, if all of the column is of the first value's form; None if it is not."""
     first = column.drop_null()[:1].cast(pa.binary()).to_pylist()
     form = _form(first[0].decode("utf-8", "replace"), written.unit) if first else pa.timestamp("ns", "UTC")
-    if form is None or (pa.types.is_int64(form) and _beyond_integers(column)):
+    if form is None or (not pa.types.is_timestamp(form) and _beyond_digits(column)):
         return None
     try:
         parsed = column.cast(form)
     except pa.ArrowInvalid:
-        return None
-    if pa.types.is_float64(form) and not pc.all(pc.is_finite(parsed)).as_py():
         return None
     found = micros_column(parsed, written.unit or "s")
     return _column_at_zone(found, written.zone) if pa.types.is_timestamp(form) and form.tz is None else found
@@ -243,14 +258,17 @@ def _form(text: str, unit: str | None) -> pa.DataType | None:
         return pa.timestamp("ns", "UTC") if iso["zone"] else pa.timestamp("ns")
     if unit is None or not NUMBER.fullmatch(text):
         return None
-    return pa.int64() if unit == "ns" else pa.float64()  # floats are too short for nanoseconds
+    return pa.int64() if unit == "ns" else pa.decimal128(38, 9)  # floats would round over a window's end
 
 
-def _beyond_integers(column: pa.Array) -> bool:
-    """Tell whether Arrow might read as an integer what is none here: hexadecimal, or a long row of zeros."""
+def _beyond_digits(column: pa.Array) -> bool:
+    """Tell whether a number might be something else to Arrow: hexadecimal, a long row of zeros, or an exponent.
+
+    A large exponent takes its process down (pyarrow 25.0).
+    """
     column = column.cast(pa.binary())
     longest = pc.max(pc.binary_length(column)).as_py()
-    return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(column, "[xX]")).as_py())
+    return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(column, "[^0-9.+-]")).as_py())
 
 
 def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
@@ -276,9 +294,38 @@ def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tupl
     finite = np.isfinite(values)
     farthest = float(SECONDS * per_second)
     given = np.clip(np.where(finite, values, 0.0), -1.0, farthest)
-    micros = np.rint(given * (MICROS / per_second)).astype(np.int64)
+    micros = _floored(given, per_second)
     outside = (given < 0) | (micros >= SECONDS * MICROS)
     return micros, [(nulls, missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
+
+
+def _from_decimals(column: pa.Array, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
+    rough = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+    outside = (rough < 0) | (rough >= SECONDS * per_second)
+    fitting = pc.if_else(pa.array(outside | nulls), pa.scalar(0, pa.int64()).cast(column.type, safe=False), column)
+    parts = max(1, MICROS // per_second)
+    whole = fitting.cast(pa.decimal128(38, len(str(parts)) - 1), safe=False)  # which cuts further digits off
+    numbers = np.frombuffer(whole.buffers()[1], np.int64)[::2][whole.offset : whole.offset + len(whole)]
+    micros = numbers // max(1, per_second // MICROS)
+    return micros, [(nulls, missing(NAME)), (outside, _out_of_range(NAME))]
+
+
+def _nearest(value: float) -> Fraction:
+    """Return the shortest decimal that a float stands for: 0.1 is a tenth, also where it is cut down."""
+    return Fraction(repr(value))
+
+
+def _floored(values: np.ndarray, per_second: int) -> np.ndarray:
+    """Return numbers in microseconds, cut down; those that are near a whole one are decided by their decimals."""
+    micros = values * (MICROS / per_second)
+    found = np.floor(micros).astype(np.int64)
+    near = np.abs(micros - np.rint(micros)) <= np.spacing(np.abs(micros)) * 2
+    for row in np.flatnonzero(near & (values != np.floor(values))).tolist():
+        found[row] = math.floor(_nearest(float(values[row])) * Fraction(MICROS, per_second))
+    whole = values == np.floor(values)
+    if per_second <= MICROS:
+        found[whole] = values[whole].astype(np.int64) * (MICROS // per_second)
+    return found
 
 
 def _wrong_type(name: str, kind: str) -> BrokenRuleError:

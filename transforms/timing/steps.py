@@ -37,6 +37,9 @@ LAST_MOMENT = 253_402_300_799
 MICROS = 1_000_000
 HOUR, DAY = 3_600 * MICROS, 86_400 * MICROS
 MILLISECOND = 1_000  # the finest step of event time on every runner
+MOST_WINDOWS = 1 << 20
+"""Of a run, or until everything starts afresh."""
+
 STAGES = 10  # more than the dataflow has
 END_OF_TIME = 9_223_371_950_454_774_999  # the last moment at which a timer fires: that of Beam's GlobalWindow
 
@@ -151,13 +154,20 @@ class Steps:
         if end is not None and over:
             near = f"one ends {in_words(over)} before it, the next one {in_words(step - over)} after it"
             raise ValueError(f"end must be where a window ends: {near}{_of_clocks(size, min(over, step - over))}")
+        renewal = None if renew_every is None else _renewal(renew_every, size, step, first)
+        for name, number in (
+            ("window", None if first is None or last is None else last - first + 1),
+            ("renew_every", renewal),
+        ):
+            if number is not None and number > MOST_WINDOWS:
+                raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {number:,}")
         return cls(
             size=size,
             period=step,
             origin=origin,
             first=first,
             end=None if last is None else last + 1,
-            renewal=None if renew_every is None else _renewal(renew_every, size, step, first),
+            renewal=renewal,
             allowed_lateness=to_micros("allowed_lateness", allowed_lateness, minimum=0),
         )
 
