@@ -12,10 +12,8 @@ from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
@@ -28,7 +26,6 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from scipy import special
 from typing_extensions import override
 
 LARGEST_COUNT = 1 << 62
@@ -163,17 +160,6 @@ def check_reach(budget: MonitorBudget, largest: float) -> None:
             f"epsilon must be large enough for thresholds of at most {LARGEST_TABLE:,} people, got {budget.epsilon}: "
             f"at this budget they reach {largest:,.0f}"
         )
-
-
-def misses_law(name: str, at: ArrayLike, hits: int, chance: float) -> Floats:
-    """Return "pmf", "cdf", "sf" or "isf" of the misses before so many hits, bit for bit as `scipy.stats.nbinom` has it.
-
-    That takes a quarter of a second to load, for laws of all kinds, and asks `scipy.special` for this.
-    """
-    function = getattr(getattr(special, "_ufuncs", None), f"_nbinom_{name}", None)
-    if function is None:
-        return np.asarray(getattr(scipy.stats.nbinom, name)(at, hits, chance))
-    return np.where(np.asarray(at) < 0, float(name == "sf"), function(np.maximum(at, 0.0), hits, chance))
 
 
 @dataclass(frozen=True, kw_only=True)

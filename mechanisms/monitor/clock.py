@@ -10,6 +10,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import (
@@ -17,7 +18,6 @@ from privstream.mechanisms.monitor.calibration import (
     MonitorBudget,
     TableCalibration,
     check_reach,
-    misses_law,
 )
 from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import (
@@ -66,8 +66,8 @@ class ClockCurve(PairCurve):
         k, rate = self.clocks, math.exp(self.eta)
         s = epsilon / math.expm1(self.eta)
         wins = np.arange(k)
-        fast = misses_law("pmf", wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
-        slow = misses_law("pmf", wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
+        fast = scipy.stats.nbinom.pmf(wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
+        slow = scipy.stats.nbinom.pmf(wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
         return float(excess(fast.sum(), np.asarray(epsilon), slow.sum()))
 
 
