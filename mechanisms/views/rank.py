@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def ranked(numbers: Sequence[float], names: Sequence[str], top: int) -> list[tuple[int, float | None]]:
@@ -17,5 +18,5 @@ def ranked(numbers: Sequence[float], names: Sequence[str], top: int) -> list[tup
         [(1, 4.0), (0, 0.0)]
     """
     order = sorted(range(len(numbers)), key=lambda place: (-numbers[place], names[place]))[: top + 1]
-    leads = [numbers[one] - numbers[after] for one, after in zip(order, order[1:], strict=False)]
+    leads = [numbers[one] - numbers[after] for one, after in pairwise(order)]
     return list(zip(order, [*leads, None], strict=False))[:top]

@@ -7,7 +7,6 @@ import pytest
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.status import StatusCurve
-from privstream.mechanisms.monitor.target_charging import ResponseCurve
 from privstream.mechanisms.privacy import grid_losses
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, connect_dots
 from privstream.mechanisms.privacy.grid_losses import FEW, GridLosses
@@ -18,7 +17,6 @@ CURVES = [
     ClockCurve(eta=0.2, clocks=3),
     ClockCurve(eta=0.2, clocks=3, neighbouring="replace_one"),
     ClockCurve(eta=0.002, clocks=2, neighbouring="replace_one"),
-    ResponseCurve(epsilon_per_test=0.1, hits=4),
     StatusCurve(eta=0.05, charges=4),
     PureComposition(rounds=5, round_epsilon=0.1),
     PureDp(0.5),
@@ -54,7 +52,7 @@ def test_releases_have_few_and_many_losses():
 
 
 @pytest.mark.parametrize(
-    "curve", [curve for curve in CURVES if isinstance(curve, (ClockCurve, ResponseCurve))], ids=repr
+    "curve", [curve for curve in CURVES if isinstance(curve, ClockCurve)], ids=repr
 )
 def test_chords_are_those_of_the_library(curve):
     for law, side in zip(connect_dots(curve.one_way, 0.01), (0, 1), strict=True):

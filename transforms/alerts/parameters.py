@@ -78,9 +78,9 @@ class RuleCountsParameters(CountsParameters):
 class AlertsParameters(CountedParameters):
     """Report in which windows enough people, or few enough, meet a public rule.
 
-    In every window each rule is tested once, on a public clock, also where there is no event. A rule is about the number
-    of distinct people with an event of one of its items. By counts, a rule is met where that number, as `KeyedCounts`
-    publishes it for the list of rules with the same limits, reaches its threshold.
+    In every window each rule is tested once, on a public clock, also where there is no event. A rule is about the
+    number of distinct people with an event of one of its items. By counts, a rule is met where that number, as
+    `KeyedCounts` publishes it for the list of rules with the same limits, reaches its threshold.
 
     Input: as of `KeyedCounts`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows and dead
     letters. A window is decided once, at its end plus `allowed_lateness`.
@@ -88,8 +88,8 @@ class AlertsParameters(CountedParameters):
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
         Enforced: by counts, the limits of `KeyedCounts`, for which a rule is an item. With the other methods a person
-        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon. Public:
-        all arguments but `noise`.
+        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon.
+        Public: all arguments but `noise`.
 
     Accuracy:
         By counts, that of `KeyedCounts`. By the other methods, with probability 95% in all tests together, every number
@@ -114,8 +114,8 @@ class AlertsParameters(CountedParameters):
             which it is met to the one in which that ends, and charges the people who are counted there for these two
             alone.
         min_alerts: by "sparse_vector", number of alerts that the budget pays for in any case; without it 10.
-        max_hits: by "status", number of starts and ends of alerts that one person is charged for, at least the number of
-            rules; then the person no longer counts. Without it 4, or the number of rules if that is larger.
+        max_hits: by "status", number of starts and ends of alerts that one person is charged for, at least the number
+            of rules; then the person no longer counts. Without it 4, or the number of rules if that is larger.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -246,8 +246,8 @@ class AlertsParameters(CountedParameters):
         return Accuracy(
             error=margin,
             failure_probability=OUTSIDE,
-            claim=f"With probability {1 - OUTSIDE:g}, in all {self._tests:,} tests together (a test is that of one rule "
-            f"in one window), every number of people that passes its threshold by more than {round(margin):,} gives an "
+            claim=f"With probability {1 - OUTSIDE:g}, in all {self._tests:,} tests together (a test is that of one "
+            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} gives an "
             f"alert{last}, and none that misses it by more does.",
             numbers=numbers,
         )

@@ -175,7 +175,7 @@ class HeavyHittersParameters(CountedParameters):
             horizon=steps.count,
             first_step=steps.first,
             items_per_step=checks.integer("max_per_window", self.max_per_window, minimum=1),
-            label=f"{steps.label} {steps.further_label} {'' if self.domain is None else self.domain.digest}",
+            label=f"{steps.label} {'' if self.domain is None else self.domain.digest}",
         )
         if self.monitor.max_hits < self.max_per_window:
             raise ValueError(f"max_hits must be >= max_per_window, got {self.monitor.max_hits} < {self.max_per_window}")

@@ -56,8 +56,8 @@ class Ranks(CountsView):
 class TopKParameters(CountedParameters):
     """Publish, window by window, the `top` items that most people have, and by how much each is ahead of the next one.
 
-    By counts, items are ranked by the number of people that `KeyedCounts` publishes for them, with the same limits. With
-    a `domain` all its items are ranked; without one, those that are found.
+    By counts, items are ranked by the number of people that `KeyedCounts` publishes for them, with the same limits.
+    With a `domain` all its items are ranked; without one, those that are found.
 
     Input: as of `KeyedCounts`. Output: `RankedItem` rows; with `with_dead_letters()`, a `Published` pair of rows and
     dead letters. A window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
@@ -196,8 +196,8 @@ class TopKParameters(CountedParameters):
         return Accuracy(
             error=error,
             failure_probability=OUTSIDE,
-            claim=f"With probability {1 - OUTSIDE:g}, no item that is left out of a window belongs to over {error:,.0f} "
-            "more people than an item that is published.",
+            claim=f"With probability {1 - OUTSIDE:g}, no item that is left out of a window belongs to over "
+            f"{error:,.0f} more people than an item that is published.",
             numbers={"selection_error": error, "stddev": self.mechanism.estimate_variance**0.5},
         )
 
