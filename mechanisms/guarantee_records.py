@@ -13,7 +13,6 @@ from typing import Any, cast
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.status import StatusCurve
-from privstream.mechanisms.monitor.target_charging import ResponseCurve
 from privstream.mechanisms.privacy.accounting import (
     SUM_ERROR,
     TAIL,
@@ -85,7 +84,6 @@ CURVES: Mapping[str, type] = {
         CountCurve,
         ClockCurve,
         StatusCurve,
-        ResponseCurve,
         PureComposition,
     )
 }

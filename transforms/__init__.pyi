@@ -1,6 +1,5 @@
 """Apache Beam transforms around the mechanisms."""
 
-from privstream.transforms.alerts.measurement_alerts import MeasurementAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
@@ -27,7 +26,6 @@ from privstream.transforms.rows import (
     KeyCount,
     KeySum,
     LinearQuery,
-    Measurement,
     NearestPoints,
     PredecessorQuery,
     QuantileEstimate,
@@ -57,8 +55,6 @@ __all__ = [
     "KeySum",
     "KeyedCounts",
     "LinearQuery",
-    "Measurement",
-    "MeasurementAlerts",
     "NearestPoints",
     "NumericQuantiles",
     "PointOptions",

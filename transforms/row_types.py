@@ -53,77 +53,28 @@ class HeavyHitter(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who had the item and were charged for this report, plus integer noise; with the method
-            "counts", of all who had it within their limits. It leaves out what limits leave out, which no standard
-            deviation shows. None if the run publishes no counts, and with the method "status" while an item continues.
-        count_stddev: standard deviation of that noise; None without a count.
-        since: start of the first window of an unbroken sequence of windows in which the item is reported. Where items
-            stay found, these are the windows in which its smoothed count is surely above 0.
-        status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
-            first window in which the item is no longer up; with other methods such a window has no row, so that an item
-            has ended where its rows stop.
-        lower: the least number of the same people that is within 95% of this row by itself, at least 0; None without a
-            count.
-        upper: the largest one. Neither says anything of what limits leave out.
-        smoothed: an estimate of the same number from the counts of all windows that the row was made with, as in
-            `KeyCount`. None unless the method is "counts" and items stay found.
-        smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
-        smoothed_upper: upper end.
-        reported_at: end of the window after which the row was published.
-        backfilled: whether that is a later window than its own, in which the item was found.
-        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
-            number of them, plus noise. None where nothing is told of limits: see `full_share`.
-        left_out: how many limits leave out, clipped and with noise likewise.
-        full: an estimate of the same number as it would be without limits, as in `KeyCount`. None unless the method is
-            "counts".
-        full_lower: lower end of its interval of 95%, which rests on what is left out being like what counts.
-        full_upper: upper end.
+        count: number of people who had the item: by counts the number that `counts` shows; else that of the people who
+            were charged for the row, with noise. None where nothing pays for it.
+        lower: lower end of its interval of 95%; None without a count.
+        upper: upper end.
+        since: start of the first window of an unbroken sequence of windows in which the item is reported.
+        status: "started" in that window and "continues" in those that follow; with the method "status" also "ended" in
+            the first window in which the item is no longer up.
     """
 
     stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: Optional[int]  # type: ignore[assignment]  # the field's name wins over tuple.count
-    count_stddev: Optional[float]
+    count: Optional[float]  # type: ignore[assignment]  # the field's name wins over tuple.count
+    lower: Optional[float]
+    upper: Optional[float]
     since: Timestamp
     status: str
-    lower: Optional[int]
-    upper: Optional[int]
-    smoothed: Optional[float]
-    smoothed_lower: Optional[float]
-    smoothed_upper: Optional[float]
-    reported_at: Timestamp
-    backfilled: bool
-    kept: Optional[int] = None
-    left_out: Optional[int] = None
-    full: Optional[float] = None
-    full_lower: Optional[float] = None
-    full_upper: Optional[float] = None
-
-    @classmethod
-    def in_time(
-        cls,
-        stream: str,
-        window_start: Timestamp,
-        window_end: Timestamp,
-        item: str,
-        count: int | None,
-        count_stddev: float | None,
-        since: Timestamp,
-        status: str,
-        *,
-        spread: int = 0,
-    ) -> HeavyHitter:
-        """Return a row that is published after its own window; with probability 95% its count is off by `spread`."""
-        ends = (None, None) if count is None else interval(count, spread)
-        noise = None if count is None else count_stddev
-        about = (stream, window_start, window_end, item, count, noise, since, status)
-        return cls._make((*about, *ends, None, None, None, window_end, False, *[None] * 5))
 
 
 class Alert(NamedTuple):
-    """A rule that was met in a window, judged by numbers with noise.
+    """A rule that is met in a window.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
@@ -131,30 +82,17 @@ class Alert(NamedTuple):
         window_end: first moment after the window.
         rule: name of the rule.
         threshold: its threshold.
-        estimate: the value of the window with its noise, rounded; a number of people who count if the rule is about
-            people, and a mean of such numbers, not rounded, if it is about several windows.
-        gap: by how much the number that decides passes the threshold, above or below as the rule says: `smoothed` where
-            a row has it, else `estimate`.
-        gap_stddev: standard deviation of the error of that number.
-        gap_lower_bound: what the gap without noise is at least. With the method "counts", of the alerts of any number
-            of people at most a part beta have a wrong bound, of smoothed ones as far as their model holds; None where
-            nothing can be said. With other methods, for any one test, the probability of an alert with a wrong bound is
-            at most beta.
-        epsilon_spent: what this alert has cost, rounded up; 0 but with the method "sparse_vector".
-        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
-        stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
-            longer tested. With the method "status", whether from here on rules with `at_most` are not.
+        estimate: number of people: by counts the number that `counts` shows, which decides; else the count of the test
+            with its noise, rounded. None with the method "status" where an alert continues.
+        lower: by counts the lower end of its interval of 95%; else a bound on what decides, which is wrong in one test
+            in twenty: of rules with at_most there is `upper` in its place. None where nothing can be said.
+        upper: upper end, likewise.
         since: start of the window since which the rule has been met, in each window without a gap.
-        status: "started" in that window, "continues" in those that follow. With the method "status" a rule that is met
-            stays so until it ends; its row then says "ended", and where it continues, `estimate` and all of `gap` are
-            None.
-        smoothed: with the method "counts" and a finished file, the number from all of its windows, which decides: the
-            rule is met where it passes the threshold. None with other methods, and in streams, where `estimate` does.
-        smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: numbers stay
-            near levels that move. It holds so often of all windows. Of alerts of a number that misses its threshold
-            fewer hold, 63% where it misses by 1.5 standard deviations: only large errors give them, which
-            `gap_lower_bound` knows.
-        smoothed_upper: upper end.
+        status: "started" in that window, "continues" in those that follow; with the method "status" also "ended" in the
+            window in which the rule is no longer met.
+        epsilon_left: with the method "sparse_vector" what the run has left, rounded down; else None.
+        stopped: whether rules are no longer tested from here on: with "sparse_vector" all of them, since the budget is
+            spent; with "status" those with at_most, since people may be used up.
     """
 
     stream: str
@@ -163,38 +101,12 @@ class Alert(NamedTuple):
     rule: str
     threshold: float
     estimate: Optional[float]
-    gap: Optional[float]
-    gap_stddev: Optional[float]
-    gap_lower_bound: Optional[float]
-    epsilon_spent: float
-    epsilon_left: float
-    stopped: bool
+    lower: Optional[float]
+    upper: Optional[float]
     since: Timestamp
     status: str
-    smoothed: Optional[float] = None
-    smoothed_lower: Optional[float] = None
-    smoothed_upper: Optional[float] = None
-
-
-def deciding(row: Alert) -> float | None:
-    """Return the number by which a rule is met."""
-    return row.estimate if row.smoothed is None else row.smoothed
-
-
-class Measurement(NamedTuple):
-    """Input of `MeasurementAlerts`: a private number that no change to be protected moves by more than 1.
-
-    Attributes:
-        rule: name of the rule that it is tested by; public.
-        time: when it was taken; public.
-        value: the number; private.
-        stream: name of the stream, empty where there is but one; public.
-    """
-
-    rule: str
-    time: Timestamp
-    value: float
-    stream: str = ""
+    epsilon_left: Optional[float] = None
+    stopped: bool = False
 
 
 class LinearQuery(NamedTuple):
@@ -252,29 +164,12 @@ class RankedItem(NamedTuple):
         window_end: first moment after the window.
         rank: 1 for the item on top.
         item: the item.
-        gap: number of people by which it is ahead of the next item, published or not, plus integer noise of mean 0. Of
-            equals the item that sorts first leads: so the last gap is one less if the item after it sorts before it.
-            Where estimates are smoothed it is the difference of the two, rounded to a whole number; None where no other
-            item is found.
-        estimate: number of people who had the item and count for it within their limits, plus noise. Without a list it
-            is smoothed over the windows until this one, or of a finished file over all of them; so it is there with a
-            list and the method "counts".
-        error_bound: how far the estimate is from that number at most, with probability 1 - beta: for each estimate by
-            itself with a list and the methods of gaps, for all items of the list in a window together with "counts",
-            and without a list for ten thousand items of a window together. It rests on no model, and says nothing of
-            what limits leave out.
-        lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Where estimates are
-            smoothed it rests on a model: counts stay near a level that moves. In a stream with a list and the method
-            "counts" it is that of the noise of any one count: of items that lead by their noise fewer than 95% hold. In
-            a finished file 75% to 86% were held beside windows in which the numbers of all items jump. It says nothing
-            of what limits leave out.
+        gap: number of people by which it is ahead of the next item, published or not, with noise. None where there is
+            no other item.
+        estimate: number of people who had the item: by counts the number that `counts` shows, by which items are
+            ranked; with the method "gaps" one made of a count and the gaps.
+        lower: lower end of its interval of 95%, of this row by itself.
         upper: upper end.
-        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
-            number of them, plus noise. None where nothing is told of limits: see `full_share`.
-        left_out: how many limits leave out, clipped and with noise likewise.
-        full: an estimate of the same number as it would be without limits, as in `KeyCount`. None with a list.
-        full_lower: lower end of its interval of 95%, which rests on what is left out being like what counts.
-        full_upper: upper end.
     """
 
     stream: str
@@ -282,16 +177,10 @@ class RankedItem(NamedTuple):
     window_end: Timestamp
     rank: int
     item: str
-    gap: Optional[int]
+    gap: Optional[float]
     estimate: float
-    error_bound: float
     lower: float
     upper: float
-    kept: Optional[int] = None
-    left_out: Optional[int] = None
-    full: Optional[float] = None
-    full_lower: Optional[float] = None
-    full_upper: Optional[float] = None
 
 
 class KeyCount(NamedTuple):
@@ -680,9 +569,6 @@ class RatioEstimate(NamedTuple):
     smoothed: Optional[float]
     smoothed_lower: Optional[float]
     smoothed_upper: Optional[float]
-
-
-CLEAR, ALERT, NO_DATA = ("clear", "alert", "no data")
 
 
 class AlertState(NamedTuple):

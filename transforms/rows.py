@@ -8,12 +8,10 @@ from typing import get_type_hints
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.views.rules import ALERT, CLEAR, NO_DATA
 from privstream.transforms.row_types import (
-    ALERT,
-    CLEAR,
     CONTINUES,
     ENDED,
-    NO_DATA,
     STARTED,
     STATUSES,
     Alert,
@@ -26,7 +24,6 @@ from privstream.transforms.row_types import (
     KeySum,
     LimitShare,
     LinearQuery,
-    Measurement,
     NearestPoints,
     PredecessorQuery,
     QuantileEstimate,
@@ -56,7 +53,6 @@ __all__ = [
     "KeySum",
     "LimitShare",
     "LinearQuery",
-    "Measurement",
     "NearestPoints",
     "PredecessorQuery",
     "QuantileEstimate",
@@ -68,7 +64,7 @@ __all__ = [
     "TotalEstimate",
 ]
 
-INPUT = (Measurement, LinearQuery)
+INPUT = (LinearQuery,)
 PUBLISHED = (
     HeavyHitter,
     Alert,

@@ -13,7 +13,7 @@ import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
@@ -239,11 +239,7 @@ class ItemMonitor(ChargingMonitor[State]):
         return np.array(sorted(chosen), np.uint64)
 
 
-CALIBRATIONS: dict[str, ModuleType] = {
-    "clock": clock,
-    "target_charging": target_charging,
-    "paper": kaplan_mansour_stemmer,
-}
+CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "paper": kaplan_mansour_stemmer}
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,8 +282,8 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
         1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody has are never reported.
 
     Attributes:
-        calibration: "clock" (tightest), "target_charging", or "paper" (reference). With another one than "clock",
-            `horizon` must be given unless the domain is known.
+        calibration: "clock", or "paper" for the constants as published. With "paper" `horizon` must be given unless the
+            domain is known.
 
     All other attributes are those of `ItemMonitor`.
 
@@ -297,8 +293,7 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
         >>> monitor.detection_threshold
         330
 
-    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5 ("paper"); Cohen, Lyu (2023) for "target_charging";
-    docs/proofs/clock.md for "clock".
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5 ("paper"); docs/proofs/clock.md for "clock".
     """
 
     calibration: str = "clock"

@@ -256,7 +256,7 @@ def others_on_the_edge(seen: Seen) -> Iterable[Sent]:
     """Let so many people have the item of the window, others each time, that most is seen of a person who makes reports
     likelier: that nothing is reported is rare without that person, but likelier than delta.
     """
-    monitor, most = seen.transform.answer.monitor.calibrated, seen.transform.detection_threshold
+    monitor, most = seen.transform.monitor.calibrated, seen.transform.detection_threshold
     silent = 1 - monitor.hit_probability(np.arange(most + 2))
     tried = np.unique(np.linspace(1, most, MOST_TRIED).astype(int))
     numbers = np.array(list(combinations_with_replacement(tried, HITTER_WINDOWS)))
@@ -277,7 +277,6 @@ HEAVY_HITTERS = (
             "delta": DELTA,
             "max_hits": 1,
             "method": "clock",
-            "count_share": 0.0,
             "domain": MANY,
         },
         control=HALF,
@@ -286,20 +285,6 @@ HEAVY_HITTERS = (
         score=lambda transform, rows: float(len(rows)),
         windows=HITTER_WINDOWS,
         times=48,
-        told_by="item",
-    ),
-    Attack(
-        name="a person alone with an item",
-        text="the list of items is not public. With D, one person has an item that nobody else has. The adversary sees "
-        "whether it is reported.",
-        options={**ALONE, "max_hits": 1, "method": "counts"},
-        control=UNCHARGED,
-        others=nobody,
-        suspect=all_windows(Sent(SUSPECT, "a")),
-        score=lambda transform, rows: float(len(rows)),
-        about="delta",
-        times=3 * EMPTY,
-        one_in=EMPTY,
         told_by="item",
     ),
 )
@@ -357,31 +342,13 @@ TOP_K = (
             "epsilon": EPSILON,
             "domain": TWO,
             "top": 1,
-            "method": "exponential_gaps",
-            "measure_share": 0.01,
+            "method": "gaps",
         },
-        control=LESS,
+        control=HALF,
         times=4,
         others=all_windows(*TIE),
         suspect=SECOND_TWICE,
         score=ahead,
-    ),
-    Attack(
-        name="the count on top",
-        text="60 people or more have one item and nobody has the other. With D, one person more has the first one. The "
-        "adversary sees its count.",
-        options={
-            "epsilon": EPSILON,
-            "domain": TWO,
-            "top": 1,
-            "method": "exponential_gaps",
-            "measure_share": 0.9,
-        },
-        control=LESS,
-        times=4,
-        others=lambda seen: crowd(plenty(seen, 60), "b"),
-        suspect=SECOND_TWICE,
-        score=total("estimate"),
     ),
 )
 
@@ -391,10 +358,7 @@ FAR_ABOVE = 1e6
 
 ALERT_WINDOWS = 8
 LEAST = 20
-LOW_RULE, NEAR_RULE, HIGH_RULE = (
-    (AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (5, LEAST, 60)
-)
-SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
+NEAR_RULE = (AlertRule(name=f"at least {LEAST}", at_least=LEAST, items=("a", "b")),)
 
 
 def nearly_all(seen: Seen) -> int:
@@ -421,7 +385,7 @@ def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
     noise of the threshold is larger by 1 if that person was there.
     """
     second = transform.steps.bounds(transform.steps.first + 1)[0]
-    gaps = {row.window_start: row.gap for row in rows}
+    gaps = {row.window_start: row.estimate - row.threshold for row in rows}
     others = math.fsum(1 + gap for start, gap in gaps.items() if start != second)
     return FAR_ABOVE + others if others else -float(gaps.get(second, 0))
 
@@ -432,7 +396,7 @@ ALERTS = (
         text=f"one person fewer than a rule for {LEAST} asks for; in the next window {LEAST + 15} or more. With D, one "
         "more is there in the first window alone. The adversary sees in which window there is an alert, and by how "
         "much the rule is passed there.",
-        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
+        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "method": "sparse_vector"},
         control={"epsilon": 4 * EPSILON},
         others=nearly_then_surely,
         suspect=not_in_the_second,
@@ -445,24 +409,13 @@ ALERTS = (
         text=f"the same, followed by {ALERT_WINDOWS - 2} windows with {LEAST} people, and the budget pays for one "
         "alert. With D, one person more is there in all windows but the second. The adversary also adds up by how much "
         "the rule is passed later. The control pays for all alerts.",
-        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
+        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "method": "sparse_vector"},
         control={"epsilon": ALERT_WINDOWS * EPSILON, "min_alerts": ALERT_WINDOWS},
         others=nearly_then_surely,
         suspect=not_in_the_second,
         score=missed_then_passed,
         windows=ALERT_WINDOWS,
         times=4,
-    ),
-    Attack(
-        name="the number of an alert",
-        text="60 people meet a rule for 5. With D, one person more meets it, by two events. The adversary sees the "
-        "number of people in the alert.",
-        options={"epsilon": EPSILON, "rules": LOW_RULE, "method": "counts"},
-        control=LESS,
-        times=4,
-        others=all_windows(*crowd(60, "a")),
-        suspect=SUSPECT_ALWAYS,
-        score=total("estimate"),
     ),
 )
 

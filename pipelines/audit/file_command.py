@@ -28,7 +28,7 @@ from privstream.pipelines.audit.audit_command import (
     curve_of,
 )
 from privstream.pipelines.audit.fits import crowd_size, law_of, with_less_noise
-from privstream.pipelines.audit.whole_run import SPENDINGS, always_met, trials_of, whole_run
+from privstream.pipelines.audit.whole_run import SPENDINGS, trials_of, whole_run
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.monitor.monitor_file import read_monitor
@@ -76,7 +76,7 @@ class FileAudit(AuditCommand):
         options.pop(STREAMS, None)
         if FULL_SHARE in self.spec.signature.arguments:  # files of runs with one say so
             options.setdefault(FULL_SHARE, 0.0)
-        return always_met(one_period(options))
+        return one_period(options)
 
     @override
     def _attacks(self) -> Sequence[Attack]:

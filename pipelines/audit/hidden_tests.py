@@ -43,20 +43,20 @@ class Tests(NamedTuple):
 
 def _of_hitters(transform: Any) -> Tests:
     """Tests whether an item has many people."""
-    found = transform.answer.monitor.calibrated
+    found = transform.monitor.calibrated
     return Tests(found, found.hazard, "item")
 
 
 def _of_alerts(transform: Any) -> Tests:
     """Tests whether an alert starts."""
-    monitor = transform.counted.monitor
+    monitor = transform.monitor
     return Tests(monitor.calibrated, lambda counts: monitor.start_hazard(counts, LEAST), "rule")
 
 
 KINDS: Mapping[str, Callable[[Any], Tests]] = {"heavy-hitters": _of_hitters, "alerts": _of_alerts}
 
 SPENT = {"epsilon": EPSILON, "delta": SMALL, "max_hits": TESTS, "window": MINUTE, "start": 0, "end": MINUTE * TESTS}
-LISTED = {**SPENT, "count_share": 0.0, "domain": Domain(NAMES), "items_per_step": 1}
+LISTED = {**SPENT, "domain": Domain(NAMES)}
 RULED = {**SPENT, "rules": tuple(AlertRule(name=name, at_least=LEAST, items=(name,)) for name in NAMES)}
 RUNS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "heavy-hitters": {"status": LISTED, "clock": LISTED},

@@ -5,7 +5,6 @@ They are made for the parameters of any run whose noise is added to counts, such
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,9 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import WideTreeCounter
-from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import (
     EPSILON,
-    HIGH_RULE,
     ONE,
     SUSPECT,
     THREE,
@@ -30,9 +27,7 @@ from privstream.pipelines.audit.attacks import (
 )
 from privstream.pipelines.audit.fits import CROWDED, with_less_noise
 from privstream.pipelines.questions.spec import QuestionSpec
-from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.heavy_hitters.methods import ByCounts
 
 MISSING = 1e-8
 """Probability with which a trial lacks a number because too few others have its item."""
@@ -41,7 +36,6 @@ MINUTE = 60
 SMALL = 1e-6
 """Delta of the runs that an audit of a question attacks."""
 
-FAR = 2**40
 MOST_NUMBERS, ENOUGH = 2_400_000, 1600
 """Events and rows of all trials of an attack together; where there were more, there are fewer trials, but so many."""
 
@@ -60,29 +54,6 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": 10},
         {"epsilon": EPSILON, "delta": SMALL, "max_contributions": 10},
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": len(THREE) * WINDOWS},
-    ),
-    "heavy-hitters": ({"epsilon": EPSILON, "delta": SMALL, "method": "counts", "items_per_step": 3},),
-    "top-k": (
-        {
-            "epsilon": EPSILON,
-            "delta": SMALL,
-            "domain": Domain(THREE),
-            "top": 1,
-            "items_per_step": 1,
-            "method": "counts",
-        },
-        {
-            "epsilon": EPSILON,
-            "delta": SMALL,
-            "domain": Domain(THREE),
-            "top": 1,
-            "items_per_step": len(THREE),
-            "method": "counts",
-        },
-    ),
-    "alerts": (
-        {"epsilon": EPSILON, "rules": HIGH_RULE, "method": "counts"},
-        {"epsilon": EPSILON, "delta": SMALL, "rules": HIGH_RULE, "method": "counts"},
     ),
     "histogram": (
         {
@@ -202,58 +173,6 @@ def _of_counts(transform: Any) -> Spending:
     )
 
 
-def _of_hitters(transform: Any) -> Spending:
-    """Spend contributions of heavy hitters by counts."""
-    if not isinstance(transform.answer, ByCounts):
-        raise ValueError(f"method must be counts, whose noise is added to what is published, got {transform.method}")
-    made = transform.answer.counts
-    items, windows = transform.items_per_step, _windows(transform)
-    public = transform.answer.domain
-    names = public.texts.to_pylist() if public is not None else [f"item {i}" for i in range(items)]
-    return Spending(
-        plan=[names[:items] for _ in range(windows)],
-        counted=made.contributions,
-        others=transform.answer.threshold + made.error(1, MISSING),
-        always=not transform.answer.remembers,
-    )
-
-
-def _of_alerts(transform: Any) -> Spending:
-    """Meet all rules in all windows; `always_met` has made them rules that are met whoever is there."""
-    if transform.method != "counts":
-        raise ValueError(f"method must be counts, whose noise is added to what is published, got {transform.method}")
-    items = list(dict.fromkeys((rule.items or ("any",))[0] for rule in transform.plan.rules))
-    return Spending(
-        plan=[items for _ in range(_windows(transform))],
-        counted=transform.counted.counts.contributions,
-        fields=("estimate",),
-        name="rule",
-        apart=False,
-    )
-
-
-def _of_ranks(transform: Any) -> Spending:
-    """Spend contributions of `top-k` by counts of a list: on items that others keep on top, or on as many of a window
-    as noise in common hides least.
-    """
-    made = getattr(transform.answer, "mechanism", None)
-    if not isinstance(made, CountedTopK):
-        raise ValueError(f"method must be counts, of the items of a domain, got {transform.method}")
-    names, every, shared = transform.domain.texts.to_pylist(), transform.finish is not None, made.shared
-    items = made.items_per_release if shared is None else shared.best_seen
-    if shared is None or not every:
-        items = min(items, made.top)
-    return Spending(
-        plan=[names[:items] for _ in range(_windows(transform))],
-        counted=made.releases * items,
-        others=1 + math.ceil(made.selection_error(made.size, MISSING)),
-        always=True,
-        fields=("count",) if every else ("estimate",),
-        apart=shared is None,
-        beside=() if shared is None or not every else tuple(names),
-    )
-
-
 def _of_histogram(transform: Any) -> Spending:
     """Spend contributions of `histogram`: as many categories as count, in the first windows."""
     counter = transform.mechanism.counter
@@ -275,27 +194,16 @@ def _of_histogram(transform: Any) -> Spending:
 
 SPENDINGS: Mapping[str, Callable[[Any], Spending]] = {
     "counts": _of_counts,
-    "heavy-hitters": _of_hitters,
-    "top-k": _of_ranks,
-    "alerts": _of_alerts,
     "histogram": _of_histogram,
 }
 """By question: those whose noise is added to the numbers that are published."""
-
-
-def always_met(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options whose alerts show every count: thresholds are public, and no noise depends on them."""
-    if "rules" not in options:
-        return dict(options)
-    rules = tuple(AlertRule(name=rule.name, at_most=FAR, items=rule.items) for rule in options["rules"])
-    return {**options, "rules": rules, "quiet": 0}
 
 
 def whole_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
     """Return the attacks of the audit of a question on all that runs publish, with so much of a budget."""
     found = []
     for given in RUNS.get(spec.word, ()):
-        options = always_met({"window": MINUTE, "start": 0, "end": MINUTE * WINDOWS, **given, "epsilon": epsilon})
+        options = {"window": MINUTE, "start": 0, "end": MINUTE * WINDOWS, **given, "epsilon": epsilon}
         found.append(whole_run(spec, options, spec.transform_class(**options, noise=KeyedNoise.random("audit"))))
     return found
 
@@ -355,8 +263,6 @@ def _windows(transform: Any) -> int:
 
 def _named(spent: Spending, transform: Any) -> tuple[str, ...]:
     """Return what rows are about, in each window: rules, or the items that are sent."""
-    if spent.name == "rule":
-        return tuple(rule.name for rule in transform.plan.rules)
     return spent.items
 
 

@@ -46,11 +46,11 @@ END, WINDOWS = "end", "windows"
 
 SHARED = (
     *("window", "start", END, WINDOWS, "renew_every", "allowed_lateness"),
-    *("max_contributions", "participation_cap", "neighbouring", "unit"),
+    *("max_contributions", "max_per_window", "neighbouring", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
 
-OF_A_PERSON = ("max_contributions", "participation_cap")
+OF_A_PERSON = ("max_contributions", "max_per_window")
 """Those of them that are limits of a person, which a question that protects events has not."""
 
 OF_RUN = ("noise_key_file", "run_id", "ledger", "dataset")
@@ -89,9 +89,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "largest": ("of", "largest"),
 }
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
-
-OF_WINDOW = "items_per_step"
-"""The limit of questions that have one of each window; that of the run they have only where it is their own."""
 
 LIMIT, FROM = "max_contributions", "from"
 """The limit of counts, and what may stand below it: the folder of an earlier period that has published what suits."""
@@ -317,7 +314,7 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     own = [option.name for option in options_of(spec)]
     arguments = spec.signature.arguments
     unit = given.get(UNIT, document.content.get(UNIT, arguments[UNIT].default if UNIT in arguments else None))
-    without = OF_A_PERSON if unit == "event" else (LIMIT,) if OF_WINDOW in own else ()
+    without = OF_A_PERSON if unit == "event" else ()
     shared = [key for key in SHARED if key in own and key not in without]
     options = {key: document.content[key] for key in shared if key in document.content}
     options |= {key: data[key] for key in (*FORMS, *SOURCE) if key in data}

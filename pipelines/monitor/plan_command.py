@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
         tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}, Time)
         answer_views(views, tables)
-        near = {view.name: text for view in views if (text := view.near(tables))}
-        answer = _answer(monitor, planned, improved) | {"views": [view.name for view in views], "near": near}
+        answer = _answer(monitor, planned, improved) | {"views": [view.name for view in views]}
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
     else:

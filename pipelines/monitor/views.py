@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
-from privstream.mechanisms.smoothing import steady_part
+from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
 from privstream.pipelines.questions.option_types import length
@@ -18,12 +18,11 @@ from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.yaml_file import Document
-from privstream.transforms.alerts.methods import TENTH, near_in_words
 from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import column_names, join_item, split_item
-from privstream.transforms.row_types import ALERT, CLEAR, NO_DATA, AlertState, RatioEstimate, TotalEstimate
+from privstream.transforms.row_types import AlertState, RatioEstimate, TotalEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override
 
@@ -47,12 +46,6 @@ HISTORY = 128
 
 COMPARED = {"KeyCount", "KeySum", "TotalEstimate", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
-
-DIFFERS = 3.0
-"""Standard deviations of noise by which smoothing may hold back a window that differs from all others; measured."""
-
-OF_SHARE = "That is of what counts: full numbers are divided by the share that counts, and are off by more."
-"""What is said of an alert about full numbers."""
 
 NAMED_BY = ("item", "quantile")
 """Fields of rows that tell numbers of a window apart."""
@@ -155,10 +148,6 @@ class View(ABC):
 
     def note(self, tables: Mapping[str, Table]) -> str:
         """Return what must be said of the rows beside them, in words; empty where there is nothing."""
-        return ""
-
-    def near(self, tables: Mapping[str, Table]) -> str:
-        """Say how near to a threshold it cannot tell, before there are rows; empty where that is not known."""
         return ""
 
     @abstractmethod
@@ -544,16 +533,6 @@ class Alerts(OfOne):
     full: bool = False
 
     @override
-    def near(self, tables: Mapping[str, Table]) -> str:
-        counts = tables[self.of].transform if self.of in tables else None
-        if not isinstance(counts, CountsParameters) or "smoothed" not in tables[self.of].row_type._fields:
-            return ""
-        stddev, windows = counts.mechanism.stddev(1), counts.smoothed_over
-        own, alone = TENTH * stddev, (DIFFERS + TENTH) * stddev
-        told = near_in_words([(1, alone, own * steady_part(windows) if windows else own)])
-        return f"{told} {OF_SHARE}" if self.full else told
-
-    @override
     def note(self, tables: Mapping[str, Table]) -> str:
         rows = self._watched(tables[self.of]).values()
         if not any(_number(row, full=self.full)[0] is not None for row in rows):
@@ -626,36 +605,14 @@ class Alerts(OfOne):
         a row that an alert needs begin anew.
         """
         after, found = {}, []
+        condition = Condition(self.sign, self.threshold, self.ends_at, self.windows)
         for stream, watch in watches.items():
             row = rows.get((stream, start.micros))
             value, lower, upper = (None, None, None) if row is None else _number(row, full=self.full)
-            alert, beyond, state = watch.alert, 0, NO_DATA
-            if value is not None:
-                beyond = watch.beyond + 1 if self.sign * (value - self.threshold) > 0 else 0
-                ends = self.sign * (value - self.ends_at) <= 0
-                alert = not ends if alert else beyond >= self.windows
-                state = ALERT if alert else CLEAR
-            since = start if state != watch.state else table.time(watch.since)
-            after[stream] = Watch(alert, beyond, state, since.micros)
-            given = value, lower, upper, self.threshold, state, since
+            now = after[stream] = watched(watch, value, condition, start.micros)
+            given = value, lower, upper, self.threshold, now.state, table.time(now.since)
             found.append(AlertState(stream, start, end, str(self.item), *given))
         return after, found
-
-
-class Watch(NamedTuple):
-    """How an alert stands after a window.
-
-    Attributes:
-        alert: whether it has begun, and not ended.
-        beyond: number of windows in a row in which the number was beyond the threshold.
-        state: of the window; empty before the first one.
-        since: start of the first window of those in this state, microseconds since 1970.
-    """
-
-    alert: bool = False
-    beyond: int = 0
-    state: str = ""
-    since: int = 0
 
 
 def _number(row: Any, *, full: bool) -> tuple[float | None, float | None, float | None]:

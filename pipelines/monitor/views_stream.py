@@ -13,8 +13,9 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.monitor.monitor_file import VIEWS
-from privstream.pipelines.monitor.views import Table, View, Watch
+from privstream.pipelines.monitor.views import Table, View
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import REPORTED
 from privstream.transforms.batches import Keyed, digest

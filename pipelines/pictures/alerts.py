@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
@@ -36,11 +36,11 @@ from privstream.pipelines.plot.chart import (
     style_axes,
     told,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
-from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import held, remark, without_limits
 from privstream.pipelines.simulate.truths import RuleCount
 from privstream.transforms import Alert
-from privstream.transforms.row_types import ENDED, deciding
+from privstream.transforms.row_types import ENDED
 
 MOST_POINTS = 200
 """Points that beginnings of alerts keep off."""
@@ -56,7 +56,6 @@ class AlertPicture:
         title: above the picture.
         tested: names of all rules, as far as they are known.
         span: the time in which they were tested, in microseconds since 1970, as far as it is known.
-        means: numbers of windows that rules are about, by name, where they are several.
         clocks: by which times are shown.
     """
 
@@ -68,7 +67,6 @@ class AlertPicture:
     title: str
     tested: Sequence[str] = ()
     span: Sequence[int] = ()
-    means: Mapping[str, int] = field(default_factory=dict)
     clocks: Clocks = UTC
 
     @property
@@ -89,15 +87,11 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the alerts."""
     rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
     tested = [rule["name"] for rule in rules]
-    means = {rule["name"]: rule["windows"] for rule in rules if "windows" in rule}
-    if is_smoothed(given.rows):
-        where = f"where {held(given.promise)} are with probability 95%, each by itself; fewer of those that noise gives"
-    else:
-        where = f"from a bound beyond which {held(given.promise)} are, {certainty(given.promise)}"
+    where = f"where {held(given.promise)} are with probability 95%, each by itself"
     meaning = f"{where}{without_limits(given.promise)}.{remark(given.promise)}"
     values = given.counted("people in a window")
     title, truth = given.title("Alerts"), given.truth or []
-    picture = AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, means, given.clocks)
+    picture = AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, given.clocks)
     return partial(draw, picture)
 
 
@@ -142,7 +136,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         ]
         key_above(axes, marks, names)
         freeze_layout(figure)
-        points = [(middle_day(row), number) for row in picture.rows if (number := deciding(row)) is not None]
+        points = [(middle_day(row), number) for row in picture.rows if (number := row.estimate) is not None]
         place(axes, labels[:MOST_DAYS], points if len(points) <= MOST_POINTS else ())
 
 
@@ -157,7 +151,7 @@ def _beginnings(rows: Sequence[Alert], colour: str, when: Callable[[float], str]
     for row in rows:
         if row.status != ENDED and row.since.micros not in begun:
             begun.add(row.since.micros)
-            number = deciding(row)
+            number = row.estimate
             yield Label(
                 when(row.since.micros), [(middle_day(row), row.threshold if number is None else number)], colour
             )
@@ -185,19 +179,14 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None
     bars: list[tuple[float, float, float]] = []
     inside: dict[str, list[tuple[float, float]]] = {colour: [], "white": []}
     for row in rows:
-        day, number = middle_day(row), deciding(row)
-        if number is None or row.gap is None:
+        day, number = middle_day(row), row.estimate
+        if number is None:
             note(axes, row.rule, [(day, row.threshold, row.window_start.micros, row.status)])
             continue
-        sign, words = (1, "at least") if (number >= row.threshold) == (row.gap >= 0) else (-1, "at most")
-        text = told(number)
-        if row.smoothed_lower is not None and row.smoothed_upper is not None:
-            bars.append((day, row.smoothed_lower, row.smoothed_upper))
-            text += f", between {row.smoothed_lower:,.6g} and {row.smoothed_upper:,.6g}"
-        elif row.gap_lower_bound is not None:
-            bound = row.threshold + sign * row.gap_lower_bound
-            bars.append((day, bound, number))
-            text += f", {words} {bound:,.6g}"
+        ends = [end for end in (row.lower, row.upper) if end is not None]
+        if ends:
+            bars.append((day, min(*ends, number), max(*ends, number)))
+        text = f"{told(number)}{''.join(f', {end:,.6g}' for end in ends)}"
         inside["white" if row.status == ENDED else colour].append((day, number))
         note(axes, row.rule, [(day, number, row.window_start.micros, f"{text}, {row.status}")])
     axes.vlines(*np.array(bars).reshape(-1, 3).T, color=colour, linewidth=1.6, alpha=0.55, capstyle="butt", zorder=2)
@@ -211,7 +200,7 @@ def _stop(axes: Axes, rows: Sequence[Alert], span: tuple[int, int] | None) -> No
     for row in rows:
         if row.stopped and span is not None:
             axes.axvline(row.window_end.micros / DAY, color=ALARM, linewidth=1.2, linestyle=":")
-            if row.epsilon_spent:
+            if row.epsilon_left is not None:
                 axes.axvspan(row.window_end.micros / DAY, span[1] / DAY, facecolor="none", edgecolor=FAINT, hatch="//")
 
 
@@ -220,14 +209,11 @@ def _caption(picture: AlertPicture) -> str:
     number = len({(row.rule, row.since) for row in picture.rows})
     parts = [
         f"Alerts: {number:,}, of {plural(len(picture.rules), 'rule')}; thick lines show how long they last. Points: "
-        f"numbers of people {'smoothed over windows' if is_smoothed(picture.rows) else 'with noise'}"
+        "numbers of people"
     ]
-    rules = zip(short_names(list(picture.means)), picture.means.values(), strict=True)
-    if means := [f"of {rule}, means over {number} windows in a row" for rule, number in rules]:
-        parts.append(f" ({'; '.join(means)})")
     if any(row.status == ENDED for row in picture.rows):
         parts.append(", hollow where an alert ends")
-    if not picture.rows or any(row.gap_lower_bound is not None for row in picture.rows):
+    if not picture.rows or any(row.lower is not None or row.upper is not None for row in picture.rows):
         parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
     else:
         parts.append(". Dashed: thresholds")
@@ -237,7 +223,7 @@ def _caption(picture: AlertPicture) -> str:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")
     stops = [row for row in picture.rows if row.stopped]
-    if stops and not stops[0].epsilon_spent:
+    if stops and stops[0].epsilon_left is None:
         parts.append(" From the dotted line on rules with at_most are no longer tested.")
     elif stops:
         parts.append(" At the dotted line the budget was spent: where it is hatched, nothing was tested.")

@@ -16,12 +16,9 @@ from privstream.pipelines.plot.promise import Promise, held, of_each_row, withou
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.left_out import limits_bind
-from privstream.transforms.row_types import HeavyHitter, KeyCount
+from privstream.transforms.row_types import KeyCount
 
 NOTHING = "There are no rows."
-Counted = KeyCount | HeavyHitter
-"""Rows that can be drawn; heavy hitters only if they are smoothed."""
-
 MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
@@ -135,7 +132,7 @@ def _gaps(promise: Promise | None) -> str:
 
 
 def bands(
-    rows: Sequence[Counted],
+    rows: Sequence[KeyCount],
     truth: Iterable[ItemHolders],
     *,
     each: bool,
@@ -151,7 +148,7 @@ def bands(
         names: the items to draw, if not the largest.
         full: whether lines are full numbers, above those that count.
     """
-    published: dict[str, dict[int, Counted]] = defaultdict(dict)
+    published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
     starts: dict[int, int] = {}
     for row in rows:
@@ -196,7 +193,7 @@ def bands(
     return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
 
 
-def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
+def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return NOTHING

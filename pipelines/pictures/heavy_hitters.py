@@ -1,4 +1,4 @@
-"""`privstream plot heavy-hitters`: the timeline of heavy hitters as a picture; the curves of those that stay found."""
+"""`privstream plot heavy-hitters`: the timeline of heavy hitters as a picture."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 from matplotlib.axes import Axes
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.pictures.counts import BY_SHARES, bands, by_model, caption
 from privstream.pipelines.pictures.truth import Verdict, detection_threshold, judge, key
-from privstream.pipelines.plot.bands import draw_bands
 from privstream.pipelines.plot.chart import (
     ALARM,
     COLOURS,
@@ -34,23 +32,20 @@ from privstream.pipelines.plot.chart import (
     style_axes,
     told,
 )
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import HeavyHitter
 
 MISSED_LABELS = 4
 PEAKS = 6
 MANY_WINDOWS = 100
-BAR = 2
-"""Length of a bar to either side, in standard deviations, where the guarantee file states no error of counts."""
 
 
 class Counted(NamedTuple):
     """A count: the day at the middle of its window, the number, its bar to either side, and when the window starts."""
 
     day: float
-    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
+    count: float  # type: ignore[assignment]  # the field's name wins over tuple.count
     bar: float
     micros: int
 
@@ -75,7 +70,6 @@ class Timeline:
         verdict: the rows against the truth, if both that and the threshold are known.
         meaning: what bars mean, in sentences.
         people: what the vertical axis counts.
-        error: length of bars to either side; None for some standard deviations.
         empty: what to say where there are no rows.
         clocks: by which times are shown.
     """
@@ -87,7 +81,6 @@ class Timeline:
     verdict: Verdict | None
     meaning: str
     people: str
-    error: int | None = None
     empty: str = "No heavy hitters were published."
     clocks: Clocks = UTC
 
@@ -119,7 +112,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     for known in timeline.truth:
         if known.item in published:
             truth[known.item].append(known)
-    counted = {item: _counted(rows, timeline.error) for item, rows in published.items()}
+    counted = {item: _counted(rows) for item, rows in published.items()}
     ranked = sorted(published, key=lambda item: (-max((point.count for point in counted[item]), default=0), item))
     small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
     labels, names = [], short_names(ranked[:top])
@@ -127,7 +120,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
         colour = COLOURS[rank] if rank < top else GREY
         _true_line(axes, truth[item], colour)
         marker = MARKERS[rank] if rank < top else "."
-        _line(axes, published[item], timeline.error, colour, marker, small=small, layer=3 if rank < top else 2)
+        _line(axes, published[item], colour, marker, small=small, layer=3 if rank < top else 2)
         note(axes, item, [(point.day, point.count, point.micros, point.text) for point in counted[item]])
         if rank < top:
             peaks = sorted(counted[item], key=lambda point: -point.count)[:PEAKS]
@@ -141,7 +134,6 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
 def _line(
     axes: Axes,
     rows: Iterable[HeavyHitter],
-    error: int | None,
     colour: str,
     marker: str,
     *,
@@ -154,7 +146,7 @@ def _line(
     """
     for run in _runs(rows):
         days = np.array([middle_day(row) for row in run])
-        counted = _counted(run, error)
+        counted = _counted(run)
         heights = np.array([np.nan if row.count is None else row.count for row in run], np.float64)
         known = np.isfinite(heights)
         last = np.maximum.accumulate(np.where(known, np.arange(len(run)), -1))
@@ -226,7 +218,7 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     title, values = f"Heavy hitters{of_stream}: items of many {timeline.people}", f"{timeline.people} in a window"
     style_axes(figure, axes, span=span, values=values, title=title, caption=_caption(timeline), starts=starts_of(rows))
     items = {row.item for row in timeline.rows}
-    counts = [point.count + point.bar for point in _counted(timeline.rows, timeline.error)]
+    counts = [point.count + point.bar for point in _counted(timeline.rows)]
     counts += [row.holders for row in timeline.truth if row.item in items]
     threshold = timeline.detection_threshold
     if threshold is not None:
@@ -262,12 +254,12 @@ def _caption(timeline: Timeline) -> str:
     return bars + timeline.verdict.sentence(timeline.detection_threshold)
 
 
-def _counted(rows: Iterable[HeavyHitter], error: int | None = None) -> list[Counted]:
-    """Return what is drawn of the rows that have a count, with bars of some length."""
+def _counted(rows: Iterable[HeavyHitter]) -> list[Counted]:
+    """Return what is drawn of the rows that have a count."""
     return [
-        Counted(middle_day(row), row.count, BAR * row.count_stddev if error is None else error, row.window_start.micros)
+        Counted(middle_day(row), row.count, max(row.upper - row.count, row.count - row.lower), row.window_start.micros)
         for row in rows
-        if row.count is not None and row.count_stddev is not None
+        if row.count is not None and row.lower is not None and row.upper is not None
     ]
 
 
@@ -282,16 +274,10 @@ def _runs(rows: Iterable[Row]) -> list[list[Row]]:
     return runs
 
 
-UNSURE = " Where a line has a gap, the item's smoothed count was not surely above 0: it is not reported."
-
-
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
     threshold = detection_threshold(given.promise)
     verdict = None if given.truth is None or threshold is None else judge(given.rows, given.truth, threshold)
-    if is_smoothed(given.rows):
-        return _curves(given, verdict, threshold)
-    error = None if given.promise is None else given.promise.maybe("accuracy", "count_error")
     timeline = Timeline(
         stream=given.stream,
         rows=given.rows,
@@ -300,34 +286,15 @@ def prepare(given: Given) -> Drawing:
         verdict=verdict,
         meaning=given.sure("Bars"),
         people=given.counted("people"),
-        error=error if isinstance(error, int) else None,
         empty=given.empty("No heavy hitters were published."),
         clocks=given.clocks,
     )
     return partial(draw, timeline, top=given.top)
 
 
-def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Drawing:
-    """Return what draws smoothed counts, as those of `counts`, and says what was missed."""
-    full = limits_bind(given.rows)
-    found = bands(given.rows, given.truth or [], each=True, full=full)
-    text = caption(given.rows, found, BY_SHARES if full else by_model(given)) + given.when
-    text += f" {told}" if (told := given.limits) else ""
-    if any(np.isnan(band.estimates).any() for band in found):
-        text += UNSURE
-    if verdict is not None and threshold is not None:
-        text = f"{text} {verdict.of_heavy(threshold)}"
-    words: dict[str, Any] = {
-        "values": f"{'people' if full else given.counted('people')} in a window{', estimated without limits' * full}",
-        "title": given.title("Heavy hitters: items of many people", full=full),
-        "caption": text,
-    }
-    return partial(draw_bands, found, top=given.top, renewals=given.renewals, clocks=given.clocks, **words)
-
-
 PICTURE = PictureSpec(
-    description="Draws the heavy hitters of each window with bars for the error of their counts, or their smoothed "
-    "counts with bands, and, given the truth, says what was found and what was missed.",
+    description="Draws the heavy hitters of each window with bars for the error of their counts and, given the truth, "
+    "says what was found and what was missed.",
     truth=ItemHolders,
     shows="shows what was missed",
     prepare=prepare,

@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
-from privstream.pipelines.pictures.counts import BY_SHARES
 from privstream.pipelines.pictures.truth import share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands
 from privstream.pipelines.plot.chart import INK, chart, starts_of, style_axes
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import Promise, of_each_row
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import RankedItem
-
-Bar = Callable[[RankedItem], tuple[float, float]]
-"""What bars of a row reach from and to."""
-
-
-def by_bound(row: RankedItem) -> tuple[float, float]:
-    """Return the ends of the error bound."""
-    return row.estimate - row.error_bound, row.estimate + row.error_bound
-
-
-def by_itself(row: RankedItem) -> tuple[float, float]:
-    """Return the interval of the row, which is much narrower than its bound where estimates are smoothed."""
-    return row.lower, row.upper
-
-
-def of_full(row: RankedItem) -> tuple[float, float]:
-    """Return the interval of the full number, which is the estimate of the row here."""
-    return row.lower, row.upper
-
-
-def in_full(rows: Sequence[RankedItem]) -> list[RankedItem]:
-    """Return the rows that have full numbers, with these as their estimates."""
-    return [
-        row._replace(estimate=row.full, lower=row.full_lower, upper=row.full_upper)
-        for row in rows
-        if row.full is not None and row.full_lower is not None and row.full_upper is not None
-    ]
-
-
-def smoothed(promise: Promise | None) -> bool:
-    """Tell whether estimates are smoothed over windows: of items that were found, and of a list over files."""
-    return promise is not None and promise.maybe("accuracy", "stddev") is not None
 
 
 def prepare(given: Given) -> Drawing:
@@ -62,22 +26,12 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
 
     Where every item may have had nobody, nothing is drawn: the order is noise.
     """
-    rows, bar = given.rows, by_bound
-    title, meaning = given.title("The leading items"), given.sure(given.bands)
-    if smoothed(given.promise):
-        bar, meaning = by_itself, of_each_row(given.promise, given.bands)
-    values = given.counted("people in a window")
-    if full := limits_bind(rows):
-        rows, bar, meaning = in_full(rows), of_full, BY_SHARES
-        title, values = given.title("The leading items", full=True), "people in a window, estimated without limits"
-    text = caption(rows, given.truth, meaning, bar) if rows else given.empty("There are no rows.")
+    rows, title, values = given.rows, given.title("The leading items"), given.counted("people in a window")
+    text = caption(rows, given.truth, given.sure(given.bands)) if rows else given.empty("There are no rows.")
     text += f" {told}" if (told := given.limits) else ""
-    if rows and not drowned(rows, bar):
-        of_items = bands(rows, given.truth or [], bar)
-        if full:
-            of_items = with_counted(of_items, given.rows)
+    if rows and not drowned(rows):
         more: Any = {"values": values, "top": given.top, "renewals": given.renewals, "clocks": given.clocks}
-        draw_bands(of_items, stream, format, title=title, caption=text, **more)
+        draw_bands(bands(rows, given.truth or []), stream, format, title=title, caption=text, **more)
         return
     span = (min(starts_of(rows)), max(int(row.window_end.micros) for row in rows)) if rows else None
     with chart(stream, format, given.clocks) as figure:
@@ -88,12 +42,12 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
         axes.set_yticks([])
 
 
-def drowned(rows: Sequence[RankedItem], bar: Bar = by_bound) -> bool:
+def drowned(rows: Sequence[RankedItem]) -> bool:
     """Tell whether noise dominates: by its bar, every item in every window may have had nobody."""
-    return bool(rows) and all(bar(row)[0] <= 0 for row in rows)
+    return bool(rows) and all(row.lower <= 0 for row in rows)
 
 
-def bands(rows: Sequence[RankedItem], truth: Sequence[ItemHolders], bar: Bar) -> list[Band]:
+def bands(rows: Sequence[RankedItem], truth: Sequence[ItemHolders]) -> list[Band]:
     """Return a line for each item, with gaps where it was not on top."""
     windows = {int(row.window_end.micros): int(row.window_start.micros) for row in rows}
     ends = np.array(sorted(windows), np.int64)
@@ -102,35 +56,25 @@ def bands(rows: Sequence[RankedItem], truth: Sequence[ItemHolders], bar: Bar) ->
     numbers: dict[str, np.ndarray] = defaultdict(lambda: np.full((4, len(ends)), np.nan))
     for row in rows:
         place = places[int(row.window_end.micros)]
-        numbers[row.item][:3, place] = row.estimate, *bar(row)
+        numbers[row.item][:3, place] = row.estimate, row.lower, row.upper
     for true in truth:
         if true.item in numbers and (known := places.get(int(true.window_end.micros))) is not None:
             numbers[true.item][3, known] = true.holders
     found = []
     for item, (estimates, lower, upper, holders) in numbers.items():
-        limits = None if bar is by_bound else np.array([lower, upper])
         true_numbers = holders if np.isfinite(holders).any() else None
+        limits = np.array([lower, upper])
         found.append(Band(item, ends, estimates, upper - estimates, true_numbers, starts=starts, ends=limits))
     return found
 
 
-def with_counted(found: Sequence[Band], rows: Sequence[RankedItem]) -> list[Band]:
-    """Return lines of full numbers with what counts of them, which is the estimate of rows."""
-    counted = {(row.item, int(row.window_end.micros)): row.estimate for row in rows}
-    return [
-        replace(band, counted=np.array([counted.get((band.name, end), np.nan) for end in band.times.tolist()]))
-        for band in found
-    ]
-
-
-def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, meaning: str, bar: Bar = by_bound) -> str:
+def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, meaning: str) -> str:
     """Say what is seen in some rows, of which there is at least one."""
     windows, most = len({row.window_start for row in rows}), max(row.rank for row in rows)
-    what = "error bound" if bar is by_bound else "interval"
-    if drowned(rows, bar):
-        reach = max(bar(row)[1] - row.estimate for row in rows)
+    if drowned(rows):
+        reach = max(row.upper - row.estimate for row in rows)
         return (
-            f"By the {what}s, up to {reach:,.0f} people, {_leading(most)} of {_each(windows)} "
+            f"By the intervals, up to {reach:,.0f} people, {_leading(most)} of {_each(windows)} "
             "may have had nobody. Longer windows, fewer items in the "
             "ranking or a larger epsilon help: privstream plan top-k says how much."
         )
@@ -144,12 +88,12 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
     holders = {(row.item, row.window_start): row.holders for row in truth}
     judged = [row for row in rows if (row.item, row.window_start) in holders]
     known = [(row.estimate, holders[row.item, row.window_start]) for row in judged]
-    held = [bar(row)[0] <= true <= bar(row)[1] for row, (_, true) in zip(judged, known, strict=True)]
+    held = [row.lower <= true <= row.upper for row, (_, true) in zip(judged, known, strict=True)]
     text += " Dashed: true numbers, as far as they are known, of all people, before any limits"
     if not known:
         return f"{text}."
     return (
-        f"{text}; {held.count(False):,} of {len(known):,} estimates are further from the truth than their {what}"
+        f"{text}; {held.count(False):,} of {len(known):,} estimates are further from the truth than their interval"
         f"{share_of_truth(known)}."
     )
 

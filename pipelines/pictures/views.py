@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.pictures import counts
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.transforms.row_types import ALERT, AlertState, KeyCount
+from privstream.transforms.row_types import AlertState, KeyCount
 
 NUMBERS = {
     "value": ("lower", "upper"),

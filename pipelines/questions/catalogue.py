@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import CHARGES, ITEMS, WINDOWS, Excess, Option, Part, QuestionSpec
+from privstream.pipelines.questions.spec import CHARGES, WINDOWS, Excess, Option, Part, QuestionSpec
 
 FORMER_UNITS = {"person": "user"}
 """Of questions about histograms and sets."""
@@ -41,45 +41,39 @@ about_points = partial(
 )
 
 
-HEAVY_HITTERS = QuestionSpec(
-    word="heavy-hitters",
-    summary="find trending items: those that many people have in a window; no list of items is needed",
-    description="Reports the items that many people have in each window, such as trending searches. The items "
-    "need not be known before.",
-    protected="a person over the whole run",
-    known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
-    transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
-    parameters="heavy_hitters.parameters.HeavyHittersParameters",
-    row="HeavyHitter",
-    order=("stream", "window_start", "-count", "item"),
-    title="heavy hitters",
-    published="hits_published",
-    limits=(ITEMS, WINDOWS, CHARGES),
-    settle="questions.readings.settle_heavy_hitters",
-    files=("domain", "public_items"),
-    unplanned=("public_items",),
-    all_streams=True,
-    one_stream=True,
-    sizes={
-        "domain": Option("items", "int", "number of items on a public list, if there is one"),
-        "streams": Option("streams", "int", "number of streams, if events have one"),
-    },
-    columns={
-        "detection_threshold": "enough people in a window, in all tests",
-        "lasting_windows": "windows until the same people fade",
-        "threshold": "threshold",
-        "noise_scale": "noise scale",
-        "count_stddev": "standard deviation of counts",
-        "ends_with": "people with whom an item ends",
-    },
-    error_means="how many people are enough for a report in the window itself, in all tests together",
-    picture=Part("pictures.heavy_hitters.PICTURE", "the items of each window, and those that were missed"),
-    simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
-    audit=Part(
-        "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
+OF_COUNTS = (
+    Excess(
+        "items_over_limit",
+        "items_before_limit",
+        "times an item of a person was left out, of whom one window has more than --max_contributions",
+        ("max_contributions",),
+    ),
+    Excess(
+        "contributions_over_limit",
+        "contributions_before_limit",
+        "times an item of a person was left out, who has contributed as often as limits allow",
+        ("max_contributions", "max_contributions_per_window"),
+        lasting=True,
     ),
 )
+"""What limits of `counts` leave out."""
 
+OF_LIMITS = (
+    OF_COUNTS[0]._replace(
+        text="times an item of a person was left out, who has more than limits allow in a window",
+        options=("max_per_window", "max_contributions"),
+    ),
+    OF_COUNTS[1]._replace(options=("max_contributions", "max_per_window")),
+)
+"""The same where a question has the two limits by these names."""
+
+COUNTED_COLUMNS = {
+    "detection_threshold": "surely found in one window",
+    "threshold": "threshold",
+    "stddev": "standard deviation of counts",
+    "error_bound": "error bound",
+}
+"""What plans show of counts, and of questions that counts answer."""
 
 SUMS_CLIPPED = "Sums and means are of what is left: a larger --max_value changes fewer, for more noise."
 
@@ -104,21 +98,7 @@ COUNTS = QuestionSpec(
     values_with="max_value",
     units_without_users=("event",),
     why_nothing="no item reached a threshold, so nothing is published",
-    limits=(
-        Excess(
-            "items_over_limit",
-            "items_before_limit",
-            "times an item of a person was left out, of whom one window has more than --max_contributions",
-            ("max_contributions",),
-        ),
-        Excess(
-            "contributions_over_limit",
-            "contributions_before_limit",
-            "times an item of a person was left out, who has contributed as often as limits allow",
-            ("max_contributions", "max_contributions_per_window"),
-            lasting=True,
-        ),
-    ),
+    limits=OF_COUNTS,
     clipped=(
         Excess(
             "values_clipped",
@@ -149,13 +129,7 @@ COUNTS = QuestionSpec(
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     like="suggest.sample.predict",
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
-    columns={
-        "detection_threshold": "surely found in one window",
-        "threshold": "threshold",
-        "stddev": "standard deviation of counts",
-        "sum_stddev": "of sums",
-        "error_bound": "error bound",
-    },
+    columns=COUNTED_COLUMNS | {"sum_stddev": "of sums"},
     picture=Part("pictures.counts.PICTURE", "the items that most people have, and the true counts"),
     simulation=Part(
         "simulate.searches.COUNTS",
@@ -165,32 +139,42 @@ COUNTS = QuestionSpec(
 )
 
 
-RANKING_NUMBERS = """\
-numbers in the answer, for a list of so many --items:
-  ranking error         with probability 1 - beta, no item that is left out of a window belongs to over so many more
-                        people than an item that is published; of counts that are smoothed over a file before they are
-                        ranked, this is said of ranks without smoothing
-  least error bound     each count comes with an error bound of its own, which holds with probability 1 - beta and is
-                        never smaller than this one
-  standard deviation    of a count that stands clear of the counts of the items that are left out. Where the noise
-                        decides which items are published, counts are too high on average, and their standard deviation
-                        may be larger than this one
-numbers in the answer without --items, where items have to be found:
-  needed to be found    each of 10,000 items is found, with probability 1 - beta in all, that so many people have in a
-                        window
-  even chance           an item that so many people have in one window, or in each of several, is found with
-                        probability one half
-  least error bound     of an estimate, as above; those of all items of a window hold together
-"""
+LISTED = {"domain": Option("items", "int", "number of items on a public list, if there is one")}
+
+HEAVY_HITTERS = QuestionSpec(
+    word="heavy-hitters",
+    summary="find trending items: those that surely many people have in a window; no list of items is needed",
+    description="Reports the items that surely more than --threshold people have in a window, such as trending "
+    "searches, by the numbers that counts publishes. The items need not be known before.",
+    protected="a person over the whole run",
+    known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
+    transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
+    parameters="heavy_hitters.parameters.HeavyHittersParameters",
+    row="HeavyHitter",
+    order=("stream", "window_start", "-count", "item"),
+    title="heavy hitters",
+    published="hits_published",
+    why_nothing="no item surely has more people than the threshold, so nothing is published",
+    limits=(*OF_LIMITS, CHARGES),
+    files=("domain", "public_items"),
+    unplanned=("public_items", "threshold"),
+    sizes=LISTED,
+    columns=COUNTED_COLUMNS,
+    picture=Part("pictures.heavy_hitters.PICTURE", "the items of each window, and those that were missed"),
+    simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
+    audit=Part(
+        "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
+    ),
+)
+
 
 TOP_K = QuestionSpec(
     word="top-k",
     summary="rank items by numbers of people (top pages, top products); no list of items is needed",
-    description="Ranks items by the number of people who have them, in every window, and publishes by how much each "
-    "item is ahead of the next one. With --domain all items of a public list compete, and every window has --top rows. "
-    "Without it an item is found when enough people have it in one window or in several, and stays found; that needs "
-    "--delta, and --end or --renew_every.",
-    protected="a person, over the whole run or in one window",
+    description="Ranks items by the number of people who have them, in every window, as counts publishes it, and says "
+    "by how much each item is ahead of the next one. With --domain all items of a public list compete. Without it an "
+    "item is found when enough people have it in one window or in several, and stays found.",
+    protected="a person over the whole run",
     known_as="top pages, top products; `ORDER BY count(DISTINCT user) DESC LIMIT k`",
     transform="top_k.top_k_with_gap.TopKWithGap",
     parameters="top_k.parameters.TopKParameters",
@@ -199,22 +183,11 @@ TOP_K = QuestionSpec(
     title="ranks",
     published="ranks_published",
     why_nothing="no item was found, so nothing is published",
-    limits=(ITEMS, WINDOWS),
+    limits=(*OF_LIMITS, WINDOWS),
     files=("domain", "public_items"),
     unplanned=("public_items",),
-    one_stream=True,
-    sizes={
-        "domain": Option("items", "int", "number of items on the public list, if there is one"),
-        "streams": Option("streams", "int", "number of streams, if events have one"),
-    },
-    plan_epilog=RANKING_NUMBERS,
-    columns={
-        "selection_error": "ranking error (people)",
-        "least_error_bound": "least error bound of a count (people)",
-        "estimate_stddev": "standard deviation of a clear count",
-        "detection_threshold": "needed to be found",
-        "stddev": "standard deviation of noise",
-    },
+    sizes=LISTED,
+    columns={"selection_error": "ranking error (people)", **COUNTED_COLUMNS},
     picture=Part("pictures.top_k.PICTURE", "the leading items of each window, and the true numbers"),
     simulation=Part(
         "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
@@ -225,94 +198,48 @@ TOP_K = QuestionSpec(
 
 ALERT_RULES = """\
 rules, one JSON object on each line:
-  {"name": "flu", "at_least": 500, "items": ["fever", "cough"]}
-  {"name": "outage", "at_most": 100, "until": 150}
-  {"name": "three days of flu", "at_least": 300, "windows": 3}
+  {"name": "flu", "at_least": 500, "items": ["fever", "cough"], "clear_below": 400}
+  {"name": "outage", "at_most": 100, "clear_above": 150}
 A rule is about the number of different people who have, within a window, an event of one of its items; without items,
-any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. With
---method counts, "windows" is the number of windows in a row over which the mean of the numbers is compared: so many on
-average, not in each of them. One rule with "windows" leaves counts as the only method of its run: put such rules into
-a run of their own, and the others can have status. Rules, and the file with them, are public.
+any event. An alert ends below "clear_below", or above "clear_above"; without them at the threshold. Rules, and the file
+with them, are public.
 """
-
-ALERT_NUMBERS = """\
-numbers in the answer:
-  start margin          with probability 1 - beta, in all tests of a run together, while it lasts, every number of
-                        people that passes its threshold by more than the margin gives an alert, and none that misses
-                        its threshold by more than the margin does. Of rules about several windows that is the mean
-                        over them; their own margins, about sqrt(n) smaller for n windows, are in the sentence below
-  end margin            by status, with the same probability: every alert ends whose number of people misses "until" by
-                        more than the margin, and none ends while the number passes it by more. The other methods
-                        decide each window by itself, and do not report ends
-  fewest alerts         number of alerts that the budget pays for in any case
-  most alerts           number of alerts that the budget pays for if all of them pass their thresholds clearly
-  standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
-Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
-be noticed. More windows raise the margins of status and sparse_vector only with their logarithm; that of counts grows
-with the square root of their number (with delta above 0). Of counts over files it has what smoothing may move, too;
-the sentence says within how many people of a threshold more than one window in ten is decided wrongly. Status and
-counts have no number of alerts: they never stop, and --method auto takes one of them.
-The margins of status are for people who have been charged fewer than --max_hits times.
-"""
-
-MET = "Reports the windows in which numbers of people pass the thresholds of public rules, and by how much."
-ALERTS_BY_METHOD = {
-    "status": f"{MET} An alert starts, continues and ends: people are charged, and counted, only where it starts and "
-    "ends. Who has been charged as often as the run allows no longer counts. No run stops.",
-    "sparse_vector": f"{MET} Tests without an alert cost nothing. Alerts spend the budget; when it is spent, the run "
-    "stops, and its last row says so.",
-    "counts": f"{MET} Every number gets noise in every window, which is paid for before the run, and is compared with "
-    "its threshold; numbers of a file are smoothed over its windows before. No alert costs anything, and no run stops.",
-}
-"""What a page says, of the method that ran."""
 
 ALERTS = QuestionSpec(
     word="alerts",
     summary="report the windows in which numbers of people pass the thresholds of public rules",
-    description="Reports the windows in which numbers of people pass the thresholds of public rules, and by how "
-    "much. By status, an alert starts, continues and ends; only starts and ends charge people, and no run stops. By "
-    "sparse vector, tests without an alert cost nothing, and when alerts have spent the budget, the run stops and "
-    "reports it. By counts, every window is paid for before, and no run stops.",
+    description="Reports the windows in which numbers of people, as counts publishes them, pass the thresholds of "
+    "public rules.",
     protected="a person over the whole run",
     known_as="outbreaks, outages, unusual numbers of unique users",
     transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
-    parameters="alerts.parameters.SparseVectorParameters",
+    parameters="alerts.parameters.AlertsParameters",
     row="Alert",
     order=("window_start", "stream", "rule"),
     title="alerts",
     published="alerts_published",
     unusable={"events_outside_domain": "events of items that no rule names"},
-    limits=(
-        WINDOWS._replace(
-            text="times a person was left out, who is in --streams_per_person other streams",
-            options=("streams_per_person",),
-        ),
-        CHARGES,
-    ),
+    limits=(*OF_LIMITS, CHARGES),
     beyond={
         "runs_stopped": "runs of tests have stopped, because their budget is spent",
         "rules_stopped": "times the rules with at_most have stopped, since people may be used up",
     },
     only_by={"runs_stopped": "sparse_vector", "rules_stopped": "status"},
-    by_method=ALERTS_BY_METHOD,
     files=("rules",),
-    by_name=("sparse_vector",),
     epilog=ALERT_RULES,
-    plan_epilog=f"{ALERT_RULES}\n{ALERT_NUMBERS}",
+    plan_epilog=ALERT_RULES,
     sizes={
         "rules": Option(
             "rules", "int|Path", "number of rules, all with at_least; or the file with the rules", REQUIRED
         ),
-        "streams": Option("streams", "int", "number of streams, if events have one"),
     },
     columns={
-        "margin": "start margin (people)",
-        "end_margin": "end margin (people)",
+        "margin": "margin (people)",
         "min_alerts": "fewest alerts",
         "max_alerts": "most alerts",
-        "gap_stddevs": "standard deviation of counts",
+        **COUNTED_COLUMNS,
     },
-    picture=Part("pictures.alerts.PICTURE", "how long alerts last, their bounds, and the true numbers"),
+    picture=Part("pictures.alerts.PICTURE", "how long alerts last, their intervals, and the true numbers"),
     simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
     audit=Part("audit.attacks.ALERTS", "alerts that one person more makes likelier, and their numbers"),
 )

@@ -6,7 +6,15 @@ import argparse
 from typing import Any
 
 from privstream.pipelines.command import Command
-from privstream.pipelines.questions.options import add_files, add_key, add_option, add_options, add_sample, options_of
+from privstream.pipelines.questions.options import (
+    STREAMS,
+    add_files,
+    add_key,
+    add_option,
+    add_options,
+    add_sample,
+    options_of,
+)
 from privstream.pipelines.questions.signature import PACKAGE
 from privstream.pipelines.questions.spec import Option, Part, QuestionSpec, loaded
 
@@ -39,7 +47,13 @@ def run_command(spec: QuestionSpec) -> Command:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = spec.epilog
         add_files(
-            parser, user=spec.user, item=spec.item, value=spec.value, whole=spec.whole_values, watched=spec.watched
+            parser,
+            user=spec.user,
+            item=spec.item,
+            value=spec.value,
+            whole=spec.whole_values,
+            watched=spec.watched,
+            streams=STREAMS in spec.signature.arguments,
         )
         add_options(parser, options_of(spec))
         add_key(parser)

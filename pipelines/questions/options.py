@@ -30,8 +30,8 @@ GROUP_OF: Mapping[str, str] = {
         ("window", "period", "over", "start", "end", "horizon", "windows", "renew_every", "allowed_lateness"), WINDOWS
     ),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
-    **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
-    **dict.fromkeys(("max_hits", "participation_cap", "items_per_step", "selection"), LIMITS),
+    **dict.fromkeys(("min_alerts",), PRIVACY),
+    **dict.fromkeys(("max_hits", "selection"), LIMITS),
     **dict.fromkeys(
         ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
     ),
@@ -58,10 +58,7 @@ def options_of(spec: QuestionSpec) -> list[Option]:
 def _option(spec: QuestionSpec, argument: Argument) -> Option:
     """Return the option for an argument of a transform."""
     (kind,) = [kind for kind in argument.types if kind != "None"]
-    text = argument.text
-    if spec.one_stream and argument.name == STREAMS_PER_PERSON:
-        text = f"{text.removesuffix('.')} (default: 1)"  # not of the transform: see `readings.arguments_of`
-    return Option(argument.name, kind, text, argument.default, argument.choices)
+    return Option(argument.name, kind, argument.text, argument.default, argument.choices)
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -158,11 +155,13 @@ def add_files(
     value: str = "",
     whole: bool = False,
     watched: str = "input",
+    streams: bool = True,
 ) -> None:
     """Add: where events come from, and where rows go.
 
     `user`, `item` and `value` say what these fields are, the last two if they are read; `whole` whether values are
-    rounded to whole numbers; `watched` which option it is whose files may come without an end.
+    rounded to whole numbers; `watched` which option it is whose files may come without an end; `streams` whether
+    events may have one.
     """
     events = watched == "input"
     kafka = ", or kafka://host:port/topic" if events else ""
@@ -173,7 +172,7 @@ def add_files(
     fields.append(Option("time_field", "str", "field with the time", "time"))
     if value:
         fields.append(Option("value_field", "str", f"field with the {value}"))
-    if events:
+    if events and streams:
         text = "field with the stream (default: stream with --streams, else none)"
         fields.append(Option("stream_field", "str", text))
     files = parser.add_argument_group("input and output")

@@ -13,10 +13,6 @@ from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 
 NOTHING: Mapping[str, Any] = {}
 
-PER_WINDOW = "person_in_window"
-"""The unit for which limits over the whole run mean nothing."""
-
-
 PUBLIC = {"Items", "tuple[AlertRule, ...]", "Thresholds"}
 """The types of public lists, which are read as the input is."""
 
@@ -70,10 +66,8 @@ def arguments_of(
             if found.get(name) is not None:
                 instead = "name its field with stream_field, or in a plan their number with streams"
                 raise ValueError(f"{name} must not be given when no stream is read: {instead}")
-    elif found.get(STREAMS) is None and not spec.all_streams:
+    elif found.get(STREAMS) is None:
         raise ValueError("streams must be given with stream_field")
-    elif spec.one_stream and found.get(STREAMS_PER_PERSON) is None and found.get("unit") != PER_WINDOW:
-        found[STREAMS_PER_PERSON] = 1
     return found
 
 
@@ -109,17 +103,6 @@ def _ends(given: Mapping[str, Any]) -> bool:
     if "input" not in given:
         return False
     return not is_unbounded(argparse.Namespace(**given))
-
-
-def settle_heavy_hitters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Say of a run by counts that could remember items whether it forgets them: it was once another run."""
-    until = any(given.get(name) is not None for name in ("end", "windows", "horizon", "renew_every"))
-    alone = given.get("period") is None and given.get("method") in (None, "auto", "counts")
-    if not alone or given.get("start") is None or not until:
-        return {}
-    if given.get("domain") is not None and any(given.get(name) is not None for name in ("end", "windows", "horizon")):
-        return {}
-    return {"forget": bool(given.get("forget"))}
 
 
 def bind_histogram(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,22 +76,14 @@ class Excess(NamedTuple):
     amounts: bool = False
 
 
-ITEMS = Excess(
-    "items_over_limit",
-    "items_before_limit",
-    "times an item of a person was left out, who has more than --items_per_step in the window",
-    ("items_per_step",),
-)
-"""Of the items of a person in a window, for `Excess`."""
-
 WINDOWS = Excess(
     "holdings_over_limit",
     "holdings_before_limit",
-    "times an item of a person was left out, who has taken part as often as the limits of windows and streams allow",
-    ("participation_cap", "windows", STREAMS_PER_PERSON),
+    "times an item of a person was left out, who has taken part in as many windows as count",
+    ("max_contributions",),
     lasting=True,
 )
-"""Of the windows and streams of a person, for `Excess`."""
+"""Of the windows of a person, for `Excess`."""
 
 CHARGES = Excess(
     "charged_over_limit",
@@ -138,9 +130,6 @@ class QuestionSpec:
         clipped: what limits of values change.
         beyond: counters of what else there is to say, and how to say it.
         only_by: counters of `beyond` that only one method has, and which.
-        by_method: what stands in place of the description where it is known which method has run.
-        all_streams: whether streams need not be named.
-        one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
         extras: options of the command beside, or instead of, the arguments of the transform.
         hidden: arguments of the transform that are no options, since `prepare` makes them.
         runs: the path of the class of what runs it, an `Asking`.
@@ -169,7 +158,6 @@ class QuestionSpec:
         picture: the `PictureSpec` of `plot`, and what it draws.
         simulation: the `Command` of `simulate`, and what it writes.
         audit: the attacks of `audit`, and what they are on.
-        by_name: methods that `auto` never takes.
     """
 
     word: str
@@ -198,9 +186,6 @@ class QuestionSpec:
     clipped: tuple[Excess, ...] = ()
     beyond: Mapping[str, str] = field(default_factory=dict)
     only_by: Mapping[str, str] = field(default_factory=dict)
-    by_method: Mapping[str, str] = field(default_factory=dict)
-    all_streams: bool = False
-    one_stream: bool = False
     extras: tuple[Option, ...] = ()
     hidden: tuple[str, ...] = ()
     prepare: str | None = None
@@ -224,7 +209,6 @@ class QuestionSpec:
     picture: Part | None = None
     simulation: Part | None = None
     audit: Part | None = None
-    by_name: tuple[str, ...] = ()
 
     @cached_property
     def signature(self) -> Signature:

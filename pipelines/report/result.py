@@ -339,7 +339,6 @@ def _view(path: str, whole: Promise) -> Result:
         limits=(),
         clipped=(),
         beyond={},
-        by_method={},
         unusable={},
         unanswered={},
     )

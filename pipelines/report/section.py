@@ -15,6 +15,7 @@ from typing import Any
 from privstream.mechanisms.accuracy import COMMON_STDDEV
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
+from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.plot.chart import PAGE, UTC, in_both
@@ -29,7 +30,7 @@ from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words, used_up
 from privstream.pipelines.sinks.terminal_table import COSTS, FULL, SAME_LINE, View
 from privstream.pipelines.terminal import printable
-from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, deciding, is_time
+from privstream.transforms.row_types import ENDED, Alert, AlertState, CategoryFlag, is_time
 
 LARGEST_FACTOR = 1000.0
 NOT_COVERED = (
@@ -82,7 +83,7 @@ def _rounded_up(percent: float) -> str:
     return f"{min(100.0, math.ceil(10 * percent) / 10):g}"
 
 
-RULE_COLUMNS = ("name", "at_least", "at_most", "until", "windows", "items")
+RULE_COLUMNS = ("name", "at_least", "at_most", "clear_below", "clear_above", "items")
 
 
 def method_of(result: Result) -> str:
@@ -142,7 +143,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     columns, clocks = _columns(result), result.promise.clocks
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
-        "question": _without_options(result.spec.by_method.get(method, result.spec.description)),
+        "question": _without_options(result.spec.description),
         "rules": rules_of(result),
         "notes": [],
         "file": os.path.basename(os.path.normpath(result.path)),
@@ -353,7 +354,7 @@ def _alerts(rows: Sequence[Alert], clocks: Clocks) -> Iterator[str]:
     """Yield the last alert of each rule, the newest first."""
     last = {row.rule: row for row in rows if row.status != ENDED}
     for row in sorted(last.values(), key=lambda row: -row.window_end.micros)[:MOST_HIGHLIGHTS]:
-        number = "" if (known := deciding(row)) is None else f", about {known:,.0f} in its last window"
+        number = "" if row.estimate is None else f", about {row.estimate:,.0f} in its last window"
         begun, last_seen = clocks.moment(row.since.micros), clocks.moment(row.window_end.micros)
         yield f"Alert {row.rule}: from {begun} to {last_seen}{number}."
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 # Chances of a hit of some percent: what is lost in discretion is little. Power: 30,000 runs show from 0.4 to 0.6 of
 # delta, give or take 0.06, so that the shares below are seen with any seed; mistakes are seen in 3,000 runs.
 KNOWN = {"epsilon": 0.5, "delta": 0.1, "max_hits": 1, "domain_size": 1, "tests": 20, "beta": 0.9, "count_share": 0.0}
-COIN = {**KNOWN, "calibration": "target_charging", "tests": 1}  # one person turns a coin of chance q into 1 - q
 UNKNOWN = {"epsilon": 1.0, "delta": 0.2, "max_hits": 1, "horizon": 20, "first_step": 0, "count_share": 0.0}
 ALONE = constant([0], [1])
 
@@ -65,19 +64,12 @@ class TestAddRemove:
         monitor = monitor_of(KNOWN, max_hits=max_hits)
         stands(monitor, outcomes(monitor, constant([1], [1]), steps=steps), tight=0.3)
 
-    @pytest.mark.parametrize(("max_hits", "steps"), [(1, 12), (3, 30)])
-    def test_target_charging(self, max_hits, steps):
-        monitor = monitor_of(COIN, max_hits=max_hits)
-        stands(monitor, outcomes(monitor, ALONE, steps=steps), tight=0.3)
-
-    @pytest.mark.parametrize(("parameters", "most"), [(KNOWN, 3), (COIN, 0)], ids=["clock", "target"])
+    @pytest.mark.parametrize(("parameters", "most"), [(KNOWN, 3)])
     def test_adaptive(self, parameters, most):
         monitor = monitor_of(parameters, max_hits=2)
         stands(monitor, outcomes(monitor, fading(most), steps=40), tight=0.3)
 
-    @pytest.mark.parametrize(
-        ("parameters", "others", "steps"), [(KNOWN, 2, 40), (COIN, 0, 12)], ids=["clock", "target"]
-    )
+    @pytest.mark.parametrize(("parameters", "others", "steps"), [(KNOWN, 2, 40)])
     def test_several_items_per_step(self, parameters, others, steps):
         monitor = monitor_of(parameters, max_hits=2, items_per_step=4)
         together = constant([others] * 4, [1] * 4)
@@ -97,12 +89,7 @@ class TestAddRemove:
         monitor = monitor_of(UNKNOWN, horizon=None)
         stands(monitor, outcomes(monitor, ALONE, steps=64), tight=0.25)
 
-    @pytest.mark.parametrize("strategy", [ALONE, constant([8], [1])])
-    def test_unknown_domain_target_charging(self, strategy):
-        monitor = monitor_of(UNKNOWN, calibration="target_charging")
-        stands(monitor, outcomes(monitor, strategy, steps=20), tight=0.02)
-
-    @pytest.mark.parametrize("parameters", [KNOWN, COIN], ids=["clock", "target"])
+    @pytest.mark.parametrize("parameters", [KNOWN])
     def test_noisy_counts(self, parameters):
         monitor = monitor_of(parameters, max_hits=2, count_share=0.5)
         stands(monitor, outcomes(monitor, constant([1], [1]), steps=60, runs=45_000), tight=0.1)
@@ -115,7 +102,7 @@ class TestAddRemove:
 
 
 class TestReplaceOne:
-    @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 80), (COIN, 16)], ids=["clock", "target"])
+    @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 80)])
     def test_known_domain(self, parameters, steps):
         monitor = monitor_of(parameters, neighbouring="replace_one")
         moved = constant([0, 0], [1, 0], [0, 1])
@@ -136,22 +123,22 @@ class TestMistakesAreFound:
         monitor = monitor_of(UNKNOWN, kind=broken.OnlyPresentItems, domain_size=1, horizon=None, tests=20, beta=0.9)
         falls(monitor, outcomes(monitor, ALONE, steps=20, runs=3_000, belief=Belief(monitor_of(UNKNOWN), 1)))
 
-    @pytest.mark.parametrize(("parameters", "others"), [(KNOWN, 3), (COIN, 0)], ids=["clock", "target"])
+    @pytest.mark.parametrize(("parameters", "others"), [(KNOWN, 3)])
     def test_nobody_is_charged(self, parameters, others):
         monitor = monitor_of(parameters, kind=broken.NobodyCharged)
         attack = constant([others], [1])
         falls(monitor, outcomes(monitor, attack, steps=60, runs=3_000, belief=Belief(monitor, 10**6)))
 
     def test_no_gates(self):
-        monitor = monitor_of(COIN, kind=broken.NoGates, items_per_step=12)
+        monitor = monitor_of(KNOWN, kind=broken.NoGates, items_per_step=12)
         attack = constant([0] * 12, [1] * 12)
         belief = Belief(monitor, monitor.max_hits, gated=False)
         falls(monitor, outcomes(monitor, attack, steps=1, items=12, runs=3_000, belief=belief))
         # With gates the same attack stands.
-        monitor = monitor_of(COIN, items_per_step=12)
+        monitor = monitor_of(KNOWN, items_per_step=12)
         stands(monitor, outcomes(monitor, attack, steps=1, items=12, runs=3_000), tight=0.0)
 
-    @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 60), (COIN, 12)], ids=["clock", "target"])
+    @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 60)])
     def test_too_little_noise(self, parameters, steps):
         monitor = monitor_of(parameters, kind=broken.LittleNoise)
         falls(monitor, outcomes(monitor, constant([1], [1]) if parameters is KNOWN else ALONE, steps=steps))

@@ -142,7 +142,7 @@ MECHANISMS = [
     OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=6, records=5360, alpha=0.2),
     *[
         ThresholdMonitor(**MONITOR, calibration=calibration, neighbouring=neighbouring, count_share=share)
-        for calibration in ("clock", "target_charging", "paper")
+        for calibration in ("clock", "paper")
         for neighbouring in ("add_remove", "replace_one")
         for share in (0.0, 0.5)
     ],

@@ -62,7 +62,6 @@ from privstream.mechanisms import (
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
-from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
 
@@ -217,7 +216,6 @@ ONCE = [
     NoisyTopK(epsilon=1.0),
     AnsweredQueries(epsilon=1.0, delta=1e-6, queries=9),
     CountedQueries(epsilon=1.0, domain_size=3),
-    CountedTopK(epsilon=1.0, size=50),
 ]
 ALL = {type(one): one for one in [*(example.mechanism for example in EXAMPLES.values()), *ONCE]}
 
@@ -244,7 +242,7 @@ def test_whatever_is_exported_has_an_example():
     promising, stepping = discovered()
     assert {AboveThreshold, Sparse, NumericSparse, SparseVectorWithGap, ThresholdMonitor} <= stepping <= promising
     assert set(EXAMPLES) == stepping
-    assert set(ALL) - {AnsweredQueries, CountedQueries, CountedTopK} == promising
+    assert set(ALL) - {AnsweredQueries, CountedQueries} == promising
 
 
 def plain(value):
@@ -358,7 +356,7 @@ class TestWhateverPromises:
     def test_documentation(self, mechanism):
         text = type(mechanism).__doc__
         for section in ("Privacy:", "Accuracy:", "Example:", "Source:"):
-            assert section in text or type(mechanism) in (CountedQueries, CountedTopK)
+            assert section in text or type(mechanism) is CountedQueries
 
 
 class TestEveryMechanism:

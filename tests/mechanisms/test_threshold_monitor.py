@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
-from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
@@ -23,7 +23,7 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from scipy import stats
 
-CALIBRATIONS = ("clock", "target_charging", "paper")
+CALIBRATIONS = ("clock", "paper")
 
 # Little noise and thresholds of a few people, so that small data has hits, misses and dropped people.
 KNOWN = ThresholdMonitor(epsilon=8.0, delta=0.2, max_hits=3, domain_size=DOMAIN, tests=1, beta=0.9, items_per_step=3)
@@ -35,8 +35,6 @@ MONITORS = {
     "known": KNOWN,
     "unknown": UNKNOWN,
     "unbounded": UNBOUNDED,
-    "target known": replace(KNOWN, calibration="target_charging"),
-    "target unknown": replace(UNKNOWN, calibration="target_charging"),
     "paper known": replace(KNOWN, calibration="paper", epsilon=60.0),
     "no counts": replace(KNOWN, count_share=0.0),
 }
@@ -239,7 +237,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"calibration": "magic"}, "calibration must be one of clock, target_charging, paper, got 'magic'"),
+            ({"calibration": "magic"}, "calibration must be one of clock, paper, got 'magic'"),
             ({"max_hits": 65_536}, "max_hits must be <= 65535, got 65536"),
             ({"domain_size": None}, "horizon must be given unless first_step is public"),
             (
@@ -299,11 +297,6 @@ class TestUnboundedHorizon:
             (32_727, 49_487, 122_060, 449_509),
             ((1.21e6, 1.66e6), (1.82e6, 2.51e6), (4.50e6, 6.18e6), (16.6e6, 22.8e6)),
         ),
-        (
-            {"calibration": "target_charging"},
-            (15.7, 21.5, 33.2, 56.9),
-            ((582, 800), (794, 1092), (1224, 1684), (2098, 2884)),
-        ),
         ({}, (10.9, 15.0, 23.2, 39.9), ((241, 320), (330, 438), (512, 679), (881, 1169))),
         (
             {"neighbouring": "replace_one"},
@@ -317,7 +310,7 @@ class TestUnboundedHorizon:
         ),
         ({"delta": 1e-9}, (17.4, 22.4, 32.9, 54.5), ((383, 508), (493, 655), (725, 962), (1202, 1595))),
     ],
-    ids=["paper", "target", "clock", "replace", "unknown", "delta 1e-9"],
+    ids=["paper", "clock", "replace", "unknown", "delta 1e-9"],
 )
 def test_noise_and_detection_thresholds(changes, scales, thresholds):
     """Epsilon 1, delta 1e-6, beta 0.01: least counts are whole numbers, so they may differ from the figures by one."""
@@ -380,7 +373,7 @@ def test_hit_frequencies(calibration, known):
         assert (stats.chi2.sf(statistic, len(counts)) < FALSE_ALARM) == (factor != 1)
 
 
-@pytest.mark.parametrize(("calibration", "steps"), zip(CALIBRATIONS, (8_000, 4_000, 2_000), strict=True))
+@pytest.mark.parametrize(("calibration", "steps"), zip(CALIBRATIONS, (8_000, 2_000), strict=True))
 @pytest.mark.slow
 def test_absent_hits_have_the_law_of_one_test_per_item(calibration, steps):
     """The 2^4 outcomes of a step of a known domain, two items held and two absent, occur as independent tests give.
@@ -585,7 +578,7 @@ def test_one_release_is_at_least_the_divergence_of_its_law():
         assert exact <= CountCurve(sigma=5.0, releases=1).delta(epsilon) <= exact * 1.1
 
 
-@pytest.mark.parametrize("calibrator", [clock, target_charging, kaplan_mansour_stemmer])
+@pytest.mark.parametrize("calibrator", [clock, kaplan_mansour_stemmer])
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 def test_hits_and_counts_together_use_up_the_budget_and_no_more(calibrator, neighbouring):
     budget = MonitorBudget(delta=1e-6, neighbouring=neighbouring, domain="unknown", tests_per_person=100, **BUDGET)

@@ -18,8 +18,6 @@ from privstream.transforms import (
     Domain,
     KeyedCounts,
     LinearQuery,
-    Measurement,
-    MeasurementAlerts,
     NumericQuantiles,
     PredecessorQueries,
     PredecessorQuery,
@@ -39,50 +37,33 @@ START = 1_700_000_000 // 60 * 60
 WINDOWS: dict[str, Any] = {"epsilon": 500.0, "window": 10, "start": START, "end": START + 20}
 SECRET_ITEM = "pan-galactic-gargle-blaster"
 LISTED = {"domain": Domain(["1", "2", "3", SECRET_ITEM])}
-STREAMS = {"streams": ("s", "t", "u"), "streams_per_person": 2}
 HITTERS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2}
 COUNTS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 2}
-RANKED = {"top": 1, "items_per_step": 1}
 RULES = {"rules": (AlertRule(name="crowd", at_least=20),)}
 NUMBERS = {"low": 0, "high": 9}
 PEOPLE = {"unit": "person", "max_contributions": 2}
 
 EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
-    "heavy hitters": (ShiftingHeavyHitters, HITTERS | {"method": "status"}),
+    "heavy hitters": (ShiftingHeavyHitters, COUNTS),
+    "heavy hitters by status": (ShiftingHeavyHitters, HITTERS | {"method": "status"}),
     "heavy hitters by clock": (ShiftingHeavyHitters, HITTERS | {"method": "clock"}),
-    "heavy hitters by counts": (ShiftingHeavyHitters, HITTERS | {"method": "counts"}),
-    "heavy hitters in streams": (ShiftingHeavyHitters, HITTERS | STREAMS | {"method": "status"}),
-    "heavy hitters in streams, by clock": (ShiftingHeavyHitters, HITTERS | STREAMS | {"method": "clock"}),
-    "heavy hitters in streams, by counts": (ShiftingHeavyHitters, HITTERS | STREAMS | {"method": "counts"}),
-    "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "status"}),
+    "heavy hitters of a list": (ShiftingHeavyHitters, COUNTS | LISTED),
+    "heavy hitters of a list, by status": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "status"}),
     "heavy hitters of a list, by clock": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "clock"}),
-    "heavy hitters of a list, by counts": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "counts"}),
-    "heavy hitters of a list, in streams": (ShiftingHeavyHitters, HITTERS | LISTED | STREAMS | {"method": "status"}),
-    "heavy hitters of a list, in streams, by clock": (
-        ShiftingHeavyHitters,
-        HITTERS | LISTED | STREAMS | {"method": "clock"},
-    ),
-    "heavy hitters of a list, in streams, by counts": (
-        ShiftingHeavyHitters,
-        HITTERS | LISTED | STREAMS | {"method": "counts"},
-    ),
     "counts": (KeyedCounts, COUNTS),
     "counts since the start": (KeyedCounts, COUNTS | {"over": "start"}),
     "counts of the last windows": (KeyedCounts, COUNTS | {"over": 20}),
     "counts of a list": (KeyedCounts, COUNTS | LISTED | {"over": "start", "delta": 0.0}),
     "largest counts of a list": (KeyedCounts, COUNTS | LISTED | {"over": "start", "top": 1}),
     "counts of events": (KeyedCounts, COUNTS | {"unit": "event", "max_contributions": None}),
-    "top-k": (TopKWithGap, WINDOWS | LISTED | RANKED),
-    "top-k in streams": (TopKWithGap, WINDOWS | LISTED | STREAMS | RANKED),
-    "top-k without a list": (TopKWithGap, WINDOWS | RANKED | {"delta": 1e-3, "epsilon": 30.0}),
-    "top-k without a list, in streams": (TopKWithGap, WINDOWS | STREAMS | RANKED | {"delta": 1e-3, "epsilon": 30.0}),
+    "top-k": (TopKWithGap, COUNTS | {"top": 1}),
+    "top-k of a list": (TopKWithGap, COUNTS | LISTED | {"top": 1}),
+    "top-k by gaps": (TopKWithGap, WINDOWS | LISTED | {"top": 1, "max_per_window": 1, "method": "gaps"}),
     "quantiles": (NumericQuantiles, WINDOWS | NUMBERS | {"max_contributions": 1}),
     "quantiles of events": (NumericQuantiles, WINDOWS | NUMBERS | {"unit": "event"}),
-    "alerts": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),
-    "alerts in streams": (SparseVectorAlerts, WINDOWS | RULES | STREAMS | {"method": "sparse_vector"}),
-    "alerts by counts": (SparseVectorAlerts, WINDOWS | RULES | {"method": "counts"}),
+    "alerts": (SparseVectorAlerts, COUNTS | RULES),
+    "alerts by sparse vector": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),
     "alerts by status": (SparseVectorAlerts, WINDOWS | RULES | {"method": "status", "delta": 1e-3}),
-    "measurements": (MeasurementAlerts, WINDOWS | RULES),
     "histogram": (ContinualHistogram, WINDOWS | LISTED),
     "histogram of people": (ContinualHistogram, WINDOWS | LISTED | PEOPLE),
     "flags": (ThresholdFlags, WINDOWS | LISTED | {"thresholds": 20}),
@@ -112,8 +93,7 @@ def example(name: str, **changes: Any) -> beam.PTransform:
 def with_inputs(made: beam.PTransform, runner: str = "--runner=FnApiRunner") -> tuple[beam.Pipeline, Any]:
     """Return a pipeline, and in it what a transform takes."""
     pipeline = beam.Pipeline(options=PipelineOptions([runner]))
-    row = Measurement("crowd", Timestamp(START), 1.0) if isinstance(made, MeasurementAlerts) else EVENT
-    events = pipeline | "Input" >> beam.Create([row])
+    events = pipeline | "Input" >> beam.Create([EVENT])
     if type(made) not in ASKED:
         return pipeline, events
     return pipeline, {"events": events, "queries": pipeline | "Input queries" >> beam.Create([ASKED[type(made)]])}

@@ -1,12 +1,10 @@
 """Shifting heavy hitters the slow way: dictionaries, no shards, no batches, no pruning."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.monitor.threshold_monitor import Holdings
-from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 Event = tuple[str, str, int, str]  # user, item, microseconds, stream
@@ -35,12 +33,10 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     names: dict[int, str] = {}
     holdings: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))  # [step][stream][user][item] = times
     known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
-    tests_domain = known is not None and transform.steps.count is not None
+    tests_domain = transform.tested_domain is not None
     people = hashed_all(noise.derive("user hash"), {user for user, *_ in events})
     codes = hashed_all(noise.derive("item hash"), {item for _, item, *_ in events})
     for user, item, time, stream in events:
-        if transform.streams is not None and stream not in transform.streams:
-            continue
         if known is not None and item not in known:
             continue
         code = known.index(item) if tests_domain else codes[item]
@@ -57,16 +53,12 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
         }
         for step, by_stream in holdings.items()
     }
-    limit_people(transform, kept)
     if tests_domain:
         names = dict(enumerate(known))
         for step in range(steps.first, steps.end):
-            for stream in transform.streams or ("",):
-                kept.setdefault(step, {}).setdefault(stream, {})
+            kept.setdefault(step, {}).setdefault("", {})
     if transform.method == "status":
         return sorted(follow(transform, kept, names))
-    if transform.method == "counts" and transform.answer.remembers:
-        return with_streaks(remember(transform, kept, names), transform.steps.period)
     return with_streaks(decide(transform, kept, names), transform.steps.period)
 
 
@@ -84,43 +76,13 @@ def with_streaks(rows: list[HeavyHitter], period: int) -> list[HeavyHitter]:
 def bounded(transform, stream: str, step: int, person: int, items: dict[int, list[int]]) -> list[int]:
     """Return the items of a person that count, in order of rank."""
     order = transform.noise.derive("item order", stream, step)
-    priority = {
-        "last": lambda item: (-max(items[item]), item),
-        "first": lambda item: (min(items[item]), item),
-        "random": lambda item: (lot(order, person, item), item),
-    }[transform.selection]
-    chosen = sorted(items, key=priority)[: transform.items_per_step]
+    chosen = sorted(items, key=lambda item: (lot(order, person, item), item))[: transform.max_per_window]
     return sorted(chosen, key=lambda item: (lot(order, person, item), item))
 
 
-def limit_people(transform, kept: dict) -> None:
-    """Leave out people who have taken part often enough."""
-    participations: dict[int, int] = defaultdict(int)
-    streams_of: dict[int, set[str]] = defaultdict(set)
-    for step in sorted(kept):
-        drawn = {stream: transform.noise.derive("person in stream", stream) for stream in kept[step]}
-        taking_part = sorted(
-            (lot(drawn[stream], person), stream, person) for stream, people in kept[step].items() for person in people
-        )
-        for _, stream, person in taking_part:
-            most = transform.streams_per_person
-            joins = stream not in streams_of[person]
-            if most is not None and joins and len(streams_of[person]) >= most:
-                del kept[step][stream][person]
-                continue
-            streams_of[person].add(stream)
-            cap = transform._participations
-            if cap is not None and participations[person] >= cap:
-                del kept[step][stream][person]
-                continue
-            participations[person] += 1
-
-
 def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Run one monitor per stream over all holders, or publish noisy counts of them."""
-    if transform.method == "counts":
-        return count(transform, kept, names)
-    monitor, rows = transform.answer.monitor, []
+    """Run one monitor per stream over all holders."""
+    monitor, rows = transform.monitor, []
     for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
         state = monitor.initial_state()
         noise = transform.noise.derive("stream", stream)
@@ -132,7 +94,6 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                 in_time(
                     (stream, Timestamp(micros=start), Timestamp(micros=start + transform.steps.size), names[item]),
                     count,
-                    monitor.count_stddev,
                     monitor.count_error(0.05),
                 )
                 for item, count in zip(hits.items.tolist(), counts, strict=True)
@@ -153,7 +114,7 @@ def held_by(people: dict[int, list[int]], step: int) -> Holdings:
 
 def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
     """Run one status monitor per stream over all windows of the run; long enough, where it has no bounds."""
-    monitor, steps, rows = transform.answer.monitor, transform.steps, []
+    monitor, steps, rows = transform.monitor, transform.steps, []
     for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
         state, noise = monitor.initial_state(), transform.noise.derive("stream", stream)
         step = min(kept) if steps.first is None else steps.first
@@ -166,7 +127,6 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                 in_time(
                     (stream, start, Timestamp(micros=start.micros + steps.size), names[item]),
                     None if status == 1 else count,
-                    monitor.count_stddev,
                     monitor.count_error(0.05),
                     Timestamp(micros=since * steps.period),
                     ("started", "continues", "ended")[status],
@@ -177,76 +137,7 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
     return rows
 
 
-def count(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Count all holders of all items; of a public list, all items in every window."""
-    counts, rows = transform.answer.counts, []
-    listed = np.array(sorted(names) if counts.public_keys else [], np.uint64)
-    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
-        state = start = counts.initial_state(listed if counts.public_keys else None)
-        noise = transform.answer.noise.derive("stream", stream)
-        for step in sorted(step for step in kept if stream in kept[step]):
-            held = Counter(item for items in kept[step][stream].values() for item in items)
-            keys = np.union1d(listed, np.array([*held], np.uint64))
-            given = KeyedStep(
-                step=step + 1 - (transform.steps.first or 0),
-                keys=keys,
-                counts=np.array([held[key] for key in keys.tolist()], np.int64),
-            )
-            state, found = counts.step(state if counts.public_keys else start, given, noise)
-            begin = step * transform.steps.period
-            ends = Timestamp(micros=begin), Timestamp(micros=begin + transform.steps.size)
-            rows += [
-                in_time((stream, *ends, names[key]), noisy, found.count_stddev, found.count_spread)
-                for key, noisy in zip(found.keys.tolist(), found.counts.tolist(), strict=True)
-                if noisy >= transform.answer.threshold
-            ]
-    return rows
-
-
-def in_time(about: tuple, count: int | None, stddev: float, spread: int, since=None, status="started") -> HeavyHitter:
+def in_time(about: tuple, count: int | None, spread: int, since=None, status="started") -> HeavyHitter:
     """Return a row that is published after its own window."""
-    ends = (None, None) if count is None else (max(0, count - spread), max(0, count + spread))
-    known = (None, None) if count is None else (count, stddev)
-    return HeavyHitter(*about, *known, since or about[1], status, *ends, None, None, None, about[2], False)
-
-
-def remember(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Count all holders of all items in every window, and report those found where they surely are, in one shard."""
-    counts, steps, rows = transform.answer.counts, transform.steps, []
-    for stream in transform.streams or ("",):
-        noise = transform.answer.noise.derive("stream", stream)
-        public = [] if transform.public_items is None else transform.public_items.texts.to_pylist()
-        numbers = [hashed(transform.noise.derive("item hash"), item) for item in public]
-        names |= dict(zip(numbers, public, strict=True))
-        state = counts.initial_state(public=len(public))
-        for step in range(steps.first, steps.end):
-            people = kept.get(step, {}).get(stream, {})
-            held = Counter(item for items in people.values() for item in items)
-            numbers += sorted(set(held) - set(numbers))
-            given = KeyedStep(
-                step=step + 1 - steps.first,
-                keys=np.array([numbers.index(key) for key in held], np.uint64),
-                counts=np.array(list(held.values()), np.int64),
-            )
-            drawn = RoutedNoise(
-                SourcesByName(lambda _, noise=noise: noise),
-                [""],
-                np.zeros(len(numbers), np.int64),
-                np.array(numbers, np.uint64),
-            )
-            state, found = counts.step(state, given, drawn)
-            for one in (*found.earlier, found):  # in the order of windows
-                at, back = step - found.step + one.step, found.step - one.step
-                for place, (number, count) in enumerate(zip(one.keys.tolist(), one.counts.tolist(), strict=True)):
-                    about = (stream, *bounds(steps, at), names[numbers[number]])
-                    row = in_time(about, count, one.count_stddev, one.count_spread)
-                    ends = [float(part[place]) for part in one.smoothed]
-                    smoothed = dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), ends, strict=True))
-                    if ends[1] > 0:
-                        rows.append(row._replace(**smoothed, reported_at=bounds(steps, step)[1], backfilled=back > 0))
-    return rows
-
-
-def bounds(steps, step: int) -> tuple[Timestamp, Timestamp]:
-    begin = step * steps.period
-    return Timestamp(micros=begin), Timestamp(micros=begin + steps.size)
+    number = (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
+    return HeavyHitter(*about, *number, since or about[1], status)

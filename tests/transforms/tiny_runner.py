@@ -27,9 +27,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.counts.publishing import CountsOnClock, clock_names, on_clock
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.heavy_hitters.by_counts import count_holders
 from privstream.transforms.heavy_hitters.by_status import by_shard
 from privstream.transforms.timing.clocked import ONE_KEY, SEED, PublishAtEnds, under_one_key
 
@@ -251,9 +249,6 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "MonitorStream": [],
     "PruneDownItems": [lambda element: [by_shard(element)]],
     "DecideStatuses": [],
-    "PublishWindows": [lambda element: [count_holders(element)]],
-    "PublishCounts": [lambda element: [on_clock(count_holders(element))]],
-    "PublishFound": [lambda element: [on_clock(count_holders(element))]],
     "PublishAtEnds": [],
 }
 
@@ -280,10 +275,7 @@ class Chain:
         if "EmitEmptySteps" in self.fns:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
         for stage in self.stages:
-            if isinstance(stage.fn, CountsOnClock):
-                names = clock_names(stage.fn.groups, self.transform.shards)
-            else:
-                names = (ONE_KEY,) if type(stage.fn).__name__ == "PublishAtEnds" else ()
+            names = (ONE_KEY,) if type(stage.fn).__name__ == "PublishAtEnds" else ()
             stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:

@@ -2,79 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from privstream.transforms.alerts.count_tests import CompareCounts, SmoothAlerts
-from privstream.transforms.alerts.methods import CountedAlerts, StatusAlerts
-from privstream.transforms.alerts.parameters import SparseVectorParameters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.alerts.parameters import AlertsParameters, RuleCountsParameters
+from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.status_tests import DecideRules, rank_rules
-from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules, TestCounts
-from privstream.transforms.batches import Keyed
-from privstream.transforms.events.bounding import BoundAcrossWindows
+from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules, TestCounts, ToRules
+from privstream.transforms.batches import Keyed, KeyedBatch
+from privstream.transforms.counted_transform import CountedTransform
+from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.rows import Alert
-from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.clocked import ONE_KEY, WithClock
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
-class SparseVectorAlerts(SparseVectorParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    @property
-    @override
-    def finish(self) -> SmoothAlerts | None:
-        counted = self.counted
-        return (
-            SmoothAlerts(counted, self.steps) if isinstance(counted, CountedAlerts) and counted.smoothed_over else None
-        )
+def split_for(
+    rules: tuple[AlertRule, ...], steps: Steps, noise: NoiseSource, shards: int, groups: int | None
+) -> SplitEvents:
+    """Return the stage that splits the events that rules are about."""
+    everybody = any(rule.items is None for rule in rules)
+    domain = None if everybody else Domain({item for rule in rules for item in rule.items or ()})
+    return SplitEvents(steps=steps, noise=noise, shards=shards, domain=domain, groups=groups)
+
+
+class RuleCounts(RuleCountsParameters, KeyedCounts):
+    """Counts of the people who meet each rule."""
 
     @override
     def _splitter(self) -> SplitEvents:
-        plan = self.plan
-        items = {item for rule in plan.rules for item in rule.items or ()}
-        everybody = any(rule.items is None for rule in plan.rules)
-        return SplitEvents(
-            steps=self.steps,
-            noise=self.noise,
-            shards=self.shards,
-            domain=None if everybody else Domain(items),
-            streams=self.streams,
-            groups=self._groups,
-        )
+        _ = self.mechanism.law  # once, at launch; workers receive it
+        return split_for(self.rules, self.steps, self.noise, self.shards, self._groups)
+
+    @override
+    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
+        to_rules = beam.ParDo(ToRules(self.rules, self.noise)).with_output_types(KeyedBatch)
+        return cast(PCollection[Any], batches | "ToRules" >> to_rules)
+
+
+class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
+    counts_type = RuleCounts
+
+    @override
+    def _splitter(self) -> SplitEvents:
+        return split_for(self.rules, self.steps, self.noise, self.shards, self._groups)
 
     @override
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        plan = self.plan
-        meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
-        met = apply_dofn(batches, meet, Keyed)
-        if plan.by_stream:
-            limit = BoundAcrossWindows(
-                steps=self.steps,
-                noise=self.noise,
-                timer_offset=2,
-                item_shards=1,
-                groups=self._groups,
-                streams=self.streams_per_person,
-            )
-            met = apply_dofn(met, limit, Keyed)
-        return met
+        meet = MeetRules(rules=self.rules, steps=self.steps, timer_offset=1, noise=self.noise)
+        return apply_dofn(batches, meet, Keyed)
 
     @override
     def _publish(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        plan = self.plan
-        if isinstance(self.counted, StatusAlerts):
-            few = tuple(rule.sign < 0 for rule in plan.rules)
+        last: dict[str, Any] = {"rules": self.rules, "steps": self.steps, "timer_offset": 3, "noise": self.noise}
+        if self.monitor is not None:
+            few = tuple(rule.sign < 0 for rule in self.rules)
             ranked = met | "RankRules" >> beam.FlatMap(rank_rules, few).with_output_types(Keyed)
-            clocked = ranked | "WithClock" >> WithClock(self.steps, plan.streams, together=True)
-            decide = DecideRules(method=self.counted, steps=self.steps, timer_offset=3, noise=self.noise)
-            return apply_dofn(clocked, decide, Alert)
-        count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
-        counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
-        clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys, together=plan.by_stream)
-        last: dict[str, Any] = {"steps": self.steps, "timer_offset": 3, "noise": self.noise}
-        if self.counted is not None:
-            return apply_dofn(clocked, CompareCounts(**last, method=self.counted), Alert)
-        return apply_dofn(clocked, TestCounts(**last, plan=plan), Alert)
+            clocked = ranked | "WithClock" >> WithClock(self.steps, ("",), together=True)
+            return apply_dofn(clocked, DecideRules(**last, monitor=self.monitor), Alert)
+        assert self.sparse_vector is not None
+        counts = met | "CountMeeting" >> beam.ParDo(CountMeeting(len(self.rules))).with_output_types(Keyed)
+        clocked = counts | "WithClock" >> WithClock(self.steps, (ONE_KEY,))
+        return apply_dofn(clocked, TestCounts(**last, mechanism=self.sparse_vector), Alert)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Charges, Holdings
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows, RuleState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, stored_version, unpack
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.alerts.methods import StatusAlerts
+from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey, decode, encode
 from privstream.transforms.events.bounding import LimitCounter, place_in_run
 from privstream.transforms.events.dead_letters import late_letter
@@ -24,7 +24,7 @@ from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 SEGMENTS = 2
-"""Version of what is stored: with the number of changes, which rules with at_least do not need."""
+"""Version of what is stored."""
 
 
 def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Iterator[Keyed]:
@@ -50,18 +50,22 @@ class RuleStates(RuleState):
 class DecideRules(SingleSteps, state="decide_rules"):
     """Per stream, on a public clock: test every rule in every window, and publish those that are met or end."""
 
-    def __init__(self, *, method: StatusAlerts, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=method.plan.streams)
-        self.method = method
+    def __init__(
+        self,
+        *,
+        rules: tuple[AlertRule, ...],
+        monitor: RuleMonitor,
+        steps: Steps,
+        timer_offset: int,
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=("",))
+        self.rules = rules
+        self.monitor = monitor
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")
         self.stopped = Metrics.counter("privstream", "rules_stopped")
         self.limited = LimitCounter("charged", steps)
-
-    @cached_property
-    def monitor(self) -> RuleMonitor:
-        """The mechanism of one stream."""
-        return self.method.monitor
 
     @override
     def initial(self, key: bytes) -> RuleStates:
@@ -83,14 +87,13 @@ class DecideRules(SingleSteps, state="decide_rules"):
 
     def _rows(self, stream: str, step: int, found: RuleRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
-        plan, later = self.method.plan, step - self.steps.in_first_period(step)
+        later, reach = step - self.steps.in_first_period(step), self.monitor.count_error(OUTSIDE)
         start, end = self.steps.bounds(step)
         counts = found.counts.tolist() or [None] * len(found.rules)
         columns = (found.rules.tolist(), found.status.tolist(), found.since.tolist(), counts)
         for number, kind, since, count in zip(*columns, strict=True):
-            rule, status = plan.rules[number], STATUSES[kind]
+            rule, status = self.rules[number], STATUSES[kind]
             counted = count is not None and status != CONTINUES
-            gap = float(rule.sign * (count - rule.threshold)) if counted else None
             yield Alert(
                 stream=stream,
                 window_start=start,
@@ -98,27 +101,19 @@ class DecideRules(SingleSteps, state="decide_rules"):
                 rule=rule.name,
                 threshold=float(rule.threshold),
                 estimate=float(count) if counted else None,
-                gap=gap,
-                gap_stddev=self.method.stddev if counted else None,
-                gap_lower_bound=None if gap is None else gap - self._lower_bound,
-                epsilon_spent=0.0,
-                epsilon_left=0.0,
-                stopped=found.stopped,
+                lower=max(0.0, count - reach) if counted and rule.sign > 0 else None,
+                upper=count + reach if counted and rule.sign < 0 else None,
                 since=self.steps.bounds(since + later)[0],
                 status=status,
+                stopped=found.stopped,
             )
-
-    @cached_property
-    def _lower_bound(self) -> float:
-        """By how much, with the plan's beta in one count, noise makes a gap too large."""
-        return self.monitor.count_error(self.method.plan.beta)
 
     @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         held = decode(HolderBatch, batch)
         self.late.inc(len(held.users))
         for number in np.unique(held.items).tolist():
-            name = self.method.plan.rules[number].name
+            name = self.rules[number].name
             yield late_letter(self.steps, step, "late people", name, key.decode())
 
     @override
@@ -129,10 +124,9 @@ class DecideRules(SingleSteps, state="decide_rules"):
     def decode(self, key: bytes, segments: list[bytes]) -> RuleStates:
         state = self.initial(key)
         for segment in segments:
-            version = SEGMENTS if self.monitor.changes_for_few else stored_version(segment)
-            found: dict[str, Any] = unpack("rules met", min(version, SEGMENTS), segment)
+            found: dict[str, Any] = unpack("rules met", SEGMENTS, segment)
             counters = state.counters.add(Charges.from_bytes(found["charges"]))
-            state = RuleStates(counters, found["since"], found.get("changes", 0))
+            state = RuleStates(counters, found["since"], found["changes"])
         return state
 
     @override

@@ -3,76 +3,50 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapAnswers, GapProgress
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers, GapProgress
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.alerts.methods import AlertPlan
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     InStreams,
     Keyed,
+    KeyedBatch,
     Names,
     StepKey,
+    digest,
     first_of_run,
     string_buffers,
 )
-from privstream.transforms.events.bounding import BoundEvents, to_people
+from privstream.transforms.events.bounding import BoundEvents
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.timing.clocked import SingleSteps, on_clocks, stepped
+from privstream.transforms.timing.clocked import ONE_KEY, SingleSteps, stepped
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
-ONE_RUN = b""
-"""Key of tests that go over all streams."""
 
+class MetBy:
+    """Which rules events meet, by hashes of their items."""
 
-class MeetRules(BoundEvents, state="meet_rules"):
-    """Per group of streams, step and shard of people: events in, out who meets which rule: holdings of its number.
-
-    They go on keyed by group of streams and step, or `by_people`, for `BoundAcrossWindows`, by shard of people.
-    """
-
-    def __init__(
-        self, *, rules: tuple[AlertRule, ...], steps: Steps, timer_offset: int, noise: NoiseSource, by_people: bool
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.rules = rules
-        self.noise = noise
-        self.by_people = by_people
-
-    @override
-    def setup(self) -> None:
-        pairs = [(number, item) for number, rule in enumerate(self.rules) for item in rule.items or ()]
+    def __init__(self, rules: tuple[AlertRule, ...], noise: NoiseSource) -> None:
+        pairs = [(number, item) for number, rule in enumerate(rules) for item in rule.items or ()]
         texts = pa.array([item for _, item in pairs], pa.string())
-        items = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(texts)))
+        items = noise.derive("item hash").hash_bytes(*reversed(string_buffers(texts)))
         order = np.argsort(items, kind="stable")
         self._items = items[order]
         self._rules = np.array([number for number, _ in pairs], np.int64)[order]
-        self._for_all = np.array([number for number, rule in enumerate(self.rules) if rule.items is None], np.int64)
-
-    @override
-    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
-        rows, rules = self.meet(events.people(), events.batch.items)
-        if not len(rows):
-            return
-        holders = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
-        held = InStreams.sort(events.streams, events.codes[rows], holders).with_rows()
-        if self.by_people:
-            yield to_people(key, held.to_bytes())
-        else:
-            yield key._replace(shard=0).to_bytes(), held.to_bytes()
+        self._for_all = np.array([number for number, rule in enumerate(rules) if rule.items is None], np.int64)
 
     def meet(self, people: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of a person and the number of a rule that one of their events meets.
@@ -92,199 +66,180 @@ class MeetRules(BoundEvents, state="meet_rules"):
         return found[distinct], rules[distinct]
 
 
+class ToRules(beam.DoFn):
+    """Put rules in place of items: an event counts for each rule that it meets, whose number is that of a list."""
+
+    def __init__(self, rules: tuple[AlertRule, ...], noise: NoiseSource) -> None:
+        self.rules, self.noise = rules, noise
+
+    @override
+    def setup(self) -> None:
+        self._met = MetBy(self.rules, self.noise)
+
+    @override
+    def process(self, element: KeyedBatch) -> Iterator[KeyedBatch]:
+        key, (_, data) = element
+        events = InStreams.from_bytes(EventBatch, data)
+        rows, rules = self._met.meet(events.people(), events.batch.items)
+        found = EventBatch(events.users[rows], rules.astype(np.uint64), events.batch.times[rows], Names.none())
+        made = InStreams.sort(events.streams, events.codes[rows], found).to_bytes()
+        yield key, (digest(made), made)
+
+
+class MeetRules(BoundEvents, state="meet_rules"):
+    """Per step and shard of people: events in, out who meets which rule: holdings of its number, by step."""
+
+    def __init__(self, *, rules: tuple[AlertRule, ...], steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.rules = rules
+        self.noise = noise
+
+    @override
+    def setup(self) -> None:
+        self._met = MetBy(self.rules, self.noise)
+
+    @override
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
+        rows, rules = self._met.meet(events.people(), events.batch.items)
+        if not len(rows):
+            return
+        holders = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
+        held = InStreams.sort(events.streams, events.codes[rows], holders).with_rows()
+        yield key._replace(shard=0).to_bytes(), held.to_bytes()
+
+
 class CountMeeting(beam.DoFn):
     """Count who meets each rule; a person is in one batch of a step only, so counts of batches may be added."""
 
-    def __init__(self, rules: int, *, by_stream: bool) -> None:
+    def __init__(self, rules: int) -> None:
         self.rules = rules
-        self.by_stream = by_stream
 
     @override
     def process(self, element: Keyed) -> Iterator[Keyed]:
         step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
-        cells = held.codes * self.rules + held.batch.items.astype(np.int64)
-        counts = np.bincount(cells, minlength=len(held.streams) * self.rules).reshape(-1, self.rules)
-        if self.by_stream:
-            each = zip(held.streams, counts, strict=True)
-            yield from on_clocks((stream, step, encode_counts((stream,), row)) for stream, row in each)
-        else:
-            yield ONE_RUN, stepped(step, encode_counts(held.streams, counts))
+        counts = np.bincount(held.batch.items.astype(np.int64), minlength=self.rules)
+        yield ONE_KEY.encode(), stepped(step, encode_counts(counts))
 
 
-def encode_counts(streams: tuple[str, ...], counts: np.ndarray) -> bytes:
-    """Encode how many people meet each rule, (streams, rules)."""
-    offsets, text = string_buffers(pa.array(streams, pa.large_string()))
-    return pack("alert counts", 2, {"offsets": offsets, "text": text, "counts": counts.astype(np.int64).ravel()})
-
-
-def decode_counts(data: bytes) -> tuple[list[str], np.ndarray]:
-    """Decode streams and counts."""
-    found: dict[str, Any] = unpack("alert counts", 2, data)
-    names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
-    streams: list[str] = names.to_arrow().to_pylist()
-    return streams, found["counts"].reshape(len(streams), -1)
+def encode_counts(counts: np.ndarray) -> bytes:
+    """Encode how many people meet each rule."""
+    return pack("alert counts", 3, {"counts": counts.astype(np.int64)})
 
 
 NEVER = -1
-PUBLISHED = "alerts_published"
 PARTS = 10**6  # of epsilon, to which what is left is rounded down
-
-
-class Tests(NamedTuple):
-    """The tests of a window in their order: numbers of stream and rule (int64), and values; all of shape (n,)."""
-
-    streams: np.ndarray
-    rules: np.ndarray
-    values: np.ndarray
-
-    def take(self, rows: np.ndarray) -> Tests:
-        """Keep some tests."""
-        return Tests(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """State of a key: how far each run of the mechanism is.
+    """How far the run of the mechanism is; when each rule fired last, and since when in each window, int64 (rules,)."""
 
-    When each rule fired last in each stream, and since when it has fired in each window, int64 (streams, rules).
-    """
-
-    progress: tuple[GapProgress, ...]
+    progress: GapProgress
     fired: np.ndarray
     since: np.ndarray
 
-    def alerted(self, streams: np.ndarray, rules: np.ndarray, step: int) -> Runs:
+    def alerted(self, rules: np.ndarray, step: int) -> Runs:
         """Return what follows alerts at a step."""
         fired, since = self.fired.copy(), self.since.copy()
-        last = fired[streams, rules]
+        last = fired[rules]
         goes_on = (last != NEVER) & (last == step - 1)  # the first window of a calendar is step 0
-        since[streams, rules] = np.where(goes_on, since[streams, rules], step)
-        fired[streams, rules] = step
+        since[rules] = np.where(goes_on, since[rules], step)
+        fired[rules] = step
         return replace(self, fired=fired, since=since)
 
-    def awake(self, step: int, quiet: int) -> np.ndarray:
-        """Tell which rules are tested, bool (streams, rules), if they are not in so many windows after an alert."""
-        found: np.ndarray = (self.fired == NEVER) | (self.fired + quiet < step)
-        return found
 
-
-class TestAlerts(SingleSteps):
-    """Test the rules of each window once, and publish the alerts. Misses publish nothing.
+class TestCounts(SingleSteps, state="test_counts"):
+    """Test every rule in each window once, and publish the alerts. Misses publish nothing.
 
     A window without data is tested like any other. A run that has spent its budget tests nothing more.
     """
 
     __test__ = False  # not a test case
 
-    def __init__(self, *, plan: AlertPlan, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=plan.streams if plan.by_stream else None)
-        self.plan = plan
+    def __init__(
+        self,
+        *,
+        rules: tuple[AlertRule, ...],
+        mechanism: AdaptiveSparseVector,
+        steps: Steps,
+        timer_offset: int,
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.rules = rules
+        self.mechanism = mechanism
         self.noise = noise
-        self.alerts = Metrics.counter("privstream", PUBLISHED)
+        self.alerts = Metrics.counter("privstream", "alerts_published")
         self.stopped = Metrics.counter("privstream", "runs_stopped")
-
-    @abstractmethod
-    def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
-        """Return the tests of one window."""
 
     @override
     def initial(self, key: bytes) -> Runs:
-        plan = self.plan
-        fired = np.full((len(plan.streams_of(key)), len(plan.rules)), NEVER, np.int64)
-        return Runs(tuple(plan.mechanism.initial_state() for _ in plan.groups), fired, fired)
+        fired = np.full(len(self.rules), NEVER, np.int64)
+        return Runs(self.mechanism.initial_state(), fired, fired)
 
     @override
     def snapshot(self, state: Runs) -> bytes:
-        runs = {f"run {i}": self.plan.mechanism.snapshot(progress) for i, progress in enumerate(state.progress)}
-        return pack("alert runs", 1, runs | {"fired": state.fired, "since": state.since})
+        run = self.mechanism.snapshot(state.progress)
+        return pack("alert runs", 2, {"run": run, "fired": state.fired, "since": state.since})
 
     @override
     def restore(self, data: bytes) -> Runs:
-        fields: dict[str, Any] = unpack("alert runs", 1, data)
-        runs = (self.plan.mechanism.restore(fields[f"run {i}"]) for i in range(len(self.plan.groups)))
-        return Runs(tuple(runs), fields["fired"], fields["since"])
+        fields: dict[str, Any] = unpack("alert runs", 2, data)
+        return Runs(self.mechanism.restore(fields["run"]), fields["fired"], fields["since"])
 
     @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
-        plan, mechanism = self.plan, self.plan.mechanism
-        if all(map(mechanism.halted, state.progress)):
+        if self.mechanism.halted(state.progress):
             return state, []
-        streams = plan.streams_of(key)
-        tests = self.read(streams, batches)
-        awake = state.awake(step, plan.quiet)[tests.streams, tests.rules]
-        after, progress, alerts = state, list(state.progress), []
-        for run, rules in enumerate(plan.groups):
-            mine = tests.take(np.flatnonzero(awake & np.isin(tests.rules, rules)))
-            if not len(mine.values) or mechanism.halted(progress[run]):
-                continue
-            progress[run], hits, answers = self._test(key, step, run, mine, progress[run])
-            after = after.alerted(hits.streams, hits.rules, step)
-            since = after.since[hits.streams, hits.rules]
-            alerts += self._rows(streams, step, hits, answers, progress[run], since)
-        self.alerts.inc(len(alerts))
-        return replace(after, progress=tuple(progress)), alerts
-
-    def _test(
-        self, key: bytes, step: int, run: int, tests: Tests, before: GapProgress
-    ) -> tuple[GapProgress, Tests, GapAnswers]:
-        """Make the tests of one run in one window; return those that hit, and their answers."""
-        plan = self.plan
-        signs = np.array([rule.sign for rule in plan.rules])[tests.rules]
-        thresholds = np.array([rule.threshold for rule in plan.rules])[tests.rules]
+        counts = np.zeros(len(self.rules), np.int64)
+        for batch in batches:
+            found: dict[str, Any] = unpack("alert counts", 3, batch)
+            counts += found["counts"]
+        signs, thresholds = (np.array([getattr(rule, of) for rule in self.rules]) for of in ("sign", "threshold"))
         noise = self.steps.renewed(self.noise, step)
-        noise = noise.derive("run", key, plan.rules[run].name if plan.by_rule else "")
-        after, answers = plan.mechanism.step(before, signs * tests.values, noise, thresholds=signs * thresholds)
-        return after, tests.take(np.flatnonzero(answers.hits)), answers
+        progress, answers = self.mechanism.step(state.progress, signs * counts, noise, thresholds=signs * thresholds)
+        hits = np.flatnonzero(answers.hits)
+        after = replace(state.alerted(hits, step), progress=progress)
+        alerts = self._rows(step, hits, answers, progress, after.since[hits])
+        self.alerts.inc(len(alerts))
+        return after, alerts
 
     def _rows(
-        self,
-        streams: tuple[str, ...],
-        step: int,
-        hits: Tests,
-        answers: GapAnswers,
-        after: GapProgress,
-        since: np.ndarray,
+        self, step: int, hits: np.ndarray, answers: GapAnswers, after: GapProgress, since: np.ndarray
     ) -> list[Alert]:
         """Write the hits as rows; the last that the budget pays for says so.
 
-        Numbers are rounded to about a hundredth of their noise: low bits of noisy real numbers may betray something.
+        Numbers are rounded to about a hundredth of their noise.
         """
-        plan, mechanism = self.plan, self.plan.mechanism
-        start, end = self.steps.bounds(step)
+        mechanism, (start, end) = self.mechanism, self.steps.bounds(step)
         costs = mechanism.costs(answers)
         left = mechanism.epsilon - mechanism.spent(after) + costs.sum() - np.cumsum(costs)
         columns = zip(
-            hits.streams.tolist(),
-            hits.rules.tolist(),
+            hits.tolist(),
             answers.gaps.tolist(),
             np.sqrt(mechanism.variances(answers)).tolist(),
-            mechanism.lower_bounds(answers, 1 - plan.beta).tolist(),
-            costs.tolist(),
+            mechanism.lower_bounds(answers, 1 - OUTSIDE).tolist(),
             np.maximum(left, 0).tolist(),
             since.tolist(),
             strict=True,
         )
         rows = []
-        for stream, number, raw, stddev, lower, cost, remaining, first in columns:
-            rule = plan.rules[number]
-            digits = 2 - math.floor(math.log10(stddev))
-            gap = round(raw, digits)
+        for number, gap, stddev, least, remaining, first in columns:
+            rule, digits = self.rules[number], 2 - math.floor(math.log10(stddev))
+            bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
             rows.append(
                 Alert(
-                    stream=streams[stream],
+                    stream="",
                     window_start=start,
                     window_end=end,
                     rule=rule.name,
                     threshold=float(rule.threshold),
                     estimate=round(rule.threshold + rule.sign * gap, digits),
-                    gap=gap,
-                    gap_stddev=round(stddev, digits + 1),
-                    gap_lower_bound=math.floor(lower * 10.0**digits) / 10.0**digits,
-                    epsilon_spent=math.ceil(cost * PARTS) / PARTS,
-                    epsilon_left=math.floor(remaining * PARTS) / PARTS,
-                    stopped=False,
+                    lower=max(0.0, bound) if rule.sign > 0 else None,
+                    upper=bound if rule.sign < 0 else None,
                     since=self.steps.bounds(first)[0],
                     status=STARTED if first == step else CONTINUES,
+                    epsilon_left=math.floor(remaining * PARTS) / PARTS,
                 )
             )
         if rows and mechanism.halted(after):
@@ -296,17 +251,3 @@ class TestAlerts(SingleSteps):
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         self.late.inc()
         yield late_letter(self.steps, step, "late count", "")
-
-
-class TestCounts(TestAlerts, state="test_counts"):
-    """Test how many people meet each rule: every rule in every stream, in every window."""
-
-    @override
-    def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
-        counts = np.zeros((len(streams), len(self.plan.rules)), np.int64)
-        place = {stream: number for number, stream in enumerate(streams)}
-        for batch in batches:
-            names, some = decode_counts(batch)
-            counts[[place[name] for name in names]] += some
-        in_stream, rules = np.indices(counts.shape)
-        return Tests(in_stream.ravel(), rules.ravel(), counts.ravel())

@@ -29,7 +29,7 @@ TOO_LARGE = "A number that is published near the threshold is mostly too large: 
 
 
 def items_in_window(most: int, selection: str, domain: Domain | None, stream: str) -> list[Limit]:
-    """Return the limit of a person's items in a window (`items_per_step`), if it can leave something out.
+    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out.
 
     Args:
         most: items of a person that count.
@@ -39,7 +39,7 @@ def items_in_window(most: int, selection: str, domain: Domain | None, stream: st
     """
     if domain is not None and most >= len(domain):
         return []
-    return [Limit.at_most("items_per_step", most, "item", f"in a window{stream}", selection)]
+    return [Limit.at_most("max_per_window", most, "item", f"in a window{stream}", selection)]
 
 
 def windows_of_person(most: int | None, option: str, possible: int | None, *, streams: bool) -> list[Limit]:

@@ -11,7 +11,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
@@ -32,30 +31,13 @@ from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter
 from privstream.transforms.events.dead_letters import late_events
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.methods import ByMonitor
-from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
+from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters, with_streaks
+from privstream.transforms.rows import STARTED, HeavyHitter
 from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.on_time import StepBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-
-def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
-    """Let reports go on that were there in the window before.
-
-    Args:
-        rows: those of a window, each as if it were the first of its item.
-        before: those that were published for the window before.
-    """
-    since = {(row.stream, row.item): row.since for row in before}
-    return [_after(row, since) for row in rows]
-
-
-def _after(row: HeavyHitter, since: dict[tuple[str, str], Timestamp]) -> HeavyHitter:
-    """Return a row that continues a report, if it does."""
-    first = since.get((row.stream, row.item))
-    return row if first is None else row._replace(since=first, status=CONTINUES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,15 +215,14 @@ class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [None] * len(hits.items)
+        spread = self.monitor.count_error(OUTSIDE)
         rows = [
-            HeavyHitter.in_time(
+            HeavyHitter(
                 *(stream, start, end),
-                item=held.names[item] if self.domain is None else self.domain[item],
-                count=count,
-                count_stddev=self.monitor.count_stddev,
-                since=start,
-                status=STARTED,
-                spread=self.monitor.count_error(OUTSIDE),
+                held.names[item] if self.domain is None else self.domain[item],
+                *with_interval(count, spread),
+                start,
+                STARTED,
             )
             for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]
@@ -249,17 +230,17 @@ class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
         return Handled(state.add(charges), segment, rows)
 
 
-def with_empty_steps(method: ByMonitor, batches: PCollection[Any], groups: int) -> PCollection[Any]:
+def with_interval(count: int | None, spread: int) -> tuple[float | None, float | None, float | None]:
+    """Return a count and its interval of 95%, or nothing where there is no count."""
+    return (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
+
+
+def with_empty_steps(asked: HeavyHittersParameters, batches: PCollection[Any], groups: int) -> PCollection[Any]:
     """Add the steps of a public list of items that must be decided even if nobody has one."""
-    if method.domain is None:
+    if asked.tested_domain is None:
         return batches
     emit = EmitEmptySteps(
-        monitor=method.monitor,
-        steps=method.steps,
-        noise=method.noise,
-        streams=method.streams or ("",),
-        groups=groups,
-        shard=method.shards,
+        monitor=asked.monitor, steps=asked.steps, noise=asked.noise, streams=("",), groups=groups, shard=asked.shards
     )
     once = batches.pipeline | "Once" >> beam.Impulse()
     empty = once | "EmitEmptySteps" >> beam.ParDo(emit).with_output_types(KeyedBatch)
@@ -267,13 +248,13 @@ def with_empty_steps(method: ByMonitor, batches: PCollection[Any], groups: int) 
 
 
 def publish_by_monitor(
-    method: ByMonitor, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
 ) -> PCollection[Any]:
     """Add the last stages: from who has what, by shard of items, to rows."""
-    _ = method.monitor.calibrated  # once, at launch; workers receive it
-    common: dict[str, Any] = {"monitor": method.monitor, "steps": method.steps, "noise": method.noise}
+    _ = asked.monitor.calibrated  # once, at launch; workers receive it
+    common: dict[str, Any] = {"monitor": asked.monitor, "steps": asked.steps, "noise": asked.noise}
     candidates = apply_dofn(held, PruneItems(**common, timer_offset=timer_offset), Keyed)
-    decide = MonitorStream(**common, timer_offset=timer_offset + 1, domain=method.domain)
+    decide = MonitorStream(**common, timer_offset=timer_offset + 1, domain=asked.tested_domain)
     rows = apply_dofn(candidates, decide, HeavyHitter)
-    at_ends = AtWindowEnds(method.steps, HeavyHitter, timer_offset=timer_offset + 2, follow=with_streaks)
+    at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=timer_offset + 2, follow=with_streaks)
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

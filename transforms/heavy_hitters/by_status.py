@@ -29,8 +29,8 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import HoldingsInOrder
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.by_monitor import ItemCounts, MonitorStage
-from privstream.transforms.heavy_hitters.methods import ByStatus
+from privstream.transforms.heavy_hitters.by_monitor import ItemCounts, MonitorStage, with_interval
+from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
 from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.ordered import Handled
@@ -245,14 +245,12 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
         for item, count, since, status in zip(*columns, strict=True):
             counted = count is not None and STATUSES[status] != CONTINUES
-            yield HeavyHitter.in_time(
+            yield HeavyHitter(
                 *(stream, start, end),
-                item=names[item] if self.domain is None else self.domain[item],
-                count=count if counted else None,
-                count_stddev=self.monitor.count_stddev,
-                since=self.steps.bounds(since + later)[0],
-                status=STATUSES[status],
-                spread=self.monitor.count_error(OUTSIDE),
+                names[item] if self.domain is None else self.domain[item],
+                *with_interval(count if counted else None, self.monitor.count_error(OUTSIDE)),
+                self.steps.bounds(since + later)[0],
+                STATUSES[status],
             )
 
     def _change(self, before: UpItems, after: UpItems, names: Names, charges: Charges) -> Change:
@@ -277,18 +275,18 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
 
 
 def publish_by_status(
-    method: ByStatus, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
 ) -> PCollection[Any]:
     """Add the last stages: from who has what, by shard of items, to rows."""
-    _ = method.monitor.calibrated  # once, at launch; workers receive it
+    _ = asked.monitor.calibrated  # once, at launch; workers receive it
     common: dict[str, Any] = {
-        "monitor": method.monitor,
-        "steps": method.steps,
-        "noise": method.noise,
-        "domain": method.domain,
+        "monitor": asked.monitor,
+        "steps": asked.steps,
+        "noise": asked.noise,
+        "domain": asked.tested_domain,
     }
     sealed = held | "ByShard" >> beam.Map(by_shard).with_output_types(Keyed)
     candidates = apply_dofn(sealed, PruneDownItems(**common, timer_offset=timer_offset), Keyed)
     rows = apply_dofn(candidates, DecideStatuses(**common, timer_offset=timer_offset + 1), HeavyHitter)
-    at_ends = AtWindowEnds(method.steps, HeavyHitter, timer_offset=timer_offset + 2)
+    at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=timer_offset + 2)
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

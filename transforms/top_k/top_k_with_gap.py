@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from apache_beam.pvalue import PCollection
+from privstream.transforms.counted_transform import CountedTransform
 from privstream.transforms.events.bounding import bound_items_of_people
-from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split_stages import SplitEvents
-from privstream.transforms.heavy_hitters.by_counts import baskets_of
-from privstream.transforms.rows import KeyCount
-from privstream.transforms.top_k.answers import finished_ranks, publish_found_items, publish_list
-from privstream.transforms.top_k.methods import FoundItems
+from privstream.transforms.top_k.gaps import publish_gaps
 from privstream.transforms.top_k.parameters import TopKParameters
 from typing_extensions import override
 
 
-class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    @property
-    @override
-    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return finished_ranks(self.answer)
-
-    @property
-    @override
-    def unfinished(self) -> type | None:
-        return None if self.finish is None else KeyCount
-
+class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
     def _splitter(self) -> SplitEvents:
         return SplitEvents(
@@ -36,34 +22,28 @@ class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstrin
             noise=self.noise,
             shards=self.shards,
             domain=self.domain,
-            positions=self.domain is not None,
-            streams=self.streams,
+            positions=True,
             groups=self._groups,
         )
 
     @override
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        all_windows = self.windows_of_person == self.steps.count
         return bound_items_of_people(
             batches,
             apply_dofn,
             steps=self.steps,
             noise=self.noise,
-            items_per_step=self.items_per_step,
-            selection=self.selection,
-            item_shards=self.shards if self.domain is None else 1,
+            items_per_step=self.max_per_window,
+            selection="random",
+            item_shards=1,
             groups=self._groups,
-            participations=self._participations,
-            streams=self._streams_limit,
+            participations=None if all_windows else self.windows_of_person,
+            streams=None,
             domain=self.domain,
-            by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
-            also=baskets_of(self.answer.mechanism, self.steps, self.shards, self._groups)
-            if isinstance(self.answer, FoundItems)
-            else None,
+            by_people=False,
         )
 
     @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        self.answer.calibrate()
-        if isinstance(self.answer, FoundItems):
-            return publish_found_items(self.answer, held, apply_dofn, groups=self._groups, timer_offset=3)
-        return publish_list(self.answer, held, apply_dofn, timer_offset=3)
+        return publish_gaps(self, held, apply_dofn, timer_offset=3)

@@ -1,0 +1,24 @@
+"""Trending: the published numbers of a window that are surely above a threshold."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NORMAL = 1.959964
+"""Standard deviations of a normal law from its mean to the end of an interval of 95%."""
+
+SURELY = 3.0
+"""Standard deviations by which a number must be above the threshold."""
+
+
+def surely_above(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, threshold: float) -> NDArray[np.bool_]:
+    """Return which numbers, with intervals of 95%, are surely above a threshold.
+
+    The error of a number is taken from the longer side of its interval, since ends below 0 are cut off.
+
+    Privacy: post-processing.
+    """
+    number, low, high = (np.asarray(each, np.float64) for each in (numbers, lower, upper))
+    error = np.maximum(number - low, high - number) / NORMAL
+    return np.asarray(number - threshold > SURELY * error)

@@ -1,0 +1,183 @@
+"""Questions that noisy counts answer: their rows are a view of those of `counts`, at no cost."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple, Self
+
+from privstream.mechanisms.accuracy import Accuracy, Coverage
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.counters import counter
+from privstream.transforms.counts.keyed_counts import CountsParameters
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.parameters import Parameters
+from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
+
+
+class Number(NamedTuple):
+    """The number that `counts` shows for an item in a window, and its interval of 95%."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+def shown(row: Any) -> Number:
+    """Return the number of a row of counts: smoothed where it is."""
+    if getattr(row, "smoothed", None) is None:
+        return Number(row.count, row.lower, row.upper)
+    return Number(row.smoothed, row.smoothed_lower, row.smoothed_upper)
+
+
+class CountsView(ABC):
+    """What is published of the rows of counts, window by window.
+
+    Privacy: post-processing of published rows; a view has no noise, no key, and no state that is not public.
+    """
+
+    row_type: ClassVar[Any]
+    counter: ClassVar[str]
+
+    @abstractmethod
+    def of_row(self, row: Any) -> Iterable[Any]:
+        """Return what a row of counts gives by itself."""
+
+    def choose(self, rows: list[Any]) -> list[Any]:
+        """Return what is published of all these in a window."""
+        return rows
+
+    def follow(self, rows: list[Any], before: list[Any]) -> list[Any]:
+        """Return the same, given what was published in the window before."""
+        return rows
+
+    def publish(self, rows: list[Any], before: list[Any]) -> list[Any]:
+        """Return what a stream publishes of a window, and count it."""
+        found = self.follow(rows, before)
+        counter(self.counter).inc(len(found))
+        return found
+
+    def of_run(self, counts: Sequence[Any], steps: Steps) -> Iterator[Any]:
+        """Yield the rows of a run that has ended, from all rows of counts."""
+        last, before = None, list[Any]()
+        ordered = sorted(counts, key=_start)
+        for _, window in groupby(ordered, key=_start):
+            rows = [*window]
+            step = steps.ending(rows[0].window_end)
+            if last is None or step != last + 1 or steps.starts_afresh(last, step):
+                before = []
+            found = self.choose([given for row in rows for given in self.of_row(row)])
+            last, before = step, self.publish(found, before)
+            yield from before
+
+
+def _start(row: Any) -> int:
+    return int(row.window_start.micros)
+
+
+class CountedParameters(Parameters):
+    """Parameters of a question that counts answer, unless another method is asked for.
+
+    Attributes:
+        counts: what answers; None where another method does.
+        view: what is published of its rows.
+        steps: the windows.
+    """
+
+    counts_type: ClassVar[type[CountsParameters]] = CountsParameters
+
+    method: str = "counts"
+    counts: CountsParameters | None = None
+    view: CountsView
+    steps: Steps
+    _ended = False
+
+    def _by_counts(self, per_window: int | None = None, **given: Any) -> None:
+        """Let counts answer, with these arguments; those that are None are left out."""
+        given["max_contributions_per_window"] = per_window
+        self.counts = self.counts_type(**{name: value for name, value in given.items() if value is not None})
+        self.steps = self.counts.steps
+
+    @override
+    def to_finish(self) -> Self:
+        if self.counts is None:
+            return self
+        made = copy.copy(self)
+        made.counts, made._ended = self.counts.to_finish(), True
+        return made
+
+    @property
+    @override
+    def unfinished(self) -> type | None:
+        return self.counts.row_type if self.counts is not None and self._ended else None
+
+    @property
+    @override
+    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        return self._of_counts if self._ended else None
+
+    def _of_counts(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the rows of a run that has ended, from all rows of counts as they were published."""
+        assert self.counts is not None
+        finished = rows if self.counts.finish is None else self.counts.finish(rows)
+        return list(self.view.of_run(finished, self.steps))
+
+    @property
+    @override
+    def of_files(self) -> Mapping[str, Any]:
+        return {} if self.counts is None else self.counts.of_files
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        return self._other_promise if self.counts is None else self.counts.promise
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        return self._other_prediction if self.counts is None else self.counts.prediction
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        return self._other_coverage if self.counts is None else self.counts.coverage
+
+    @property
+    @override
+    def advice(self) -> str:
+        return "" if self.counts is None else self.counts.advice
+
+    @property
+    @override
+    def event_fields(self) -> EventFields:
+        return EventFields()
+
+    @property
+    @abstractmethod
+    def _other_promise(self) -> PrivacyGuarantee:
+        """What another method promises."""
+
+    @property
+    @abstractmethod
+    def _other_prediction(self) -> Accuracy:
+        """How accurate another method is."""
+
+    @property
+    @abstractmethod
+    def _other_coverage(self) -> Coverage:
+        """What counts by another method."""
+
+
+def only_by(method: str, methods: Iterable[str], **given: Any) -> None:
+    """Refuse arguments that only some methods have.
+
+    Raises:
+        ValueError: one is given with another method.
+    """
+    allowed = tuple(methods)
+    for name, value in given.items():
+        if value is not None and method not in allowed:
+            raise ValueError(f"{name} must not be given with the method {method}: it is for {' and '.join(allowed)}")

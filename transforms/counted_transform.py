@@ -1,0 +1,53 @@
+"""The stages of questions that noisy counts answer: those of counts, and a view of their rows."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from privstream.transforms.counted import CountedParameters, CountsView
+from privstream.transforms.counts.transform import KeyedCounts
+from privstream.transforms.events.people_transform import PeopleTransform
+from privstream.transforms.events.private_transform import ApplyDoFn, Segment
+from privstream.transforms.timing.clocked import AtWindowEnds
+from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
+
+AFTER_COUNTS = 5
+"""How many stages have decided a window before its view does."""
+
+
+class CountedTransform(CountedParameters, PeopleTransform):
+    """Counts and a view of them, or the stages of another method."""
+
+    counts_type = KeyedCounts
+
+    @property
+    @override
+    def segments(self) -> tuple[Segment, ...]:
+        if self.counts is None:
+            return super().segments
+        counts = cast(KeyedCounts, copy.copy(self.counts))
+        counts._groups, counts._shared = self._groups, self._shared
+        *first, last = counts.segments
+        if not self._ended:
+            last = Segment(partial(viewed, last, self.view, self.steps))
+        return *first, last
+
+
+def viewed(
+    counts: Segment, view: CountsView, steps: Steps, counted: PCollection[Any], apply_dofn: ApplyDoFn
+) -> PCollection[Any]:
+    """Add the stages that publish counts, and those that publish a view of each window when it is over."""
+    rows = counts.stages(counted, apply_dofn)
+    given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
+    ends = AtWindowEnds(steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish)
+    return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
+
+
+def _of_its_window(row: Any, view: CountsView) -> list[Any]:
+    """Return what a row of counts gives, if it is published after its own window."""
+    return [] if getattr(row, "backfilled", False) else list(view.of_row(row))
