@@ -7,7 +7,6 @@ from typing import Any
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.questions.options import add_files, add_key, add_option, add_options, add_sample, options_of
-from privstream.pipelines.questions.signature import PACKAGE
 from privstream.pipelines.questions.spec import Option, Part, QuestionSpec, loaded
 
 TRIALS = 4000
@@ -45,9 +44,6 @@ def run_command(spec: QuestionSpec) -> Command:
         add_key(parser)
 
     def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-        loaded("runners.processes.load_early")(
-            arguments, beam_arguments, f"{PACKAGE}.{spec.transform.rpartition('.')[0]}"
-        )
         with_beam("questions.run_command.RunCommand")(spec).run(arguments, beam_arguments)
 
     return Command(
