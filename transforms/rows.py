@@ -35,7 +35,6 @@ from privstream.transforms.row_types import (
     RangeQuery,
     RankedItem,
     RatioEstimate,
-    TotalEstimate,
 )
 
 __all__ = [
@@ -65,7 +64,6 @@ __all__ = [
     "RangeQuery",
     "RankedItem",
     "RatioEstimate",
-    "TotalEstimate",
 ]
 
 INPUT = (Measurement, LinearQuery)
@@ -84,7 +82,6 @@ PUBLISHED = (
     RangeCount,
     PredecessorQuery,
     NearestPoints,
-    TotalEstimate,
     RatioEstimate,
     AlertState,
     LimitShare,
