@@ -15,7 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3 py
             $(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
 READY = $(VENV)/.ready
 
-.PHONY: help install demo test lint format tables site bench bench-peers flink-test flink-demo clean
+.PHONY: help install demo test lint format tables site bench bench-peers flink-test clean
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -67,9 +67,6 @@ bench-peers: $(READY) ## privstream beside its peers, one page; what is not inst
 flink-test: $(READY) ## the tests on Flink; needs Java and Maven
 	PYTHON=$(VENV)/bin/python deploy/get_flink_job_server.sh
 	PRIVSTREAM_REQUIRE_RUNNERS=1 $(VENV)/bin/pytest -m flink $(ARGS)
-
-flink-demo: $(READY) ## the heavy hitters on a Flink cluster of this machine; needs Java and Maven
-	PYTHON=$(VENV)/bin/python deploy/flink_demo.sh
 
 clean: ## remove everything that these commands made
 	rm -rf $(VENV) .cache .ruff_cache .hypothesis build dist privstream.egg-info demo-output

@@ -2,7 +2,7 @@
 # Puts Beam's Flink job server into the cache and prints the path of its jar; says on stderr where it comes from.
 # Usage: deploy/get_flink_job_server.sh [cache folder]        (default: .cache/flink in the repository)
 # First the job server that Beam publishes with the installed apache-beam; where Maven cannot get it, one put together from
-# what Beam and Flink publish as libraries (flink_job_server/pom.xml, for two lines of Flink: docs/decisions).
+# what Beam and Flink publish as libraries (flink_job_server/pom.xml).
 # FLINK_VERSION chooses another release of Flink than the file flink_version, here and in all else that this repository starts.
 # FLINK_JOB_SERVER_JAR names a jar that is there already: it is checked and its path printed.
 # What is in the cache stays as it is, since jobs may use it: one of other sources gets a folder of its own, and a link,

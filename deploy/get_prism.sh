@@ -1,6 +1,5 @@
 #!/bin/sh
 # Builds Beam's local streaming runner, Prism, for the installed apache-beam and prints the path of the binary.
-# Usage: deploy/get_prism.sh [cache folder]        (default: .cache/prism in the repository)
 # Beam can download a ready binary by itself. That one listens on every interface without a password, whatever it is told;
 # this one listens on loopback. Go checks the source against its checksum database.
 set -eu

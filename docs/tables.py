@@ -19,13 +19,13 @@ from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.suggest.command import SPEC as SUGGEST
 from privstream.pipelines.yaml.transforms import TRANSFORMS
-from privstream.transforms import AlertState, KeySum, RatioEstimate, TotalEstimate
+from privstream.transforms import AlertState, KeySum, RatioEstimate
 from privstream.transforms.row_types import Time, types_of
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
 COMMON = ("stream", "window_start", "window_end")
-VIEWS = {"totals": TotalEstimate, "ratios": RatioEstimate, "alerts": AlertState}
+VIEWS = {"ratios": RatioEstimate, "alerts": AlertState}
 """Rows of views of a monitor; those of others are rows of their question."""
 TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Time: "time"}
 """What the values of a column are, in words."""

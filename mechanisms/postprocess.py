@@ -149,69 +149,6 @@ def ratio_bounds(
     return Ratios(np.maximum(above / below, 0.0), lower, upper)
 
 
-class ConsistentTotals(NamedTuple):
-    """Totals, and the parts that add up to them, each with its variance.
-
-    Attributes:
-        totals: of each group, shape (groups,), and `total_variances`.
-        parts: shape (n,), and `part_variances`.
-    """
-
-    totals: Floats
-    total_variances: Floats
-    parts: Floats
-    part_variances: Floats
-
-
-def consistent_totals(
-    parts: ArrayLike, part_variances: ArrayLike, groups: ArrayLike, totals: ArrayLike, total_variances: ArrayLike
-) -> ConsistentTotals:
-    """Make noisy parts add up to noisy totals that were published beside them: the weighted least squares.
-
-    Privacy: none is spent; all inputs are published numbers.
-
-    Accuracy: with independent unbiased noise of these variances each result is unbiased, and has the smallest variance
-    of all linear estimates; no result has a larger variance than it had.
-
-    Args:
-        parts: noisy numbers that add up to the total of their group without noise, shape (n,).
-        part_variances: of their noise, > 0, same shape.
-        groups: the group of each part, whole numbers from 0 on, same shape. Each group has a part.
-        totals: noisy totals of the groups, shape (groups,); nan where none was published.
-        total_variances: of their noise, > 0, same shape; not read where there is no total.
-
-    Returns:
-        Totals and parts; parts add up to their total but for rounding.
-
-    Raises:
-        ValueError: a part or a variance is out of range.
-
-    Example:
-        >>> found = consistent_totals([4.0, 6.0], [1.0, 1.0], [0, 0], [13.0], [1.0])
-        >>> found.totals.tolist(), found.parts.tolist()
-        ([12.0], [5.0, 7.0])
-
-    Source: Hay et al., Boosting the accuracy of differentially private histograms through consistency (2010), section
-    4.1, with a variance for each number.
-    """
-    some, variances = _finite("parts", parts), _variances("part_variances", part_variances)
-    whole, group = np.asarray(totals, np.float64), np.asarray(groups, np.int64)
-    sums = np.bincount(group, some, len(whole))
-    sum_variances = np.bincount(group, variances, len(whole))
-    known = ~np.isnan(whole)
-    own = np.where(known, total_variances, np.inf)
-    _variances("total_variances", own[known])
-    apart = np.where(known, whole - sums, 0.0)
-    share = sum_variances / (sum_variances + own)  # how far each sum moves to its total
-    moved = variances / (sum_variances + own)[group]
-    return ConsistentTotals(
-        sums + share * apart,
-        sum_variances * (1 - share),
-        some + moved * apart[group],
-        variances * (1 - moved),
-    )
-
-
 def gap_lower_bound(gaps: ArrayLike, *, confidence: float, query_law: GapLaw, threshold_law: GapLaw) -> Floats:
     """Return lower confidence bounds of value - threshold from gaps to a noisy threshold.
 

@@ -19,7 +19,6 @@ from privstream.pipelines.command import (
     CommandError,
     Parser,
     UsageError,
-    collecting_seldom,
     with_dashes,
 )
 from privstream.pipelines.locations import MONITOR_FILES
@@ -101,11 +100,8 @@ BY_SIGNAL = 128
 """What a status is above, by the number of the signal that has ended the command."""
 
 
-@collecting_seldom()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
-    if arguments is None:
-        importlib.import_module("privstream.pipelines.runners.libraries")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")

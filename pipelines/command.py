@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -47,30 +45,12 @@ class InconclusiveError(CommandError):
     status = 4
 
 
-SELDOM = 100_000
-"""Objects more than before after which Python looks for garbage, where its own number is 700."""
-
-
 def as_rule(message: str) -> str:
     """Return a message of argparse with what must be given as a rule like others."""
     found = ONE_OF.fullmatch(message)
     if found is None:
         return message
     return f"{' or '.join(found[1].split())} must be given{BY_PEOPLE if '--people' in found[1] else ''}"
-
-
-@contextmanager
-def collecting_seldom() -> Iterator[None]:
-    """Let Python look for garbage in cycles seldom: what libraries and rows make by the 100,000 objects is none.
-
-    It would look through all of them again and again, for a fifth of the CPU seconds of a run with few events.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(SELDOM, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from privstream.transforms.rows import (
     RangeQuery,
     RankedItem,
     RatioEstimate,
-    TotalEstimate,
 )
 from privstream.transforms.timing.steps import WindowOptions
 from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
@@ -74,6 +73,5 @@ __all__ = [
     "SparseVectorAlerts",
     "ThresholdFlags",
     "TopKWithGap",
-    "TotalEstimate",
     "WindowOptions",
 ]

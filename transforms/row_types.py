@@ -512,35 +512,6 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
-class TotalEstimate(NamedTuple):
-    """What the counts of several items add up to: of a view of a monitor, made from published rows.
-
-    Attributes:
-        stream: name of the stream, empty where there is but one.
-        window_start: first moment of the window.
-        window_end: first moment after the window.
-        item: what the items have in common: some of their columns. With a whole beside its parts, and without `by`, it
-            is one part.
-        parts: number of items that are added up, those that have a row.
-        estimate: the sum of their counts; with a whole, the weighted least squares of that and of the sum. A person who
-            has two of the items counts twice.
-        stddev: standard deviation of its noise.
-        lower: lower end of its interval of 95%, of this row by itself; at least 0. It says nothing of items that have
-            no row, nor of what limits leave out.
-        upper: upper end.
-    """
-
-    stream: str
-    window_start: Timestamp
-    window_end: Timestamp
-    item: str
-    parts: int
-    estimate: float
-    stddev: float
-    lower: float
-    upper: float
-
-
 class RatioEstimate(NamedTuple):
     """The count of an item divided by its count in another question: of a view of a monitor.
 

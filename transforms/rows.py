@@ -32,7 +32,6 @@ from privstream.transforms.row_types import (
     RangeQuery,
     RankedItem,
     RatioEstimate,
-    TotalEstimate,
 )
 
 __all__ = [
@@ -61,7 +60,6 @@ __all__ = [
     "RangeQuery",
     "RankedItem",
     "RatioEstimate",
-    "TotalEstimate",
 ]
 
 INPUT = (LinearQuery,)
@@ -80,7 +78,6 @@ PUBLISHED = (
     RangeCount,
     PredecessorQuery,
     NearestPoints,
-    TotalEstimate,
     RatioEstimate,
     AlertState,
     LimitShare,

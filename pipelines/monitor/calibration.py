@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.accounting import (
     joint_curve,
     largest_shift,
 )
-from privstream.mechanisms.privacy.guarantee import FOLLOWING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 OF_DELTA = 0.9
@@ -38,7 +38,6 @@ MIXED = (
 )
 TOO_SMALL = "epsilon or delta of privacy must be larger for so many questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
-ANY_LIMIT = "docs/proofs/units.md, Theorem 3b"
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,6 @@ class Paid:
     transform: Any
     guarantee: PrivacyGuarantee
 
-    def at_point(self, *, several: bool) -> Paid:
-        """Return the same with a promise of one point alone; with `several` questions its epsilon is not fixed."""
-        own = self.guarantee
-        adaptivity = f"{own.adaptivity} {FOLLOWING}" if several else own.adaptivity
-        point = PointCurve(at_epsilon=own.epsilon, at_delta=own.delta)
-        return replace(self, guarantee=replace(own, curve=point, adaptivity=adaptivity))
-
 
 @dataclass(frozen=True)
 class Calibrated:
@@ -75,20 +67,6 @@ class Calibrated:
 
     questions: tuple[Paid, ...]
     guarantee: PrivacyGuarantee
-
-    def at_points(self, epsilon: float, delta: float) -> Calibrated:
-        """Return the same with promises that hold for every limit which may follow from earlier results.
-
-        Privacy: docs/proofs/units.md, Theorem 3b. Other limits have other curves, of which none bounds the others; for
-        all of them the total holds. What one of several questions gets of it depends on the limit.
-
-        Args:
-            epsilon, delta: the total that was shared out.
-        """
-        point = PointCurve(at_epsilon=epsilon, at_delta=delta)
-        proof = "; ".join(filter(None, (self.guarantee.proof, ANY_LIMIT)))
-        whole = replace(self.guarantee, epsilon=epsilon, delta=delta, curve=point, proof=proof)
-        return Calibrated(tuple(each.at_point(several=len(self.questions) > 1) for each in self.questions), whole)
 
 
 def calibrate(asked: Sequence[Asked], epsilon: float, delta: float) -> Calibrated:

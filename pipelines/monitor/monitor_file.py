@@ -23,12 +23,11 @@ from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.options import UNIT, delta_of_people, options_of
 from privstream.pipelines.questions.readings import by_clocks, settle_counts
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.yaml_file import Document, Path, meant, read_document
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import column_names
-from privstream.transforms.methods import AUTO
 from privstream.transforms.timing.calendar import iso
 from privstream.transforms.timing.steps import Steps
 
@@ -84,14 +83,12 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "against": ("of", "against", "probability", "largest"),
     "above": ("of", "item", "quantile", "above", "clear_below", "for", "number"),
     "below": ("of", "item", "quantile", "below", "clear_above", "for", "number"),
-    "by": ("of", "by", "whole", "largest"),
-    "whole": ("of", "by", "whole", "largest"),
     "largest": ("of", "largest"),
 }
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
 
-LIMIT, FROM = "max_contributions", "from"
-"""The limit of counts, and what may stand below it: the folder of an earlier period that has published what suits."""
+LIMIT = "max_contributions"
+"""The limit of counts."""
 
 REMEMBERS = {"forget": False}
 """What is settled of counts of items that stay found."""
@@ -110,7 +107,6 @@ class Question:
         options: of its command, as if they had been given there, but for the budget.
         shown: what guarantee files say in place of options that are lists, by name.
         line: where it stands.
-        follows: whether its limit follows from what an earlier period has published.
     """
 
     name: str
@@ -119,7 +115,6 @@ class Question:
     options: argparse.Namespace
     shown: Mapping[str, str]
     line: int
-    follows: bool = False
 
     def with_budget(self, epsilon: float, delta: float) -> argparse.Namespace:
         """Return its options with a budget, and those that follow from them."""
@@ -328,9 +323,6 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else key] = value
-    follows = isinstance(options.get(LIMIT), dict) or options.get(LIMIT) == AUTO
-    if follows:
-        options[LIMIT] = _limit_of_period(document, name, spec, options[LIMIT])
     if named := _named_in_alerts(document, name, spec, options):
         options["public_items"] = named
     try:
@@ -340,32 +332,7 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
         read.end = _end(document, read)
     line = document.lines[keys]
-    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=line, follows=follows)
-
-
-def _limit_of_period(document: Document, name: str, spec: QuestionSpec, given: Any) -> int:
-    """Return the limit of a question that suits what an earlier period has published of it.
-
-    Raises:
-        UsageError: it names no such period, or the question is another one.
-    """
-    own = ("questions", name, LIMIT)
-    keys = own if own in document.lines else (LIMIT,)
-    if not isinstance(given, dict):
-        follows = f", or {{{FROM}: FOLDER}} of the output of an earlier period" if spec is COUNTS else ""
-        rule = f"must be a whole number{follows}; `privstream suggest` finds a first one"
-        raise document.error(keys, f"{rule}, got {given} (for {name})")
-    document.check_keys(keys, (FROM,))
-    folder = _text(document, (*keys, FROM))
-    if spec is not COUNTS or folder is None:
-        raise document.error(
-            keys, f"must be a whole number, but for counts a folder {FROM} which it follows (for {name})"
-        )
-    try:
-        limit: int = loaded("monitor.earlier_period.limit_from")(folder, name)
-    except (ValueError, OSError) as error:
-        raise document.error((*keys, FROM), f"{error} (for {name})") from None
-    return limit
+    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=line)
 
 
 def wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any
@@ -22,17 +21,12 @@ from privstream.pipelines.questions.plan_command import shown
 from privstream.transforms.row_types import Time
 from rich.table import Table
 
-IMPROVED = 2.0
-"""By so much `--improve` raises a share."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument(
         "file", metavar="FILE.yaml", help="the monitor: data, total budget, questions with their shares"
     )
-    text = f"show what each question would get if the share of this one were {IMPROVED:g} times as large"
-    parser.add_argument("--improve", metavar="QUESTION", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -41,30 +35,23 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     with clock("sharing out the budget"), tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         monitor = read_monitor(arguments.file, folder)
         views = read_views(monitor)
-        names = [each.name for each in monitor.questions]
-        if arguments.improve is not None and arguments.improve not in names:
-            raise UsageError(f"--improve must be one of {', '.join(names)}, got {arguments.improve}")
-        planned = shared_out(monitor, None)
-        improved = None if arguments.improve is None else shared_out(monitor, arguments.improve)
+        planned = shared_out(monitor)
         tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}, Time)
         answer_views(views, tables)
-        answer = _answer(monitor, planned, improved) | {"views": [view.name for view in views]}
+        answer = _answer(monitor, planned) | {"views": [view.name for view in views]}
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
     else:
-        _print(answer, arguments.improve)
+        _print(answer)
 
 
-def shared_out(monitor: MonitorFile, improve: str | None = None, *, ends: bool = True) -> Calibrated:
-    """Share out the budget, with one share raised if that is asked for; `ends`: see `Question.transform`.
+def shared_out(monitor: MonitorFile, *, ends: bool = True) -> Calibrated:
+    """Share out the budget; `ends`: see `Question.transform`.
 
     Raises:
         UsageError: a question refuses its options or its part of the budget; the message names the line of the key.
     """
-    questions = [
-        replace(each, share=each.share * IMPROVED) if each.name == improve else each for each in monitor.questions
-    ]
-    asked = [Asked(each.name, each.share, partial(each.transform, ends=ends)) for each in questions]
+    asked = [Asked(each.name, each.share, partial(each.transform, ends=ends)) for each in monitor.questions]
     try:
         found = calibrate(asked, monitor.epsilon, monitor.delta)
     except (ValueError, TypeError, OverflowError) as error:
@@ -74,8 +61,7 @@ def shared_out(monitor: MonitorFile, improve: str | None = None, *, ends: bool =
             raise wrong_option(monitor.document, name, monitor.document.mapping(keys), message) from None
         raise monitor.document.error(("privacy",), str(error)) from None
     _check_same_people(monitor, found.guarantee.unit)
-    follows = any(each.follows for each in monitor.questions)
-    return found.at_points(monitor.epsilon, monitor.delta) if follows else found
+    return found
 
 
 def _check_same_people(monitor: MonitorFile, unit: PrivacyUnit) -> None:
@@ -91,13 +77,12 @@ def _check_same_people(monitor: MonitorFile, unit: PrivacyUnit) -> None:
                 )
 
 
-def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | None) -> dict[str, Any]:
+def _answer(monitor: MonitorFile, planned: Calibrated) -> dict[str, Any]:
     """Return what each question gets, and what is promised of all together."""
     accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
     questions = {}
-    for number, (asked, paid) in enumerate(zip(monitor.questions, planned.questions, strict=True)):
+    for asked, paid in zip(monitor.questions, planned.questions, strict=True):
         accuracy = accuracy_of(paid.transform)
-        other = None if improved is None else improved.questions[number]
         questions[asked.name] = {
             "question": asked.spec.word,
             "share": asked.share,
@@ -106,25 +91,22 @@ def _answer(monitor: MonitorFile, planned: Calibrated, improved: Calibrated | No
             "error": accuracy.error,
             "error_unit": asked.spec.error_unit,
             "sentence": accuracy.sentence,
-            "improved": None if other is None else {"share": other.share, "error": accuracy_of(other.transform).error},
         }
     guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
     return {"monitor": monitor.path, "questions": questions, "guarantee": guarantee}
 
 
-def _print(answer: dict[str, Any], improve: str | None) -> None:
+def _print(answer: dict[str, Any]) -> None:
     """Print a table of questions, and what it says."""
     table = Table()
     table.add_column("name", no_wrap=True)
     table.add_column("question", no_wrap=True)
-    for heading in ("share", "epsilon", "delta", "error", *([f"error, more for {improve}"] if improve else [])):
+    for heading in ("share", "epsilon", "delta", "error"):
         table.add_column(heading, justify="right")
     whole = sum(each["share"] for each in answer["questions"].values())
     for name, each in answer["questions"].items():
         cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:g}", f"{each['delta']:g}"]
         cells.append(f"{shown(each['error'])} {each['error_unit']}")
-        if each["improved"] is not None:
-            cells.append(f"{shown(each['improved']['error'])} {each['error_unit']}")
         table.add_row(name, each["question"], *cells)
     guarantee = answer["guarantee"]
     together = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
+from privstream.mechanisms.postprocess import NORMAL, ratio_bounds
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
@@ -21,8 +21,8 @@ from privstream.pipelines.yaml_file import Document
 from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.item_columns import column_names, join_item, split_item
-from privstream.transforms.row_types import AlertState, RatioEstimate, TotalEstimate
+from privstream.transforms.events.item_columns import column_names, join_item
+from privstream.transforms.row_types import AlertState, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override
 
@@ -44,7 +44,7 @@ BOUNDED = ("estimate", "error_bound")
 HISTORY = 128
 """Windows before those of a sum or a comparison from which smoothed numbers are made where input has no end."""
 
-COMPARED = {"KeyCount", "KeySum", "TotalEstimate", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
+COMPARED = {"KeyCount", "KeySum", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
 
 NAMED_BY = ("item", "quantile")
@@ -67,7 +67,6 @@ class Table:
         transform: what has published the rows; None for a view.
         live: whether the last rows are those of a run that goes on.
         time: makes times of microseconds, as for `read_row_file`.
-        shared: part of the variance of counts that all of a window of a stream have in common.
     """
 
     row_type: Any
@@ -81,7 +80,6 @@ class Table:
     transform: Any = None
     live: bool = False
     time: Callable[[int], Any] = timestamp
-    shared: float = 0.0
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
@@ -98,7 +96,6 @@ class Table:
             listed=getattr(transform, "domain", None),
             transform=transform,
             time=time,
-            shared=transform.shared_variance if isinstance(transform, CountsParameters) else 0.0,
         )
 
     def bounds(self, step: int) -> tuple[Any, Any]:
@@ -364,107 +361,6 @@ class Ratios(View):
             given += [ends[:, 0], np.maximum(ends[:, 2] - ends[:, 0], ends[:, 0] - ends[:, 1]) / NORMAL]
         found[:, np.flatnonzero(known)] = ratio_bounds(*given)
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Totals(OfOne):
-    """What the counts of items with a common part add up to; or these items, such that they add up to a whole.
-
-    Attributes:
-        by: columns of the item that are kept; none for the items themselves.
-        whole: name of a question about these columns alone, whose counts are used as well; None without one.
-    """
-
-    by: tuple[str, ...] = ()
-    whole: str | None = None
-
-    @property
-    @override
-    def sources(self) -> Sequence[tuple[str, str]]:
-        return [("of", self.of), *([] if self.whole is None else [("whole", self.whole)])]
-
-    @override
-    def answer(self, tables: Mapping[str, Table]) -> Table:
-        table = tables[self.of]
-        if "count_stddev" not in table.row_type._fields or len(table.columns) < 2:
-            raise self.error("of", "must be counts of an item of several columns")
-        whole = None if self.whole is None else tables[self.whole]
-        by = self.by or (() if whole is None else whole.columns)
-        if unknown := [name for name in by if name not in table.columns]:
-            raise self.error("by" if self.by else "whole", f"must be columns of {self.of}, and {unknown[0]} is none")
-        if whole is not None:
-            self._check_whole(table, whole, by)
-        places = [table.columns.index(name) for name in by]
-        parts = sort_rows(table.rows, ("stream", "window_start", "item"))
-        numbers: dict[tuple[str, int, str], int] = {}
-        groups = np.array(
-            [numbers.setdefault(self._group(row, places, len(table.columns)), len(numbers)) for row in parts], np.int64
-        )
-        counts, stddevs = _noisy(parts)
-        wholes = {} if whole is None else {_key(row): row for row in whole.rows}
-        published = [wholes.get(key) for key in numbers]
-        totals = np.array([np.nan if row is None else row.count for row in published], np.float64)
-        variances = np.array([1.0 if row is None else row.count_stddev**2 for row in published], np.float64)
-        found = consistent_totals(counts, np.square(stddevs), groups, totals, variances)
-        sizes = np.bincount(groups, minlength=len(numbers))
-        together = np.square(np.bincount(groups, stddevs)) - np.bincount(
-            groups, np.square(stddevs)
-        )  # of noise in common
-        first = np.unique(groups, return_index=True)[1]
-        if self.by:
-            of_items = [(parts[place], item) for place, (_, _, item) in zip(first.tolist(), numbers, strict=True)]
-            given = found.totals, found.total_variances + table.shared * together, sizes
-        else:
-            of_items = [(row, row.item) for row in parts]
-            given = found.parts, found.part_variances, np.ones(len(parts), np.int64)
-        factor = _factor([*parts, *(row for row in published if row is not None)])
-        made = table.having(
-            _totals(of_items, *given, factor), TotalEstimate, ("stream", "window_start", "-estimate", "item")
-        )
-        columns = by if self.by else table.columns
-        of_whole = frozenset() if whole is None else whole.questions
-        return replace(made, columns=columns, questions=table.questions | of_whole, listed=None if by else table.listed)
-
-    def _group(self, row: Any, places: Sequence[int], columns: int) -> tuple[str, int, str]:
-        """Return stream, window and common part of a row."""
-        parts = split_item(row.item, columns)
-        return row.stream, row.window_start.micros, item_of([parts[place] for place in places])
-
-    def _check_whole(self, table: Table, whole: Table, by: Sequence[str]) -> None:
-        """Refuse a whole to which the parts do not add up."""
-        for key, one in (("of", table), ("whole", whole)):
-            if not isinstance(one.transform, CountsParameters):
-                raise self.error(key, "must be a question `counts`")
-        if tuple(by) != whole.columns or len(by) == len(table.columns):
-            raise self.error("whole", f"must be about some of the columns of {self.of}, those of by")
-        if _windows_like(table) != _windows_like(whole):
-            raise self.error("whole", f"must have the windows of {self.of}")
-        for name, one in ((self.of, table.transform), (self.whole, whole.transform)):
-            if one.mechanism.unit != "event" or one.domain is None or one.mechanism.over != "window":
-                raise self.error(
-                    "whole",
-                    "must be of questions with the unit event, a domain and counts of windows, which "
-                    f"{name} is not: people who have two of the parts, and parts that are not published, do not add up",
-                )
-
-
-def _totals(
-    items: Iterable[tuple[Any, str]], estimates: np.ndarray, variances: np.ndarray, parts: np.ndarray, factor: float
-) -> list[TotalEstimate]:
-    """Return rows of totals.
-
-    Args:
-        items: a row of each stream and window, and the item.
-        estimates, variances, parts: of each.
-        factor: how far intervals reach, in standard deviations.
-    """
-    stddevs = np.sqrt(variances)
-    ends = (np.maximum(estimates + side * factor * stddevs, 0.0) for side in (-1, 1))
-    numbers = (np.round(part, DIGITS).tolist() for part in (estimates, stddevs, *ends))
-    return [
-        TotalEstimate(row.stream, row.window_start, row.window_end, item, number, *of_row)
-        for (row, item), number, *of_row in zip(items, parts.tolist(), *numbers, strict=True)
-    ]
 
 
 def _factor(rows: Sequence[Any]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import KINDS, NAME, VIEWS, MonitorFile
-from privstream.pipelines.monitor.views import Alerts, Largest, Ratios, Risers, Sums, Totals, View, item_of
+from privstream.pipelines.monitor.views import Alerts, Largest, Ratios, Risers, Sums, View, item_of
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.yaml_file import Document, meant
@@ -77,9 +77,6 @@ def _view(document: Document, name: str, asked: Iterable[str]) -> View:
         return Sums(**common, over=read.span("over"))
     if kind == "against":
         return Risers(**common, against=read.span("against"), probability=read.share("probability", LIKELY))
-    if kind in ("by", "whole"):
-        whole = None if "whole" not in given else read.text("whole")
-        return Totals(**common, by=read.texts("by") if "by" in given else (), whole=whole)
     return Largest(**common) if kind == "largest" else _alert(read, common, kind)
 
 

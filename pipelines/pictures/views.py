@@ -29,7 +29,6 @@ TITLES = {
     "value": "What alerts watch",
     "rise": "By how much items rose",
     "ratio": "Ratios",
-    "estimate": "Totals",
     "count": "Counts",
 }
 MEANING = "Bands: intervals of 95%, each by itself; where numbers are smoothed, if counts stay near moving levels."

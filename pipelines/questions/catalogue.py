@@ -127,7 +127,6 @@ COUNTS = QuestionSpec(
     files=("domain", "public_items"),
     unplanned=("streams", "public_items", "top", "rising", "at_least", "selection", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
-    like="suggest.sample.predict",
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns=COUNTED_COLUMNS | {"sum_stddev": "of sums"},
     picture=Part("pictures.counts.PICTURE", "the items that most people have, and the true counts"),

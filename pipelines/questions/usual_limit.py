@@ -60,8 +60,7 @@ def planned_in_words(options: Mapping[str, Any], accuracy: Mapping[str, Any], co
         return ""
     return (
         f"{_costs(accuracy, options['delta'])} Where all people have far fewer, a limit near that makes "
-        "counts better: privstream suggest chooses one from the data, privately, and plan --like SAMPLE from public "
-        "data."
+        "counts better: privstream suggest chooses one from the data, privately."
     )
 
 

@@ -45,8 +45,6 @@ VIEW_TITLES = {
     "against": "risers",
     "above": "alerts",
     "below": "alerts",
-    "by": "totals",
-    "whole": "totals",
     "largest": "largest items",
 }
 """What rows of views are, by the first of these keys that a view has."""

@@ -139,7 +139,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     Raises:
         ValueError: the ledger does not have its run.
     """
-    entry, method = None if accounts is None else accounts.entry(result), method_of(result)
+    entry = None if accounts is None else accounts.entry(result)
     columns, clocks = _columns(result), result.promise.clocks
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],

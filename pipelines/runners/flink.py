@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -117,69 +115,6 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
         flink.operator_chaining = flink.operator_chaining or "false"
 
 
-CAUSES = {
-    r"ModuleNotFoundError: No module named '([\w.]+)'": (
-        "the workers' Python has no module {0}: install the package there, the same version, and restart the workers"
-    ),
-    r"noise_key_file must be (?:a readable file|readable by)": (
-        "a worker cannot read the noise key: put the file on the same path on every worker, readable by its user only"
-    ),
-    r"noise key must be the same on every worker": (
-        "a worker has another noise key than the launch: give all of them the same; a new key is a new run"
-    ),
-    r"SnapshotError: state of (\w+) cannot be used": (
-        "the state of {0} was written by another version or with other options, or is damaged: nothing has been "
-        "published from it; take the version and the options that wrote it, and resume from the same savepoint or "
-        "checkpoint, or an earlier one, or begin a new run"
-    ),
-    r"OutOfDirectMemoryError|[Dd]irect buffer memory|Server sendMessage\(\) failed with Error": (
-        "a task manager ran out of direct memory, which messages between Java and Python need: give task managers more "
-        "memory (--task-manager-memory), or raise taskmanager.memory.task.off-heap.size"
-    ),
-    r"OutOfMemoryError: Metaspace": (
-        "a task manager ran out of memory for classes (Metaspace): put Beam's libraries on its own class path"
-    ),
-    r"Java heap space|GC overhead limit exceeded|Application error processing RPC": (
-        "a task manager ran out of heap memory: give task managers more memory (--task-manager-memory, or "
-        "taskmanager.memory.process.size)"
-    ),
-    r"(?m)^(?:\w+\.)*_?(?:Array|Arrow)?MemoryError\b": (
-        "a Python worker ran out of memory: give the workers more memory, or use a larger parallelism"
-    ),
-    r"SDK (?:harness )?(?:closed connection|disconnected)|CANCELLED: (?:client cancelled|call already cancelled)": (
-        "a Python worker ended or was killed: worker-pool.out says why; if it does not, the system may have killed it "
-        "for its memory"
-    ),
-    r"RemoteTransportException|Heartbeat of TaskManager|TaskManager with id \S+ is no longer reachable|"
-    r"TaskExecutor is shutting down|TaskManager \S+ disconnected|ResourceManager.*TaskExecutor.*disconnect": (
-        "a task manager ended or was killed: its .out file says why; if it does not, the system may have killed it "
-        "for its memory"
-    ),
-    r"NoResourceAvailableException|Could not acquire the minimum required resources": (
-        "there are too few free slots: start task managers, cancel jobs that are not wanted, or lower --parallelism"
-    ),
-    r"No space left on device": "a disk is full: make room where checkpoints, temporary files and output lie",
-    r"Exceeded checkpoint tolerable failure threshold": (
-        "a checkpoint took longer than --checkpoint_timeout_millis: either a worker cannot load the pipeline "
-        "(worker-pool.out says why), or storage or workers are too slow"
-    ),
-}
-"""What a stack trace shows, and what that means; the first that is found counts."""
-
-PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))\b", re.MULTILINE)
-JAVA_ERROR = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error))")
-
-
-def restart_cause(trace: str) -> str:
-    """Return what a stack trace means: what to do where that is known, else the type of the innermost error."""
-    for pattern, advice in CAUSES.items():
-        known = re.search(pattern, trace)
-        if known:
-            return advice.format(*known.groups())
-    kinds = PYTHON_ERROR.findall(trace) or JAVA_ERROR.findall(trace)
-    return kinds[-1] if kinds else "unknown; see the task managers' logs"
-
-
 LOCAL_MASTERS = ("[local]", "[auto]")
 ANSWER_SECONDS = 5
 
@@ -265,7 +200,6 @@ def _check_version(master: str, version: str) -> None:
         )
 
 
-SECONDS = 5.0
 UNANSWERED = (OSError, HTTPException, ValueError, KeyError, TypeError)
 CANCEL_SECONDS, CANCEL_POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
 ENDED = ("FINISHED", "CANCELED", "FAILED")
@@ -280,9 +214,9 @@ def name_job(options: PipelineOptions, name: str) -> None:
 
 @contextmanager
 def submitted_job(
-    options: PipelineOptions, tell: Callable[[str], None], seconds: float = SECONDS, writes: Sequence[str] = ()
+    options: PipelineOptions, tell: Callable[[str], None], writes: Sequence[str] = ()
 ) -> Iterator[SubmittedJob | None]:
-    """Give the job that is submitted to a cluster meanwhile, tell of its restarts, and end it at Ctrl-C.
+    """Give the job that is submitted to a cluster meanwhile, and end it at Ctrl-C.
 
     *Privacy*: a job whose command is gone goes on. So what one without an end writes is in its name, as eight digits of
     a digest, and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
@@ -293,9 +227,7 @@ def submitted_job(
 
     Args:
         options: those of the job, which has a name.
-        tell: is called with a line for people: of restarts at first, when the reason is another one, and when their
-            number has doubled; at Ctrl-C of what became of the job. It comes from another thread, too.
-        seconds: between two questions to the cluster, which may have no answer.
+        tell: is called with a line for people, at Ctrl-C, of what became of the job.
         writes: the files that the job writes when its input has ended; none if it has an end.
 
     Raises:
@@ -305,23 +237,18 @@ def submitted_job(
     if not on_cluster(options):
         yield None
         return
-    over = threading.Event()
     named, master = options.view_as(GoogleCloudOptions), options.view_as(FlinkRunnerOptions).flink_master
     if writes:
         output = blake2b("\n".join(map(_place, writes)).encode(), digest_size=4).hexdigest()
         _refuse_second(master, output)
         named.job_name = f"{named.job_name} {output}"
     named.job_name = f"{named.job_name} {secrets.token_hex(4)}"
-    job = SubmittedJob(master, named.job_name, tell)
-    thread = threading.Thread(target=job.watch, args=(over, seconds), daemon=True)
-    thread.start()
+    job = SubmittedJob(master, named.job_name)
     try:
         yield job
     except KeyboardInterrupt:
         tell(job.cancel())
         raise
-    finally:
-        over.set()
 
 
 def _place(path: str) -> str:
@@ -362,22 +289,10 @@ class SubmittedJob:
     Args:
         master: address of the cluster's REST interface.
         name: of the job.
-        tell: is called with a line for people.
     """
 
-    def __init__(self, master: str, name: str, tell: Callable[[str], None]) -> None:
-        self._master, self._name, self._tell = master, name, tell
-        self._count = self._newest = 0
-        self._cause = ""
-
-    def watch(self, over: threading.Event, seconds: float) -> None:
-        """Tell of restarts until it is over."""
-        job = None
-        while not over.wait(seconds):
-            with suppress(*UNANSWERED):
-                job = job or self._own()
-            if job is not None:
-                self._look(job)
+    def __init__(self, master: str, name: str) -> None:
+        self._master, self._name = master, name
 
     def cancel(self) -> str:
         """End the job, wait until it has ended, and say what became of it; its last checkpoint stays."""
@@ -410,23 +325,3 @@ class SubmittedJob:
         """
         jobs = ask_cluster(self._master, "/jobs/overview")["jobs"]
         return next((job["jid"] for job in jobs if job["name"] == self._name), None)
-
-    def _look(self, job: str) -> None:
-        """Tell of restarts since the last look, oldest first."""
-        try:
-            entries = ask_cluster(self._master, f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
-            found = sorted((entry["timestamp"], entry["stacktrace"]) for entry in entries)
-        except UNANSWERED:
-            return
-        for at, trace in found:
-            if at > self._newest:
-                self._newest = at
-                self._add(restart_cause(trace))
-
-    def _add(self, cause: str) -> None:
-        """Count a restart, and tell of it if that is news."""
-        self._count += 1
-        doubled = self._count & (self._count - 1) == 0
-        if doubled or cause != self._cause:
-            self._cause = cause
-            self._tell(f"Flink restarts the job, {self._count} time{'s' * (self._count > 1)} so far: {cause}")

@@ -12,8 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
-from functools import cache, partial
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
-from apache_beam.transforms import core, environments, userstate
+from apache_beam.transforms import environments
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
@@ -61,9 +61,6 @@ OUT_OF_MEMORY = (
     "yet and with people who have used up their limits, until the run or a period of --renew_every ends: shorter ones "
     "need less, and workers of a cluster share it"
 )
-
-REMEMBERED = ((core, "get_function_args_defaults"), (userstate, "get_dofn_specs"), (PipelineOptions, "view_as"))
-"""Functions of Beam that find the same each time."""
 
 INSTEAD = {
     "--item_field": ": this command reads no item, and is about all of them together; --where chooses some",
@@ -144,8 +141,7 @@ def run(
             clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
-            _remembering() if local else nullcontext(),  # a run without an end would keep more and more
-            submitted_job(options, partial(_tell, shown), writes=ends) as job,
+            submitted_job(options, partial(_tell, shown), ends) as job,
         ):
             pipeline = _new_pipeline(options)
             build(pipeline)
@@ -180,11 +176,10 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     """
     logging.disable(logging.CRITICAL)
     try:
-        with _remembering():
-            pipeline = _new_pipeline(options)
-            build(pipeline)
-            result = _started(pipeline, options)
-            result.wait_until_finish()
+        pipeline = _new_pipeline(options)
+        build(pipeline)
+        result = _started(pipeline, options)
+        result.wait_until_finish()
     except Exception as error:
         raise RunError(cause(error)) from None
     return _counted(result)
@@ -236,21 +231,6 @@ def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
             yield
         finally:
             module.python_sdk_dependencies = theirs
-
-
-@contextmanager
-def _remembering() -> Iterator[None]:
-    """Let Beam keep what it finds out again for each stage and type, a fifth of a small run, with the same result.
-
-    These are the arguments of methods, the states and timers of a stage, and options, for which it makes a parser of
-    command lines each time.
-    """
-    with ExitStack() as stack:
-        for place, name in REMEMBERED:
-            found = getattr(place, name)
-            stack.callback(setattr, place, name, found)
-            setattr(place, name, cache(found))
-        yield
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import glob
 import multiprocessing
 import os
@@ -16,9 +15,7 @@ from multiprocessing import connection, resource_tracker
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
-from privstream.pipelines.command import RunError, collecting_seldom
-from privstream.pipelines.file_digests import take_early
-from privstream.pipelines.locations import SCHEME
+from privstream.pipelines.command import RunError
 from privstream.transforms import spill
 
 STANDARD_ERROR = 2
@@ -32,11 +29,10 @@ MOST = 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-BY_ITSELF = ("pyarrow.compute", "privstream.pipelines.runners.libraries", "privstream.pipelines.questions.shares")
-"""The modules that every process needs, in this order: the first is put off by the second."""
+PRELOADED = ["privstream.pipelines.questions.shares"]
+"""What every process needs: they are copies of one that has loaded it."""
 
 MAIN = "__main__"
-KAFKA = f"{SCHEME}://"
 
 WITHOUT_ANSWER = (
     "a worker process has ended before its work was done: it was killed, or there was not enough memory for all of "
@@ -77,39 +73,6 @@ def _context() -> Any:
     """Return how processes are started: as copies of one that has loaded what they need, if the system can."""
     can = "forkserver" in multiprocessing.get_all_start_methods() and len(os.fsencode(tempfile.gettempdir())) <= LONGEST
     return multiprocessing.get_context("forkserver" if can else "spawn")
-
-
-def load_early(arguments: argparse.Namespace, beam_arguments: Sequence[str], module: str) -> None:
-    """Begin, before the command loads what it needs, with what can be done meanwhile.
-
-    A thread takes digests of the input, if that is files of this machine; and a process loads what others will need, if
-    there will be others: these are copies of it.
-
-    Args:
-        arguments: of a command that answers a question.
-        beam_arguments: what is given to Beam.
-        module: that of the question's transform.
-    """
-    if arguments.watch is not None or arguments.query is not None or arguments.input.startswith(KAFKA):
-        return
-    with suppress(ValueError, OSError):  # the command itself says what is wrong
-        files = local_files(arguments.input)
-        workers = workers_for(arguments.workers, sum(map(os.path.getsize, files)))
-        if workers > 1 and not any(text.startswith("--runner") for text in beam_arguments):
-            _load_early((*BY_ITSELF, module))
-        take_early(files)
-
-
-def _load_early(modules: Sequence[str]) -> None:
-    """Let a process load these modules."""
-    context = _context()
-    if context.get_start_method() != "forkserver":
-        return
-    from multiprocessing import forkserver  # noqa: PLC0415 - not on every system
-
-    context.set_forkserver_preload(list(modules))
-    with _quiet():
-        forkserver.ensure_running()
 
 
 @contextmanager
@@ -182,6 +145,8 @@ class Crew:
     def _start(self, paths: Sequence[str], folder: str) -> None:
         """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
         context = _context()
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(PRELOADED)
         with _quiet():
             for number in range(self.number):
                 here, there = context.Pipe()
@@ -228,7 +193,7 @@ def _work(
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with collecting_seldom(), spill.spilled_among(paths, number):
+    with spill.spilled_among(paths, number):
         pipe.send((False, None))
         while True:
             try:

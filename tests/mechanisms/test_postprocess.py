@@ -11,7 +11,6 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import (
     blue_from_gaps,
     combine_by_variance,
-    consistent_totals,
     gap_lower_bound,
     gap_p_value,
     ratio_bounds,
@@ -221,34 +220,3 @@ def test_ratios_of_what_may_be_nothing_are_not_given():
     assert (exact.values, exact.lower, exact.upper) == (0.25, 0.25, 0.25)
     with pytest.raises(ValueError, match="denominator_stddevs must be >= 0"):
         ratio_bounds([1.0], [1.0], [1.0], [-1.0])
-
-
-@given(
-    groups=st.lists(st.integers(0, 3), min_size=1, max_size=12),
-    published=st.lists(st.booleans(), min_size=4, max_size=4),
-    seed=st.integers(0, 1000),
-)
-def test_consistent_totals_are_generalised_least_squares(groups, published, seed):
-    """With explicit matrices, where some groups have a total of their own."""
-    _, group = np.unique(groups, return_inverse=True)
-    number, rng = int(group.max()) + 1, np.random.default_rng(seed)
-    parts, variances = rng.normal(50, 20, len(group)), rng.uniform(1, 30, len(group))
-    totals, of_totals = rng.normal(100, 20, number), rng.uniform(1, 90, number)
-    known = np.array(published[:number])
-    found = consistent_totals(parts, variances, group, np.where(known, totals, np.nan), of_totals)
-    adding = (group == np.arange(number)[:, None]).astype(float)
-    design = np.vstack([np.eye(len(group)), adding[known]])
-    weights = np.concatenate([1 / variances, 1 / of_totals[known]])
-    spread = np.linalg.inv(design.T @ (weights[:, None] * design))
-    best = spread @ design.T @ (weights * np.concatenate([parts, totals[known]]))
-    np.testing.assert_allclose(found.parts, best, rtol=1e-7, atol=1e-6)
-    np.testing.assert_allclose(found.part_variances, np.diag(spread), rtol=1e-7)
-    np.testing.assert_allclose(found.totals, adding @ best, rtol=1e-7, atol=1e-6)
-    np.testing.assert_allclose(found.total_variances, np.diag(adding @ spread @ adding.T), rtol=1e-6)
-
-
-def test_consistent_totals_refuse_variances_that_are_none():
-    with pytest.raises(ValueError, match="part_variances must be > 0"):
-        consistent_totals([1.0], [0.0], [0], [1.0], [1.0])
-    with pytest.raises(ValueError, match="total_variances must be > 0"):
-        consistent_totals([1.0], [1.0], [0], [1.0], [0.0])

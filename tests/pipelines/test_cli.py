@@ -1,7 +1,6 @@
 """The command line: what starts, what is refused, what an error says, and what `--dry_run` tells."""
 
 import argparse
-import gc
 import logging
 import os
 import shlex
@@ -19,12 +18,10 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.command import (
-    SELDOM,
     Command,
     NothingUsableError,
     RunError,
     UsageError,
-    collecting_seldom,
 )
 from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch, local_runner
@@ -379,11 +376,3 @@ def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.Captu
     watch = ["--input=in", "--output=out", "--watch=1", "--run_id=a", "--input_format=parquet"]
     assert run("top-k", *watch, "--dry_run") == 2
     assert "--dry_run must not be given when the input has no end" in capsys.readouterr().err
-
-
-def test_garbage_is_looked_for_seldom_while_a_command_runs_and_as_before_when_it_has_ended() -> None:
-    before = gc.get_threshold()
-    with collecting_seldom():
-        assert gc.get_threshold() == (SELDOM, *before[1:])
-        assert gc.isenabled()
-    assert gc.get_threshold() == before

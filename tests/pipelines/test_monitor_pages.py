@@ -14,7 +14,7 @@ from privstream.pipelines.report.result import ledger_of, output_of, read_result
 from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.serve_command import LivePage
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
-from privstream.transforms.rows import AlertState, KeyCount, RatioEstimate, TotalEstimate
+from privstream.transforms.rows import AlertState, KeyCount, RatioEstimate
 
 ITEMS = ["tea", HOSTILE[0]]
 
@@ -36,7 +36,6 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
         for hour in range(3)
         for item in ITEMS
     ]
-    totals = [TotalEstimate("", *window(hour), "de", 2, 200.5, 7.0, 186.0, 215.0) for hour in range(3)]
     sums = [
         row_of("counts", hour, item)._replace(smoothed=90.0, smoothed_lower=80.0, smoothed_upper=99.0)
         for hour in range(3)
@@ -46,12 +45,6 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
     return {
         "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["stream", "window_start", "item"]),
         "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["stream", "window_start", "-ratio", "item"]),
-        "lands": (
-            TotalEstimate,
-            totals,
-            {"of": "pages", "by": "land"},
-            ["stream", "window_start", "-estimate", "item"],
-        ),
         "sums": (KeyCount, sums, {"of": "pages", "over": "2h"}, ["stream", "window_start", "-count", "item"]),
         "top": (KeyCount, sums[::2], {"of": "sums", "largest": 1}, ["stream", "window_start", "-count", "item"]),
         "up": (KeyCount, risers, {"of": "pages", "against": "1h"}, ["stream", "window_start", "-rise", "item"]),
@@ -91,7 +84,7 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(output.parent)
     assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
-    assert page.count("no cost: a view") == 6 and page.count("<figure") == 8
+    assert page.count("no cost: a view") == 5 and page.count("<figure") == 7
     assert "<script>document.title" not in page
 
 
@@ -126,7 +119,7 @@ def test_views_that_are_not_described_well_are_refused(output: Path, change: dic
     (output / "_guarantee.json").write_text(json.dumps(whole))
     with pytest.raises(ValueError, match=message):
         read_result(str(output / "busy.jsonl"))
-    assert LivePage(str(output)).page().count("<figure") >= 7, "no other result is hidden"
+    assert LivePage(str(output)).page().count("<figure") >= 6, "no other result is hidden"
 
 
 def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

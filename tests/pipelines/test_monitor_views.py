@@ -107,7 +107,7 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
         ),
         (
             "{of: pages}",
-            "line 9: views.v: must have one of ratio, over, against, above, below, by, whole, lar",
+            "line 9: views.v: must have one of ratio, over, against, above, below, largest",
         ),
         ("{of: pages, ovr: 2h}", "line 9: views.v.ovr: unknown key; did you mean `over`?"),
         ("{of: pages, over: 2h, larges: 3}", "views.v.larges: unknown key; did you mean `largest`?"),
@@ -179,7 +179,6 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
         ),
         (SPEED, "{of: speed, quantile: 0.5, above: 2, number: full}", "v.number: must be `counted`, or of a question"),
         (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),
-        (PAGES, "{of: pages, by: page}", "v.of: must be counts of an item of several columns"),
         (
             PAGES.replace("4}", "4, domain: [a, b]}"),
             "{of: pages, item: c, above: 2}",
@@ -194,8 +193,6 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
             "{ratio: [pages, speed]}",
             "v.ratio: must be of counts or totals, which speed is not",
         ),
-        (SITES, "{of: sites, by: city}", "v.by: must be columns of sites, and city is none"),
-        (PAGES + SITES, "{of: sites, whole: pages}", "v.whole: must be of questions with the unit event"),
     ],
 )
 def test_what_a_question_cannot_give_is_refused_before_a_run(tmp_path, made, questions, view, message):
@@ -344,63 +341,6 @@ def test_ratios_have_intervals_of_both_noises(tmp_path: Path, made: dict[str, An
     assert later.smoothed == 0.04 and later.smoothed_lower < 0.04 < later.smoothed_upper < 0.08
 
 
-def test_totals_add_up_what_is_published(tmp_path: Path, made: dict[str, Any]) -> None:
-    """Over the columns that are left out; noises add up by squares."""
-    rows = [count(0, "de, /a", 100), count(0, "de, /b", 60), count(0, '"x,y", /a', 7), count(1, "de, /a", 90)]
-    views = "  lands: {of: sites, by: country}\n  most: {of: lands, largest: 1}\n"
-    found = answered(tmp_path, SITES, views, {"sites": rows}, made)
-    lands = {(row.window_start, row.item): row for row in found["lands"].rows}
-    total = lands[window(0)[0], "de"]
-    assert (total.parts, total.estimate, total.stddev) == (2, 160.0, pytest.approx(10 * math.sqrt(2)))
-    assert total.upper - total.estimate == pytest.approx(20 * math.sqrt(2), abs=0.01)
-    assert lands[window(0)[0], "x,y"].estimate == 7.0 and lands[window(1)[0], "de"].parts == 1
-    assert found["lands"].columns == ("country",)
-    assert [row.item for row in found["most"].rows] == ["de", "de"]
-
-
-def test_totals_of_counts_with_noise_in_common_have_it_once_for_each_item(tmp_path: Path) -> None:
-    """What is said is the deviation of such a sum, by the covariance of the noise, also over two windows."""
-    (tmp_path / "sites.txt").write_text("".join(f"{land},/{page}\n" for land in ("de", "fr") for page in range(5)))
-    sites = f"  sites: {{question: counts, item: [country, page], domain: {tmp_path / 'sites.txt'}}}\n"
-    views = "  lands: {of: sites, by: country}\n  days: {of: sites, over: 2h}\n  both: {of: days, by: country}\n"
-    monitor, found = read(tmp_path, sites, views)
-    transform = monitor.questions[0].transform(1.0, 1e-6)
-    each, common = transform.mechanism.stddev(1), transform.mechanism.common_stddev
-    assert 0.2 < transform.shared_variance == (common / each) ** 2 < 0.5
-    items = [f"{land}, /{page}" for land in ("de", "fr") for page in range(5)]
-    rows = [count(window, item, 1000, stddev=each) for window in range(6) for item in items]
-    answered = answer_views(found, tables_of(monitor, {"sites": transform}, {"sites": rows}))
-    covariance = np.eye(5) * (each**2 - common**2) + common**2
-    said = math.sqrt(covariance.sum())
-    assert said > 1.3 * math.sqrt(5) * each
-    stddevs = np.array([row.stddev for row in answered["lands"].rows])
-    assert len(stddevs) == 12 and np.allclose(stddevs, said)
-    reach = np.array([row.upper - row.estimate for row in answered["lands"].rows])
-    assert np.allclose(reach, 1.96 * said, rtol=0.02)
-    assert max(row.stddev for row in answered["both"].rows) == pytest.approx(math.sqrt(2) * said, rel=1e-3)
-
-
-def test_parts_and_wholes_that_are_published_agree(tmp_path: Path, made: dict[str, Any]) -> None:
-    """Sums of parts equal the whole, by weighted least squares, which have less noise than either."""
-    (tmp_path / "sites.txt").write_text("de,/a\nde,/b\nfr,/a\n")
-    (tmp_path / "lands.txt").write_text("de\nfr\n")
-    questions = (
-        f"  sites: {{question: counts, item: [country, page], unit: event, domain: {tmp_path / 'sites.txt'}}}\n"
-        f"  lands: {{question: counts, item: country, unit: event, domain: {tmp_path / 'lands.txt'}}}\n"
-    )
-    parts = [count(0, "de, /a", 100), count(0, "de, /b", 60), count(0, "fr, /a", 30)]
-    wholes = [count(0, "de", 190, stddev=5.0), count(0, "fr", 20, stddev=20.0)]
-    views = "  total: {of: sites, by: country, whole: lands}\n  part: {of: sites, whole: lands}\n"
-    found = answered(tmp_path, questions, views, {"sites": parts, "lands": wholes}, made)
-    total = {row.item: row for row in found["total"].rows}
-    part = {row.item: row for row in found["part"].rows}
-    assert total["de"].estimate == pytest.approx((190 / 25 + 160 / 200) / (1 / 25 + 1 / 200), abs=1e-5)
-    assert total["de"].stddev == pytest.approx(math.sqrt(1 / (1 / 25 + 1 / 200)), abs=1e-5) and total["de"].stddev < 5
-    assert part["de, /a"].estimate + part["de, /b"].estimate == pytest.approx(total["de"].estimate, abs=1e-5)
-    assert part["fr, /a"].estimate == total["fr"].estimate and part["de, /a"].stddev < 10
-    assert found["part"].columns == ("country", "page")
-
-
 def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A view that a question cannot give is refused before a run, and one that it can give is not."""
     path = tmp_path / "monitor.yaml"
@@ -526,7 +466,7 @@ questions:
 views:
   sums: {of: pages, over: 3h}
   outage: {of: pages, item: [de, /a], above: 20}
-  lands: {of: pages, by: country}
+  lands: {of: pages, largest: 2}
 noise_key_file: noise.key
 output: {folder: out}
 """
@@ -576,9 +516,6 @@ def test_a_run_writes_views_beside_its_rows(tmp_path, monkeypatch, capsys):
     outage = (tmp_path / "out" / "outage.csv").read_text().splitlines()
     assert outage[0] == "stream,window_start,window_end,country,page,value,lower,upper,threshold,state,since"
     assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])
-    lands = (tmp_path / "out" / "lands.csv").read_text().splitlines()
-    assert lands[0] == "stream,window_start,window_end,item,parts,estimate,stddev,lower,upper"
-    assert len(lands) == 1 + 2 * WINDOWS and all(",2," in line for line in lands[1:])
     whole = json.loads((tmp_path / "out" / "_guarantee.json").read_text())
     assert {name: each["output"] for name, each in whole["views"].items()} == {
         name: f"{name}.csv" for name in ("sums", "outage", "lands")
@@ -734,7 +671,6 @@ def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: di
             answered(tmp_path, months, f"  sums: {{of: pages, over: {span}}}\n", {}, made)
 
 
-LANDS = "  lands: {question: counts, item: country, max_contributions: 4}\n"
 ON_LIST = "  low: {of: pages, item: a, below: 3}\n"
 
 
@@ -760,7 +696,6 @@ ON_LIST = "  low: {of: pages, item: a, below: 3}\n"
         (PAGES.replace("4}", "4, forget: true}"), ON_LIST, None),
         (PAGES.replace("4}", "4, over: start}"), ON_LIST, None),
         (PAGES.replace("4}", "4, domain: [a, b]}"), ON_LIST, None),
-        (SITES + PAGES, "  total: {of: sites, by: country}\n  high: {of: total, item: de, above: 3}\n", None),
         (PAGES, "  rises: {of: pages, against: 1h}\n", None),
         (PRESENT + PAGES, "  high: {of: present, above: 3}\n", None),
     ],

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
-from local_stores import SECRET, google_server, hadoop_server, s3_server
+from local_stores import SECRET, s3_server
 from privstream.pipelines import cli, stores
 from privstream.pipelines.accounts.run_identity import content_digest
 from privstream.pipelines.sinks.row_files import check_destination, fingerprint, move_file, whole_file, write_once
@@ -19,17 +19,15 @@ from privstream.pipelines.sources.found_files import match_files
 HEADER = "user,item,time\n"
 RUN = ["counts", "--window", "1d", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "1", "--delta", "1e-6",
        "--max_contributions", "2"]  # fmt: skip
-SERVERS = {"s3": s3_server, "gs": google_server, "hdfs": hadoop_server}
-BEYOND_S3 = [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)]) for name in ("gs", "hdfs")]
 
 
 def lines(first: int, last: int) -> str:
     return HEADER + "".join(f"u{n},tea,2024-01-0{1 + n % 2}T12:00:00Z\n" for n in range(first, last))
 
 
-@pytest.fixture(scope="module", params=["s3", *BEYOND_S3])
-def server(request, tmp_path_factory):
-    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as started:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with s3_server(tmp_path_factory.mktemp("s3")) as started:
         stores.reach_stores([], PipelineOptions(started.options))
         yield started
 

@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.pipelines import cli, file_digests, stores
+from privstream.pipelines import cli, stores
 from privstream.pipelines.accounts import build
 from privstream.pipelines.accounts.build import SHAPING, code_digest
 from privstream.pipelines.accounts.run_identity import (
@@ -209,37 +207,6 @@ def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
     assert content_digest("a.jsonl.gz") != content_digest("gz.jsonl"), "one is unpacked, the other is not"
     with pytest.raises(InputFileError, match="cannot read none: No such file"):
         content_digest("none")
-
-
-@pytest.mark.parametrize("change", ["none", "longer", "same size", "another file", "just written", "no disk"])
-def test_a_digest_that_was_taken_early_counts_only_of_a_file_that_has_stayed(change, monkeypatch):
-    if change != "just written":
-        monkeypatch.setattr(file_digests, "SETTLED_NANOSECONDS", -(10**12))
-    monkeypatch.setattr(os, "major", lambda device: int(change != "no disk"))
-    Path("a.csv").write_bytes(b"user,item")
-    before = os.stat("a.csv")
-    file_digests.take_early(["none", "a.csv"])
-    while file_digests._threads:
-        file_digests._threads.pop().join()
-    time.sleep(0.02)  # more than a tick of the clock of files
-    if change == "longer":
-        Path("a.csv").write_bytes(b"user,item,time")
-    elif change == "same size":
-        Path("a.csv").write_bytes(b"user,page")
-        os.utime("a.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
-    elif change == "another file":
-        Path("b.csv").write_bytes(b"user,page")
-        os.utime("b.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
-        os.replace("b.csv", "a.csv")
-    taken: list[str] = []
-    digest_of = file_digests.digest_of
-    monkeypatch.setattr(file_digests, "digest_of", lambda stream: taken.append("again") or digest_of(stream))
-    content = Path("a.csv").read_bytes()
-    digest = blake2b(content, digest_size=file_digests.DIGEST_BYTES).hexdigest()
-    assert file_digests.local_digest("a.csv") == digest
-    assert taken == ([] if change == "none" else ["again"])
-    assert file_digests.local_digest("a.csv") == digest
-    assert taken[-1:] == ["again"], "what was taken early counts once"
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "same time", "another file", "gone"])

@@ -122,20 +122,6 @@ def test_what_is_told_of_people_is_that_of_the_last_window():
     assert not UsedUp(0, 0, 30, -50.0).surely(100)
 
 
-@pytest.mark.slow
-def test_a_new_monitor_has_the_command_that_chooses_the_limit(folder, capsys):
-    (folder / "clicks.csv").write_text("Customer_ID,pageUrl,ts\nu,a,2024-01-01\n")
-    assert cli.main(["init", str(folder / "clicks.csv"), "--output", "-"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "privstream suggest" in line]
-    words = shlex.split(line.replace("FILL_IN", "2024-01-01", 1).replace("FILL_IN", "2024-01-05", 1), comments=False)
-    events = [f"u{person},a,2024-01-0{day}" for person in range(600) for day in (1, 2)]
-    (folder / "clicks.csv").write_text("\n".join(["Customer_ID,pageUrl,ts", *events]))
-    assert words[:3] == ["#", "privstream", "suggest"] and words[-2:] == ["--noise_key_file", "key"]
-    options = [*words[3:-1], f"{folder}/key", "--time_zone", "UTC", "--epsilon", "2", "--ledger", "none"]
-    assert cli.main(["suggest", *options]) == 0
-    assert "--max_contributions 2" in capsys.readouterr().out
-
-
 def test_the_plan_of_a_program_has_the_sentence_too(capsys):
     assert cli.main(shlex.split("plan counts --epsilon 1 --windows 13 --delta 1e-6 --json")) == 0
     (budget,) = json.loads(capsys.readouterr().out)["budgets"]

@@ -9,8 +9,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-BROKER = [sys.executable, str(Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py")]
-
 
 def missing(reason: str):
     """Skip a test, or fail it where all servers must be there."""
@@ -18,18 +16,22 @@ def missing(reason: str):
 
 
 @pytest.fixture(scope="session")
-def broker_run(tmp_path_factory):
-    return f"--run={tmp_path_factory.mktemp('broker') / 'run'}"
+def kafka(tmp_path_factory):
+    """A broker that runs."""
+    import kafka_broker  # noqa: PLC0415
+
+    try:
+        started = kafka_broker.Broker(tmp_path_factory.mktemp("broker"))
+        started.start()
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        missing(f"no broker: {error}")
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")
-def broker(broker_run):
-    started = subprocess.run([*BROKER, "start", broker_run], capture_output=True, text=True, check=False)
-    if started.returncode:
-        missing(f"no broker: {started.stderr}")
-    yield started.stdout.strip()
-    stopped = subprocess.run([*BROKER, "stop", broker_run], capture_output=True, text=True, check=True).stdout
-    assert "broker: stopped" in stopped
+def broker(kafka):
+    return kafka.address
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +44,6 @@ def flink_cluster(tmp_path_factory):
     cluster = flink_cluster_jobs.Cluster.start(tmp_path_factory.mktemp("cluster") / "run")
     yield cluster
     assert cluster.call("stop").count(": stopped") == len(flink_cluster_jobs.PROCESSES)
-    with pytest.raises(AssertionError, match="no answer from the cluster"):
-        cluster.call("status")
 
 
 @pytest.fixture(scope="module")

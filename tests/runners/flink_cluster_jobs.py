@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import apache_beam as beam
 import flink_job_server
@@ -22,8 +23,9 @@ from privstream.pipelines.runners.flink import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SECONDS = 240
+SCRIPT = "flink_cluster"
 ENDED = ("FINISHED", "CANCELED", "FAILED")
-PROCESSES = {"job-manager", "task-manager-0", "task-manager-1", "worker-pool", "zookeeper"}
+PROCESSES = {"job-manager", "task-manager-0", "task-manager-1", "worker-pool"}
 CHECKPOINT_MILLISECONDS = 1000
 
 
@@ -57,6 +59,34 @@ def told_of(process: Path, what: str) -> str:
 
 
 @dataclass
+class Jobs:
+    """What one asks of the jobs of a cluster, by its REST interface."""
+
+    run: Path
+    script: ModuleType
+
+    def rest(self, path: str) -> Any:
+        return self.script.rest(self.run, path)
+
+    def listed(self) -> list[dict]:
+        return self.rest("/jobs/overview")["jobs"]
+
+    def state(self, job: str) -> str:
+        return self.rest(f"/jobs/{job}")["state"]
+
+    def cancel(self, job: str) -> None:
+        self.script.rest(self.run, f"/jobs/{job}?mode=cancel", "PATCH")
+
+    def checkpoints(self, job: str) -> dict:
+        return self.rest(f"/jobs/{job}/checkpoints")
+
+    def trouble(self, job: str) -> str:
+        """Return the stack trace of the last restart."""
+        entries = self.rest(f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
+        return entries[0]["stacktrace"] if entries else ""
+
+
+@dataclass
 class Cluster:
     """A cluster that `deploy/flink_cluster.py` started."""
 
@@ -64,10 +94,16 @@ class Cluster:
     rest_port: int
     told: str = field(init=False)
     """What the script said when it had started."""
-    jobs: object = field(init=False)
+    jobs: Jobs = field(init=False)
 
     def __post_init__(self) -> None:
-        self.jobs = load("flink_jobs").Jobs(f"http://127.0.0.1:{self.rest_port}")
+        self.script = load(SCRIPT)
+        self.jobs = Jobs(self.run, self.script)
+
+    def start_again(self, name: str) -> None:
+        """Start a process that has been killed, and wait until all slots are there."""
+        self.script.start_process(self.run, name)
+        self.script.wait_for_slots(self.run)
 
     @classmethod
     def start(cls, run: Path, *options: str) -> "Cluster":
@@ -85,9 +121,9 @@ class Cluster:
                 self.jobs.cancel(job["jid"])
         wait_until(lambda: all(job["state"] in ENDED for job in self.jobs.listed()), "the end of all jobs")
 
-    def call(self, *arguments: str, own: Sequence[str] = ()) -> str:
-        """Run a command of the script; perhaps with a command of one's own at the end."""
-        command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments, f"--run={self.run}", *own]
+    def call(self, *arguments: str) -> str:
+        """Run a command of the script."""
+        command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments, f"--run={self.run}"]
         paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {"PYTHONPATH": paths}
         answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -98,7 +134,7 @@ class Cluster:
         """End one of the processes without warning, and wait until it is gone."""
         pid_file = self.run / f"{name}.pid"
         os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
-        wait_until(lambda: not load("processes").alive(pid_file), f"the end of {name}")
+        wait_until(lambda: not self.script.alive(pid_file), f"the end of {name}")
 
     def workers(self) -> list[int]:
         """Return the Python workers of the pool, oldest first: those of a job that has ended may take a while to go."""

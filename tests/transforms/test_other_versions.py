@@ -13,7 +13,6 @@ from counts_chain import Chain
 from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.pipelines.runners.flink import restart_cause
 from privstream.transforms.counts.publishing import PublishFound
 from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress
 from tiny_runner import END, dofns_of
@@ -122,7 +121,6 @@ def refused(chain, match):
     told = "".join(traceback.format_exception(caught.value))
     assert str(caught.value).startswith("state of PublishFound cannot be used: ")
     assert "resume from the same savepoint or checkpoint" in str(caught.value)
-    assert restart_cause(told).startswith("the state of PublishFound was written by another version or with other opt")
     assert not any(private in told for private in ("seldom", "eee", "ä", "user "))
 
 
