@@ -513,17 +513,12 @@ class CardinalityEstimate(NamedTuple):
         window_end: first moment after the window: the moment that the estimate is about.
         estimate: how many are in the set, with noise, at least 0.
         error_bound: how far the estimate is at most from the number of people who count within their limits, with
-            probability 1 - beta for all windows together, while people come and go no more often than `max_updates`, if
+            probability 95% for all windows together, while people come and go no more often than `max_updates`, if
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
             set.
-        smoothed: an estimate of the same number from all windows of a finished file, with the method "direct_counter",
-            which gives each window noise of its own; what weekdays, or hours of the day, have in common is kept. None
-            with other methods, and in streams.
-        smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: sizes stay near
-            a level that moves. Where a window differs from those beside it, it reaches as far as that of the estimate.
-            It holds so often of all windows. Of single windows that are off the others by one standard deviation of the
-            noise half hold, by two 85%, and from three on 96%: noise hides what is less.
-        smoothed_upper: upper end.
+        lower, upper: an interval that contains the number of people who count within their limits, with probability
+            95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
+            is -1.
     """
 
     stream: str
@@ -531,9 +526,8 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-    smoothed: Optional[float] = None
-    smoothed_lower: Optional[float] = None
-    smoothed_upper: Optional[float] = None
+    lower: Optional[int] = None
+    upper: Optional[int] = None
 
 
 class RangeQuery(NamedTuple):

@@ -631,7 +631,7 @@ CARDINALITY = (
     Attack(
         name="fresh noise",
         text="30 people are in the set. With D, one person more enters, twice. The adversary sees the number.",
-        options={"epsilon": EPSILON, "leave_values": LEAVE, "method": "direct_counter"},
+        options={"epsilon": EPSILON, "leave_values": LEAVE},
         control=LESS,
         times=4,
         others=THIRTY_INSIDE,
@@ -652,17 +652,16 @@ CARDINALITY = (
         times=4,
     ),
     Attack(
-        name="an event",
-        text="the unit is an event. 30 people are in the set, and in the second window one leaves who has not entered. "
-        "With D, there is one event more, by which that person enters in the first window. The adversary sees whether "
-        "the number goes up, and down again.",
-        options={"epsilon": EPSILON, "unit": "event", "leave_values": LEAVE},
-        control=HALF,
-        times=4,
-        others=lambda seen: [Sent(SUSPECT - i, "out") for i in range(seen.units)] if seen.window else crowd(30, "in"),
+        name="too many windows",
+        text="30 people are in the set. With D, one person more enters, and stays for two windows, of which one may "
+        "count. The adversary sees both numbers. The control has the same noise, and both windows count.",
+        options={"epsilon": EPSILON, "leave_values": LEAVE, "max_contributions": 1},
+        control={"epsilon": 2 * EPSILON, "max_contributions": 2},
+        others=lambda seen: [] if seen.window else crowd(30, "in"),
         suspect=first_window(Sent(SUSPECT, "in")),
-        score=up_and_down(30),
+        score=total("estimate"),
         windows=2,
+        times=4,
     ),
 )
 

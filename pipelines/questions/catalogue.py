@@ -452,7 +452,7 @@ CARDINALITY = QuestionSpec(
     description="Estimates how many people are in a set now (in the building, subscribed, online), at the end of "
     "every window, from events of people who enter and leave, or from sessions with a time-out. People may come "
     "and go as often as they like.",
-    protected="a person over the whole run, or an event",
+    protected="a person over the whole run",
     known_as="daily active users, unique users online, occupancy",
     transform="cardinality.set_cardinality.SetCardinality",
     parameters="cardinality.parameters.CardinalityParameters",
@@ -462,14 +462,14 @@ CARDINALITY = QuestionSpec(
     published="estimates_published",
     item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
     items_with=("enter_values", "leave_values"),
-    former_units=FORMER_UNITS,
     unusable={"events_of_other_values": "events that neither enter nor leave"},
     limits=(
         Excess(
             "entries_over_limit",
             "entries_before_limit",
-            "entries that do not count, because their person had reached the limits of visits and streams",
-            ("visits_per_person", "streams_per_person"),
+            "entries that do not count, or perhaps not to their end, since their person has reached "
+            "--max_contributions, or is in another stream",
+            ("max_contributions",),
             lasting=True,
             of="entries",
             repeats=True,
@@ -482,7 +482,6 @@ CARDINALITY = QuestionSpec(
     files=(),
     unplanned=("enter_values", "timeout"),
     assumed={"leave_values": ("leave",)},
-    sizes={"streams": Option("streams", "int", "number of streams, if events have one")},
     columns={"error_bound": "error bound of all estimates (people)"},
     picture=Part(
         "pictures.cardinality.PICTURE", "how many people are in a set, with error bounds, and the true numbers"

@@ -292,7 +292,7 @@ def run_once(mechanism):
 UNCHECKED = {"starts", "ends", "many", "label", "repeatable"}
 COUNTED = {"columns", "contributions", "domain_size", "horizon", "items_per_release", "items_per_step", "max_hits"}
 COUNTED |= {"max_updates", "min_hits", "min_people", "releases", "row_columns", "rows_per_unit", "streams_per_person"}
-COUNTED |= {"tests", "top", "universe", "updates_per_unit", "visits_per_person"}
+COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
 SHARES = {"beta", "counter_share", "measure_share", "threshold_share", "value_share"}
 SWITCHES = {"consistent", "integer", "monotone", "public_keys", "signed"}
 

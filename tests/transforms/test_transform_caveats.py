@@ -103,8 +103,6 @@ EXAMPLES = {
     "SetCardinality": [
         (WINDOWS | MOVES, (people_hashed,)),
         (WINDOWS | MOVES | TWO, (people_hashed, streams_hashed)),
-        (WINDOWS | MOVES | {"unit": "event"}, ()),
-        (WINDOWS | MOVES | {"unit": "event"} | TWO, (events_hashed,)),
     ],
     "NumericQuantiles": [
         (WINDOWS | NUMERIC | TWO | {"max_contributions": 3}, (people_hashed,)),
