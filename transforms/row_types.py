@@ -198,39 +198,32 @@ class Measurement(NamedTuple):
 
 
 class LinearQuery(NamedTuple):
-    """Input of `PrivateQueries`: how many people have one of these items, or a weighted number of them; public.
+    """Input of `PrivateQueries`: how many people have one of these items; public.
 
     Attributes:
         name: what the query is called in its answer.
         time: when it is asked; queries are answered in order of time, then name.
         items: distinct items of the domain.
-        weights: one for each item, in [0, 1]; without weights all are 1.
     """
 
     name: str
     time: Timestamp
     items: Sequence[str]
-    weights: Sequence[float] = ()
 
 
 class QueryAnswer(NamedTuple):
-    """The answer to a linear query.
+    """The answer to a counting query.
 
     Attributes:
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how far the estimate is at most from the answer without noise, about the one item of each person
-            that counts, with probability 1 - beta for all of the first `queries` answers together; -1, for none, if the
+            that counts, with probability 95% for all of the first `queries` answers together; -1, for none, if the
             query is refused.
-        source: "counts", a sum of counts with noise; "answers", with noise of its own; or, with multiplicative weights,
-            "hypothesis", tested and found good enough; "measured", from the data with noise. "refused": the budget is
-            spent and nothing was tested; without multiplicative weights the estimate is 0 then.
-        measurements_left: how many more answers may be measured, or given; None where nothing is used up.
-        lower: lower end of an interval of 95% for the answer without noise, of this row by itself, at least 0: by the
-            law of its noise, if the query does not depend on earlier answers. None with multiplicative weights, whose
-            hypothesis is no number with noise, and where the query is refused.
-        upper: upper end.
+        source: "hypothesis", tested and found good enough; "measured", from the data with noise; "refused": the budget
+            is spent and nothing was tested.
+        measurements_left: how many more answers may be measured.
     """
 
     query: str
@@ -238,9 +231,7 @@ class QueryAnswer(NamedTuple):
     estimate: float
     error_bound: float
     source: str
-    measurements_left: Optional[int]
-    lower: Optional[float] = None
-    upper: Optional[float] = None
+    measurements_left: int
 
 
 class RankedItem(NamedTuple):

@@ -572,9 +572,8 @@ WATCHED = "queries"
 QUERIES = QuestionSpec(
     word="queries",
     summary="answer many counting queries about one data set, one after the other",
-    description="Answers linear queries about how many people have which items, in the order in which they are "
-    "asked: from counts of all items with noise, each with noise of its own if they are few, or from a public "
-    "hypothesis that learns from its errors.",
+    description="Answers queries about how many people have which items, in the order in which they are asked, from a "
+    "public hypothesis that learns from its errors.",
     protected="a person, over all queries together",
     known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
     transform="queries.private_queries.PrivateQueries",
@@ -602,8 +601,7 @@ QUERIES = QuestionSpec(
         Option(
             "planned",
             "int",
-            "number of queries for which errors are bounded, 1,000 if it is not given; the method answers answers no "
-            "more",
+            "number of queries for which errors are bounded, 1,000 if it is not given",
         ),
     ),
     prepare="questions.readings.planned_queries",
@@ -613,9 +611,9 @@ QUERIES = QuestionSpec(
     epilog="""\
 queries, one JSON object on each line, in the order in which they are asked, or with a time:
   {"name": "young", "items": ["0-9", "10-19"]}
-  {"name": "points", "items": ["gold", "silver"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}
-The answer is the number of people who have one of the items, or a weighted number with --real_weights. Queries and
-the domain are public. Each person counts with one item.
+  {"name": "points", "items": ["gold", "silver"], "time": "2024-01-01T12:00:00Z"}
+The answer is the number of people who have one of the items. Queries and the domain are public.
+Each person counts with one item.
 
 With --watch, queries come as files into a folder; write a file elsewhere, and rename it into the folder when it is
 complete. A query is asked when its file has come, or at its own time if that is later. With --watermark marks each
@@ -626,8 +624,6 @@ query has a time. A file named _END ends the run.
     plan_epilog="""\
 numbers in the answer:
   error bound       with probability 1 - beta, all answers together are within so many people of the truth
-  of one item       the same where each query is about one item; by counts, a query of n items has up to sqrt(n) times
-                    this bound
   alpha             as given, or the value with the smallest error bound
   measurements      number of answers that may be taken from the data before queries are refused
   people needed     with at least so many people no query is refused, with probability 1 - beta; 1 if every query could
@@ -635,7 +631,6 @@ numbers in the answer:
 """,
     columns={
         "error_bound": "error bound (people)",
-        "item_error_bound": "of one item",
         "alpha": "alpha",
         "max_measurements": "measurements",
         "records_needed": "people needed",

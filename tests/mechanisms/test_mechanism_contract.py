@@ -60,7 +60,6 @@ from privstream.mechanisms import (
     WideTreeCounter,
 )
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 
@@ -215,7 +214,6 @@ ONCE = [
     HybridSparseVector(epsilon=1.0),
     MeasuredTopK(epsilon=1.0),
     NoisyTopK(epsilon=1.0),
-    AnsweredQueries(epsilon=1.0, delta=1e-6, queries=9),
     CountedQueries(epsilon=1.0, domain_size=3),
     CountedTopK(epsilon=1.0, size=50),
 ]
@@ -244,7 +242,7 @@ def test_whatever_is_exported_has_an_example():
     promising, stepping = discovered()
     assert {AboveThreshold, Sparse, NumericSparse, SparseVectorWithGap, ThresholdMonitor} <= stepping <= promising
     assert set(EXAMPLES) == stepping
-    assert set(ALL) - {AnsweredQueries, CountedQueries, CountedTopK} == promising
+    assert set(ALL) - {CountedQueries, CountedTopK} == promising
 
 
 def plain(value):
