@@ -239,14 +239,13 @@ EXAMPLES = {
             "--enter_values a --leave_values a": "--enter_values and --leave_values must have nothing in common",
             "--timeout 0": "--timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds",
             "--max_updates 0": "--max_updates must be >= 1, got 0",
-            "--method visit_counter": "--visits_per_person must be given with method visit_counter and unit person",
-            "--method direct_counter --unit event": "--method must be auto or visit_counter with unit event, got",
+            "--max_contributions 0": "--max_contributions must be >= 1, got 0",
+            "--max_contributions 1 --method sparse_counter": "must not be given with --method sparse_counter",
         },
         refused_plans={
             "--windows 0": "windows must be >= 1, got 0",
             "--windows -1": "windows must be >= 1, got -1",
         },
-        values={"unit": "event"},
     ),
     "ranges": QuestionExample(
         options=f"{ON_A_CLOCK} --universe 64 --queries ranges",

@@ -110,39 +110,32 @@ class Alert(NamedTuple):
 
 
 class LinearQuery(NamedTuple):
-    """Input of `PrivateQueries`: how many people have one of these items, or a weighted number of them; public.
+    """Input of `PrivateQueries`: how many people have one of these items; public.
 
     Attributes:
         name: what the query is called in its answer.
         time: when it is asked; queries are answered in order of time, then name.
         items: distinct items of the domain.
-        weights: one for each item, in [0, 1]; without weights all are 1.
     """
 
     name: str
     time: Timestamp
     items: Sequence[str]
-    weights: Sequence[float] = ()
 
 
 class QueryAnswer(NamedTuple):
-    """The answer to a linear query.
+    """The answer to a counting query.
 
     Attributes:
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how far the estimate is at most from the answer without noise, about the one item of each person
-            that counts, with probability 1 - beta for all of the first `queries` answers together; -1, for none, if the
+            that counts, with probability 95% for all of the first `queries` answers together; -1, for none, if the
             query is refused.
-        source: "counts", a sum of counts with noise; "answers", with noise of its own; or, with multiplicative weights,
-            "hypothesis", tested and found good enough; "measured", from the data with noise. "refused": the budget is
-            spent and nothing was tested; without multiplicative weights the estimate is 0 then.
-        measurements_left: how many more answers may be measured, or given; None where nothing is used up.
-        lower: lower end of an interval of 95% for the answer without noise, of this row by itself, at least 0: by the
-            law of its noise, if the query does not depend on earlier answers. None with multiplicative weights, whose
-            hypothesis is no number with noise, and where the query is refused.
-        upper: upper end.
+        source: "hypothesis", tested and found good enough; "measured", from the data with noise; "refused": the budget
+            is spent and nothing was tested.
+        measurements_left: how many more answers may be measured.
     """
 
     query: str
@@ -150,9 +143,7 @@ class QueryAnswer(NamedTuple):
     estimate: float
     error_bound: float
     source: str
-    measurements_left: Optional[int]
-    lower: Optional[float] = None
-    upper: Optional[float] = None
+    measurements_left: int
 
 
 class RankedItem(NamedTuple):
@@ -402,17 +393,12 @@ class CardinalityEstimate(NamedTuple):
         window_end: first moment after the window: the moment that the estimate is about.
         estimate: how many are in the set, with noise, at least 0.
         error_bound: how far the estimate is at most from the number of people who count within their limits, with
-            probability 1 - beta for all windows together, while people come and go no more often than `max_updates`, if
+            probability 95% for all windows together, while people come and go no more often than `max_updates`, if
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
             set.
-        smoothed: an estimate of the same number from all windows of a finished file, with the method "direct_counter",
-            which gives each window noise of its own; what weekdays, or hours of the day, have in common is kept. None
-            with other methods, and in streams.
-        smoothed_lower: lower end of its interval of 95%, of this row by itself, which rests on a model: sizes stay near
-            a level that moves. Where a window differs from those beside it, it reaches as far as that of the estimate.
-            It holds so often of all windows. Of single windows that are off the others by one standard deviation of the
-            noise half hold, by two 85%, and from three on 96%: noise hides what is less.
-        smoothed_upper: upper end.
+        lower, upper: an interval that contains the number of people who count within their limits, with probability
+            95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
+            is -1.
     """
 
     stream: str
@@ -420,9 +406,8 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-    smoothed: Optional[float] = None
-    smoothed_lower: Optional[float] = None
-    smoothed_upper: Optional[float] = None
+    lower: Optional[int] = None
+    upper: Optional[int] = None
 
 
 class RangeQuery(NamedTuple):

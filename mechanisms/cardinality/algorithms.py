@@ -1,4 +1,4 @@
-"""The algorithms of set cardinality: direct counters, gaps, and hidden changes."""
+"""The algorithms of set cardinality: counts with fresh noise, gaps, and hidden changes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
-from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
-from privstream.mechanisms.counters.unknown_horizon import best_counter
-from privstream.mechanisms.keyed_counts.part_told import firmly
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
+from privstream.mechanisms.counters.continual_counter import node_law
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
-from privstream.mechanisms.smoothing import LEAST_STDDEV, NORMAL, LocalLevel, Smoothed, beside
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, noise_curve
 from typing_extensions import override
+
+BETA = 0.05
+"""Probability with which error bounds may be wrong."""
 
 
 class Cardinalities(NamedTuple):
     """What is published: one entry for each step, or plain values for a single one.
 
     Attributes:
-        estimates: how many are in the set, >= 0.
-        error_bounds: with probability 1 - beta no estimate of the run is off by more, while not `exhausted`.
+        estimates: how many are in the set, with noise; below 0 where noise is.
+        error_bounds: with probability 95% no estimate of the run is off by more, while not `exhausted`.
         exhausted: whether all changes of the estimate are used up, so that it stays what it is.
     """
 
@@ -45,11 +44,10 @@ class CardinalityState:
     Attributes:
         step: steps done.
         size: how many are in the set; private.
-        shown: what was published last, before negative numbers become 0.
+        shown: what was published last.
         round: how often `shown` has been set.
         exhausted: raised when no change of `shown` is left: it is published for ever. A function of what has been
             published, so it is no secret.
-        memory: what a continual counter remembers; empty without one.
     """
 
     step: int
@@ -57,15 +55,22 @@ class CardinalityState:
     shown: int
     round: int
     exhausted: bool
-    memory: NDArray[Any]
 
 
 class CardinalityAlgorithm(ABC):
     """One way to publish the size of a set after every step."""
 
-    def initial_memory(self) -> NDArray[Any]:
-        """Return the memory before the first step."""
-        return np.zeros(0, np.int64)
+    epsilon: float
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        return PureDp(self.epsilon)
+
+    @property
+    def spread(self) -> int | None:
+        """What an estimate by itself is off by at most with probability 95%; None where only bounds are known."""
+        return None
 
     @abstractmethod
     def run(
@@ -134,196 +139,50 @@ def whole_bounds(bounds: NDArray[np.float64]) -> Integers:
 
 
 _TYPICAL_STEPS = 1 << 20
-_DIFFER, _TAIL = 0.9, 0.025  # deviations of noise, which a third of noise exceeds; one side of 95%
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshNoise(CardinalityAlgorithm):
-    """Each size with noise of its own, for one person who moves each of `horizon` sizes by 1, in so many `streams`.
+    """Each size with noise of its own, for one person who moves `contributions` sizes by 1 at most.
 
-    With delta > 0 the noise whose error is the smallest one, by public parameters: Gaussian; Laplace, as for few sizes
-    (what is epsilon-DP is (epsilon, delta)-DP); or, if a person moves all sizes in one direction (`one_way`), Gaussian
-    noise of which a part is in all sizes of the stream. All are bound to the sizes, and have labels of their own.
+    With delta > 0 the noise with the smaller variance: Gaussian, or Laplace, as for few sizes (what is epsilon-DP is
+    (epsilon, delta)-DP). It is bound to the step and to the size.
     """
 
     epsilon: float
     delta: float
-    beta: float
-    horizon: int
-    streams: int = 1
-    one_way: bool = False
+    horizon: int | None
+    contributions: int
 
     @cached_property
-    def law(self) -> SymmetricNoise | SharedCounts:
+    def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        laplace = node_law(self.epsilon / self.streams, 0.0, self.horizon)
-        if self.delta == 0:
-            return laplace
-        gaussian = node_law(self.epsilon, self.delta, self.horizon * self.streams)
-        shared = self._shared if self.one_way else None
-        return min(gaussian, laplace, *([] if shared is None else [shared]), key=self._error)
+        laws = [node_law(self.epsilon, delta, self.contributions) for delta in {0.0, self.delta}]
+        return min(laws, key=lambda law: law.variance)
 
     @property
+    @override
     def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of all streams together."""
         return noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace) else self.delta)
 
     @property
-    def _shared(self) -> SharedCounts | None:
-        """Noise of which a part is in all sizes of a stream, where there is such noise."""
-        return SharedCounts.possible(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            cells=self.horizon,
-            contributions=self.horizon,
-            horizon=self.horizon,
-            streams=self.streams,
-        )
+    @override
+    def spread(self) -> int:
+        return max(0, self.law.tail_quantile(OUTSIDE / 2))
 
     @override
     def run(
         self, state: CardinalityState, sizes: Integers, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
         steps = state.step + 1 + np.arange(len(sizes))
-        estimates = self._noisy(steps, sizes, noise)
+        estimates = sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
         bounds = np.full(len(sizes), self.error(1, None))
         after = replace(state, step=int(steps[-1]), size=int(sizes[-1]), shown=int(estimates[-1]))
         return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
 
-    def _noisy(self, steps: Integers, sizes: Integers, noise: NoiseSource) -> Integers:
-        if isinstance(self.law, SharedCounts):
-            return self.law.release_steps(steps, sizes, noise)
-        if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
-            noise = noise.derive("laplace")
-        elif self.delta > 0 and self.streams > 1:
-            noise = noise.derive("streams together", self.streams)
-        return sizes + self.law.draw(noise, noise.bind(steps.astype(np.uint64), sizes))
-
-    def smooth(
-        self,
-        estimates: NDArray[np.float64],
-        factors: NDArray[np.float64] | float = 1.0,
-        unsure: NDArray[np.float64] | float = 0.0,
-    ) -> Smoothed:
-        """Return sizes and intervals of 95% of steps that follow each other, each from those before and after it.
-
-        The noise in common is no part of what is smoothed, and widens all intervals. Where an estimate is off the mean
-        of the smoothed ones beside it, as noise is in a third of steps, its interval reaches as far as that of the
-        estimate by itself. All are widened by what neither noise nor the model explains of how estimates and smoothed
-        sizes differ in the whole run.
-
-        Args:
-            estimates: with their noise, also below 0, shape (steps, streams), at least one step.
-            factors: by which levels are multiplied in each step, as by a season; of a shape that goes with that.
-            unsure: standard deviations of factors, relative to them.
-        """
-        own, common = self.stddevs
-        sizes, _, upper = LocalLevel(max(LEAST_STDDEV, own)).smooth(estimates, factors)
-        all_steps = np.hypot(np.hypot(common, unsure * sizes), self._unexplained(estimates, sizes, upper))
-        reach: NDArray[np.float64] = np.hypot(upper - sizes, NORMAL * all_steps)
-        lower, upper = sizes - reach, sizes + reach
-        if len(estimates) > 1:
-            differ = np.abs(estimates - factors * beside(sizes / factors)) > _DIFFER * own
-            alone = self._reach(self.law, _TAIL)
-            lower = np.where(differ, np.minimum(lower, estimates - alone), lower)
-            upper = np.where(differ, np.maximum(upper, estimates + alone), upper)
-        ends = np.asarray(np.round(np.maximum([lower, upper], 0.0), 1), np.float64)
-        return Smoothed(sizes, ends[0], ends[1])
-
-    def _unexplained(
-        self, estimates: NDArray[np.float64], sizes: NDArray[np.float64], upper: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return by how much estimates differ from smoothed sizes beside noise: a standard deviation for each stream.
-
-        As much of it as is surely no noise, whose squares vary by twice the square of its variance, or by five times
-        where it is Laplace noise.
-        """
-        own, _ = self.stddevs
-        usual = np.square(own) - np.square((upper - sizes) / NORMAL)
-        more = (np.square(estimates - sizes) - usual).mean(axis=0)
-        squares = 5.0 if isinstance(self.law, DiscreteLaplace) else 2.0
-        sure = firmly(more / (np.square(own) * math.sqrt(squares / len(estimates))))
-        return np.asarray(np.sqrt(sure * np.maximum(more, 0.0)), np.float64)
-
-    @property
-    def stddevs(self) -> tuple[float, float]:
-        """Standard deviations of the noise of a size by itself, and of that which all sizes have in common."""
-        return self.law.stddevs if isinstance(self.law, SharedCounts) else (math.sqrt(self.law.variance), 0.0)
-
     @override
     def error(self, step: int, updates: int | None) -> int:
-        return self._error(self.law)
-
-    def _error(self, law: SymmetricNoise | SharedCounts) -> int:
-        """Return what sizes are off by at most with this noise, all of them, but with beta."""
-        return self._reach(law, self.beta / (2 * self.horizon))
-
-    @staticmethod
-    def _reach(law: SymmetricNoise | SharedCounts, tail: float) -> int:
-        """Return what a size is off by at most, to one side, but with probability `tail`."""
-        return law.sum_tail_bound(1, tail) if isinstance(law, SharedCounts) else max(0, law.tail_quantile(tail))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountedChanges(CardinalityAlgorithm):
-    """A continual counter of changes, for a unit that adds 1 at `moves` steps at most and takes 1 away at as many.
-
-    It is the comings and goings of so many `people`, 1 or 2, each of whom takes 1 away before the next is added, in
-    each of so many `streams`; epsilon and delta are for all of them.
-    """
-
-    epsilon: float
-    delta: float
-    beta: float
-    horizon: int | None
-    moves: int
-    people: int = 1
-    streams: int = 1
-
-    @cached_property
-    def counter(self) -> ContinualCounter:
-        """The counter; to it, a move is a row that is replaced by another one at another step."""
-        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
-        budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves, "streams": self.streams}
-        if (
-            self.delta > 0
-            and self.horizon is not None
-            and self.horizon <= BUFFERED_HORIZON
-            and self.moves > self.people
-        ):
-            budget["alternating"] = self.people
-        return best_counter(self.horizon, beta=self.beta, **budget)
-
-    @override
-    def initial_memory(self) -> NDArray[Any]:
-        return self.counter.initial_state().memory
-
-    @override
-    def run(
-        self, state: CardinalityState, sizes: Integers, noise: NoiseSource
-    ) -> tuple[CardinalityState, Cardinalities]:
-        before = CounterState(step=state.step, totals=np.array([state.size]), memory=state.memory)
-        changes = np.diff(sizes, prepend=state.size)
-        counter, published = self.counter.run(before, changes[:, None], noise)
-        estimates = published[:, 0]
-        bounds = self._bounds(state.step + 1 + np.arange(len(sizes)))
-        after = replace(state, step=counter.step, size=int(sizes[-1]), shown=int(estimates[-1]), memory=counter.memory)
-        return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
-
-    @override
-    def error(self, step: int, updates: int | None) -> int:
-        return int(self._bounds(np.array([step]))[0])
-
-    def _bounds(self, steps: Integers) -> Integers:
-        if self.horizon is not None:
-            return np.full(len(steps), self._whole_error)
-        blocks = np.ceil(np.log2(steps)).astype(np.int64)
-        distinct, place = np.unique(blocks, return_inverse=True)
-        return np.array([counter_error(self.counter, 1 << int(block), self.beta) for block in distinct])[place]
-
-    @cached_property
-    def _whole_error(self) -> int:
-        return int(self.counter.error(self.horizon or _TYPICAL_STEPS, self.beta))
+        return max(0, self.law.tail_quantile(BETA / (2 * (self.horizon or _TYPICAL_STEPS))))
 
 
 _TYPICAL_ROUNDS = 1 << 4  # for the split of the budget where it is unknown, as are steps
@@ -348,9 +207,9 @@ class GapChanges(SparseChanges):
     """
 
     epsilon: float
-    beta: float
     horizon: int | None
     max_updates: int | None
+    beta: float = BETA
 
     @cached_property
     def rounds(self) -> int | None:
@@ -516,9 +375,9 @@ class HenzingerSricharanSteinerChanges(SparseChanges):
     """
 
     epsilon: float
-    beta: float
     horizon: int | None
     max_updates: int | None
+    beta: float = BETA
 
     def __post_init__(self) -> None:
         if self.epsilon > _LARGEST_RATIO * self._least_log:

@@ -584,7 +584,7 @@ CARDINALITY = (
     Attack(
         name="fresh noise",
         text="30 people are in the set. With D, one person more enters, twice. The adversary sees the number.",
-        options={"epsilon": EPSILON, "leave_values": LEAVE, "method": "direct_counter"},
+        options={"epsilon": EPSILON, "leave_values": LEAVE},
         control=LESS,
         times=4,
         others=THIRTY_INSIDE,
@@ -605,17 +605,16 @@ CARDINALITY = (
         times=4,
     ),
     Attack(
-        name="an event",
-        text="the unit is an event. 30 people are in the set, and in the second window one leaves who has not entered. "
-        "With D, there is one event more, by which that person enters in the first window. The adversary sees whether "
-        "the number goes up, and down again.",
-        options={"epsilon": EPSILON, "unit": "event", "leave_values": LEAVE},
-        control=HALF,
-        times=4,
-        others=lambda seen: [Sent(SUSPECT - i, "out") for i in range(seen.units)] if seen.window else crowd(30, "in"),
+        name="too many windows",
+        text="30 people are in the set. With D, one person more enters, and stays for two windows, of which one may "
+        "count. The adversary sees both numbers. The control has the same noise, and both windows count.",
+        options={"epsilon": EPSILON, "leave_values": LEAVE, "max_contributions": 1},
+        control={"epsilon": 2 * EPSILON, "max_contributions": 2},
+        others=lambda seen: [] if seen.window else crowd(30, "in"),
         suspect=first_window(Sent(SUSPECT, "in")),
-        score=up_and_down(30),
+        score=total("estimate"),
         windows=2,
+        times=4,
     ),
 )
 
@@ -706,8 +705,8 @@ QUERIES = (
     Attack(
         name="noise of an answer",
         text="with D, one person has an item twice; with D', nobody has it. The adversary asks how many have it.",
-        options={"epsilon": EPSILON, "domain": Domain(["a"])},
-        control=LESS,
+        options={"epsilon": EPSILON, "domain": Domain(["a", "b"]), "records": 1, "alpha": 0.99},
+        control={"epsilon": 40 * EPSILON},
         times=4,
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
@@ -719,8 +718,8 @@ QUERIES = (
         name="several records",
         text="with D, one person has three items, of which one may count; with D', nobody has any. The adversary asks "
         "how many have each of them, and takes the largest answer.",
-        options={"epsilon": EPSILON, "domain": Domain(["a", "b", "c"])},
-        control={"epsilon": 4 * EPSILON},
+        options={"epsilon": EPSILON, "domain": Domain(["a", "b", "c"]), "records": 1, "alpha": 0.99},
+        control={"epsilon": 40 * EPSILON},
         others=nobody,
         suspect=all_windows(*(Sent(SUSPECT, item) for item in "abc")),
         score=largest("estimate"),

@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import plural
-from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
-from privstream.pipelines.plot.promise import held, without_limits
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.truths import SetSize
 from privstream.transforms.row_types import CardinalityEstimate
 
@@ -17,11 +16,7 @@ from privstream.transforms.row_types import CardinalityEstimate
 def prepare(given: Given) -> Drawing:
     """Return what draws the estimates."""
     found = band(given.rows, given.truth or [])
-    text = caption(
-        given.rows,
-        found,
-        by_model(given) if is_smoothed(given.rows) else given.sure("Band" if len(given.rows) > 1 else "Bar"),
-    )
+    text = caption(given.rows, found, given.sure("Band" if len(given.rows) > 1 else "Bar"))
     return partial(
         draw_bands,
         [found] if given.rows else [],
@@ -33,40 +28,23 @@ def prepare(given: Given) -> Drawing:
     )
 
 
-def by_model(given: Given) -> str:
-    """Say what the band of smoothed sizes means, and what dots are."""
-    several = len(given.rows) > 1
-    shown = "Line: the size, smoothed over windows; dots: with the noise of a window. Band" if several else "Bar"
-    return (
-        f"{shown}: where {held(given.promise)} "
-        "are, with probability 95%, each by itself, if sizes stay near levels that move"
-        f"{without_limits(given.promise)}."
-    )
-
-
 def band(rows: Sequence[CardinalityEstimate], truth: Sequence[SetSize]) -> Band:
-    """Return the line; where nothing is known of the error, the band ends. Where it is smoothed, dots are estimates."""
+    """Return the line; where nothing is known of the error, the band ends."""
     true = {row.window_end: row.size for row in truth}
     known = sorted(rows, key=lambda row: row.window_end)
     times = np.array([row.window_end.micros for row in known], np.int64)
     estimates, bounds = (np.array([row[place] for row in known], np.float64) for place in (3, 4))
     bounds[bounds < 0] = np.nan
     sizes = np.array([true.get(row.window_end, np.nan) for row in known], np.float64)
-    true_sizes = sizes if truth else None
-    if not is_smoothed(rows):
-        return Band("people", times, estimates, bounds, true_sizes)
-    smoothed, *ends = np.array([row[5:8] for row in known], np.float64).T
-    return Band("people", times, smoothed, ends[1] - smoothed, true_sizes, points=estimates, ends=np.array(ends))
+    return Band("people", times, estimates, bounds, sizes if truth else None)
 
 
 def caption(rows: Sequence[CardinalityEstimate], found: Band, meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    text = f"{plural(len(rows), 'window')}."
-    if found.points is None:
-        changes = int(np.count_nonzero(np.diff(found.estimates)))
-        text = f"{plural(len(rows), 'window')}, in which the estimate changes {plural(changes, 'time')}."
+    changes = int(np.count_nonzero(np.diff(found.estimates)))
+    text = f"{plural(len(rows), 'window')}, in which the estimate changes {plural(changes, 'time')}."
     text += tell_bounds([found], meaning)
     used_up = int(np.isnan(found.error_bounds).sum())
     if used_up:
@@ -80,7 +58,7 @@ def caption(rows: Sequence[CardinalityEstimate], found: Band, meaning: str) -> s
     judged = np.isfinite(errors) & np.isfinite(found.error_bounds)
     if not judged.any():
         return text
-    outside = found.outside if found.points is not None else int((errors[judged] > found.error_bounds[judged]).sum())
+    outside = int((errors[judged] > found.error_bounds[judged]).sum())
     inside = "all estimates are" if not outside else f"all but {outside:,} of {int(judged.sum()):,} estimates are"
     where = " where there is a bound" if used_up else ""
     return (

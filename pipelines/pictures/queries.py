@@ -17,8 +17,6 @@ from privstream.pipelines.simulate.truths import QueryTruth
 from privstream.transforms import QueryAnswer
 
 STYLES = {
-    "counts": (COLOURS[0], "o"),
-    "answers": (COLOURS[0], "o"),
     "hypothesis": (COLOURS[0], "o"),
     "measured": (COLOURS[1], "D"),
     "refused": (ALARM, "x"),
@@ -97,14 +95,9 @@ def _caption(picture: QueryPicture) -> str:
     if not rows:
         return "There are no rows."
     count = {source: sum(row.source == source for row in rows) for source in STYLES}
-    if count["counts"]:
-        sources = "sums of counts with noise"
-    elif count["answers"]:
-        sources = f"{count['answers']:,} with noise of their own, {count['refused']:,} refused"
-    else:
-        sources = (
-            f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, {count['refused']:,} refused"
-        )
+    sources = (
+        f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, {count['refused']:,} refused"
+    )
     text = f"{plural(len(rows), 'answer')}: {sources}. {picture.meaning}"
     if picture.truth:
         within = sum(

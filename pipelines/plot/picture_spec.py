@@ -275,7 +275,7 @@ def is_smoothed(rows: Sequence[Any]) -> bool:
 
 def has_intervals(rows: Sequence[Any]) -> bool:
     """Tell whether rows have intervals of their own, beside error bounds that hold together."""
-    return any(row.lower is not None for row in rows)
+    return any(getattr(row, "lower", None) is not None for row in rows)
 
 
 def row_intervals(rows: Sequence[Any]) -> np.ndarray:

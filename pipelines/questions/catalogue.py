@@ -378,7 +378,7 @@ CARDINALITY = QuestionSpec(
     description="Estimates how many people are in a set now (in the building, subscribed, online), at the end of "
     "every window, from events of people who enter and leave, or from sessions with a time-out. People may come "
     "and go as often as they like.",
-    protected="a person over the whole run, or an event",
+    protected="a person over the whole run",
     known_as="daily active users, unique users online, occupancy",
     transform="cardinality.set_cardinality.SetCardinality",
     parameters="cardinality.parameters.CardinalityParameters",
@@ -388,14 +388,14 @@ CARDINALITY = QuestionSpec(
     published="estimates_published",
     item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
     items_with=("enter_values", "leave_values"),
-    former_units=FORMER_UNITS,
     unusable={"events_of_other_values": "events that neither enter nor leave"},
     limits=(
         Excess(
             "entries_over_limit",
             "entries_before_limit",
-            "entries that do not count, because their person had reached the limits of visits and streams",
-            ("visits_per_person", "streams_per_person"),
+            "entries that do not count, or perhaps not to their end, since their person has reached "
+            "--max_contributions, or is in another stream",
+            ("max_contributions",),
             lasting=True,
             of="entries",
             repeats=True,
@@ -408,7 +408,6 @@ CARDINALITY = QuestionSpec(
     files=(),
     unplanned=("enter_values", "timeout"),
     assumed={"leave_values": ("leave",)},
-    sizes={"streams": Option("streams", "int", "number of streams, if events have one")},
     columns={"error_bound": "error bound of all estimates (people)"},
     picture=Part(
         "pictures.cardinality.PICTURE", "how many people are in a set, with error bounds, and the true numbers"
@@ -499,9 +498,8 @@ WATCHED = "queries"
 QUERIES = QuestionSpec(
     word="queries",
     summary="answer many counting queries about one data set, one after the other",
-    description="Answers linear queries about how many people have which items, in the order in which they are "
-    "asked: from counts of all items with noise, each with noise of its own if they are few, or from a public "
-    "hypothesis that learns from its errors.",
+    description="Answers queries about how many people have which items, in the order in which they are asked, from a "
+    "public hypothesis that learns from its errors.",
     protected="a person, over all queries together",
     known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
     transform="queries.private_queries.PrivateQueries",
@@ -529,8 +527,7 @@ QUERIES = QuestionSpec(
         Option(
             "planned",
             "int",
-            "number of queries for which errors are bounded, 1,000 if it is not given; the method answers answers no "
-            "more",
+            "number of queries for which errors are bounded, 1,000 if it is not given",
         ),
     ),
     prepare="questions.readings.planned_queries",
@@ -540,9 +537,9 @@ QUERIES = QuestionSpec(
     epilog="""\
 queries, one JSON object on each line, in the order in which they are asked, or with a time:
   {"name": "young", "items": ["0-9", "10-19"]}
-  {"name": "points", "items": ["gold", "silver"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}
-The answer is the number of people who have one of the items, or a weighted number with --real_weights. Queries and
-the domain are public. Each person counts with one item.
+  {"name": "points", "items": ["gold", "silver"], "time": "2024-01-01T12:00:00Z"}
+The answer is the number of people who have one of the items. Queries and the domain are public.
+Each person counts with one item.
 
 With --watch, queries come as files into a folder; write a file elsewhere, and rename it into the folder when it is
 complete. A query is asked when its file has come, or at its own time if that is later. With --watermark marks each
@@ -553,8 +550,6 @@ query has a time. A file named _END ends the run.
     plan_epilog="""\
 numbers in the answer:
   error bound       with probability 1 - beta, all answers together are within so many people of the truth
-  of one item       the same where each query is about one item; by counts, a query of n items has up to sqrt(n) times
-                    this bound
   alpha             as given, or the value with the smallest error bound
   measurements      number of answers that may be taken from the data before queries are refused
   people needed     with at least so many people no query is refused, with probability 1 - beta; 1 if every query could
@@ -562,7 +557,6 @@ numbers in the answer:
 """,
     columns={
         "error_bound": "error bound (people)",
-        "item_error_bound": "of one item",
         "alpha": "alpha",
         "max_measurements": "measurements",
         "records_needed": "people needed",

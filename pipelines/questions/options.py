@@ -35,7 +35,7 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(
         ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
     ),
-    **dict.fromkeys((STREAMS_PER_PERSON, "visits_per_person", "separator"), LIMITS),
+    **dict.fromkeys((STREAMS_PER_PERSON, "separator"), LIMITS),
     **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }

@@ -30,7 +30,7 @@ from privstream.transforms.events.event_fields import DEAD_LETTERS
 from privstream.transforms.events.times import TimeForm, read_micros
 from typing_extensions import override
 
-FIELDS = ("name", "items", "weights", "time")
+FIELDS = ("name", "items", "time")
 QUERIES = "queries"
 
 
@@ -44,7 +44,7 @@ class QueriesRead(NamedTuple):
 class ReadQueries(beam.PTransform[Any, Any]):
     """Reads `LinearQuery` rows from a file of JSON lines.
 
-    A query has a `name`, `items`, and perhaps `weights` and a `time` (ISO 8601, UTC if it names no zone). A query
+    A query has a `name`, `items`, and perhaps a `time` (ISO 8601, UTC if it names no zone). A query
     without a time gets its line number in microseconds since 1970: such queries are asked in the order of their lines.
 
     Args:
@@ -124,23 +124,19 @@ def parse_query(text: bytes, asked: int | None) -> LinearQuery:
     unknown = sorted(set(found) - set(FIELDS))
     if unknown:
         raise ValueError(f"fields must be {', '.join(FIELDS)}, got {', '.join(map(repr, unknown))}")
-    for name in ("items", "weights"):
-        if not isinstance(found.get(name, []), list):
-            raise TypeError(f"{name} must be a list")
+    if not isinstance(found.get("items", []), list):
+        raise TypeError("items must be a list")
     if "time" not in found and asked is None:
         raise ValueError("time must be given with --watermark marks")
     micros = read_micros("time", found["time"], TimeForm()) if "time" in found else asked
-    items, weights = tuple(found.get("items", ())), tuple(found.get("weights", ()))
-    return LinearQuery(found.get("name", ""), Timestamp(micros=micros), items, weights)
+    return LinearQuery(found.get("name", ""), Timestamp(micros=micros), tuple(found.get("items", ())))
 
 
 def write_queries(path: str, queries: Iterable[LinearQuery]) -> None:
     """Write queries in their order, without a time."""
     with whole_file(path) as stream:
         for query in queries:
-            given: dict[str, Any] = {"name": query.name, "items": list(query.items)}
-            if query.weights:
-                given["weights"] = list(query.weights)
+            given = {"name": query.name, "items": list(query.items)}
             stream.write(json.dumps(given, ensure_ascii=False).encode() + b"\n")
 
 

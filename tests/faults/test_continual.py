@@ -91,3 +91,49 @@ def test_e2_quantiles_have_one_name(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "monitor.yaml").write_text(json.dumps(monitor))
     assert cli.main(["plan", str(tmp_path / "monitor.yaml")]) == 2
     assert "ranks" in capsys.readouterr().err
+
+
+def weekdays(present: list[int], day: str = "2024-01-01") -> list[tuple[str, ...]]:
+    """Return events of so many people on each day: others each time, as of a shop whose people come seldom."""
+    first, rows = np.datetime64(day), []
+    for number, size in enumerate(present):
+        rows += [(f"u{(17 * number + n) % 4000}", f"{first + number}T10:00:00Z") for n in range(size)]
+    return rows
+
+
+DAYS = ("--window", "1d", "--timeout", "1d", "--start", "2024-01-01", "--epsilon", "1")
+
+
+def test_t3_the_weekly_dip_is_plain_to_see(tmp_path: Path) -> None:
+    """Without delta: 200 people on workdays and 14 at weekends, 151 days; intervals of 95% hold."""
+    present = [14 if day % 7 > 4 else 200 for day in range(151)]
+    rows = weekdays(present)
+    most = max(np.unique([user for user, _ in rows], return_counts=True)[1])
+    asked = ("--end", "2024-05-31", "--max_contributions", str(most))
+    found = answers(tmp_path, rows, "user,time", "cardinality", *DAYS, *asked)
+    held = [int(row["lower"]) <= size <= int(row["upper"]) for row, size in zip(found, present, strict=True)]
+    assert np.mean(held) >= 0.9
+    estimates = np.array([int(row["estimate"]) for row in found])
+    dip = np.array(present) == 14
+    assert estimates[~dip].mean() > 5 * estimates[dip].mean()
+    assert np.all(estimates[~dip] > np.median(estimates[dip]))
+
+
+def test_t10_intervals_are_as_wide_as_the_noise_and_no_wider(tmp_path: Path) -> None:
+    present = [0 if day % 7 > 4 else 2600 for day in range(28)]
+    asked = ("--end", "2024-01-29", "--delta", "1e-6")
+    found = answers(tmp_path, weekdays(present), "user,time", "cardinality", *DAYS, *asked)
+    widths = [int(row["upper"]) - int(row["lower"]) for row in found]
+    assert max(widths) <= 2 * int(found[0]["error_bound"]) <= 200
+    held = [int(row["lower"]) <= size <= int(row["upper"]) for row, size in zip(found, present, strict=True)]
+    assert sum(held) >= 24
+
+
+def test_t14_a_limit_makes_set_sizes_as_exact_as_counts(tmp_path: Path) -> None:
+    """People who come three times in ninety days at most need noise for three."""
+    present = [100] * 90
+    rows = [(f"u{user}", time) for (_, time), user in zip(weekdays(present), np.arange(9000) % 3000, strict=True)]
+    asked = ("--end", "2024-03-31", "--delta", "1e-6", "--max_contributions", "3")
+    found = answers(tmp_path, rows, "user,time", "cardinality", *DAYS, *asked)
+    errors = np.array([int(row["estimate"]) for row in found]) - present
+    assert np.sqrt(np.mean(np.square(errors))) < 1.5 * 4.2247 * np.sqrt(3)

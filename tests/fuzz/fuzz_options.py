@@ -49,7 +49,7 @@ EXTRA = {
     "--kafka_setting": TEXTS,
     "--watermark": TEXTS, "--output_format": TEXTS, "--max_hits": NUMBERS, "--quiet": NUMBERS, "--largest": NUMBERS,
     "--timeout": NUMBERS,
-    "--categories_per_row": NUMBERS, "--streams_per_person": NUMBERS, "--visits_per_person": NUMBERS,
+    "--categories_per_row": NUMBERS, "--streams_per_person": NUMBERS, 
     "--max_updates": NUMBERS,
 }  # fmt: skip
 KINDS = {

@@ -55,7 +55,7 @@ EXAMPLES = {
     ],
     "ColumnFlags": [(FLAGS, COMPARED)],
     "CountedFlags": [(FLAGS, EXACT)],
-    "SetCardinality": [({"mode": "sparse"}, EXACT), ({"unit": "event"}, EXACT)],
+    "SetCardinality": [({"mode": "sparse"}, EXACT), ({"horizon": 9}, EXACT)],
     "KeyedCounts": [
         ({"delta": 1e-6}, NUMBERS),
         ({"public_keys": True, "over": "start", "horizon": 9, "max_value": 5}, NUMBERS),

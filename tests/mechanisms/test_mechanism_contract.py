@@ -60,7 +60,6 @@ from privstream.mechanisms import (
     WideTreeCounter,
 )
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
@@ -214,7 +213,6 @@ ONCE = [
     HybridSparseVector(epsilon=1.0),
     MeasuredTopK(epsilon=1.0),
     NoisyTopK(epsilon=1.0),
-    AnsweredQueries(epsilon=1.0, delta=1e-6, queries=9),
     CountedQueries(epsilon=1.0, domain_size=3),
 ]
 ALL = {type(one): one for one in [*(example.mechanism for example in EXAMPLES.values()), *ONCE]}
@@ -242,7 +240,7 @@ def test_whatever_is_exported_has_an_example():
     promising, stepping = discovered()
     assert {AboveThreshold, Sparse, NumericSparse, SparseVectorWithGap, ThresholdMonitor} <= stepping <= promising
     assert set(EXAMPLES) == stepping
-    assert set(ALL) - {AnsweredQueries, CountedQueries} == promising
+    assert set(ALL) - {CountedQueries} == promising
 
 
 def plain(value):
@@ -290,7 +288,7 @@ def run_once(mechanism):
 UNCHECKED = {"starts", "ends", "many", "label", "repeatable"}
 COUNTED = {"columns", "contributions", "domain_size", "horizon", "items_per_release", "items_per_step", "max_hits"}
 COUNTED |= {"max_updates", "min_hits", "min_people", "releases", "row_columns", "rows_per_unit", "streams_per_person"}
-COUNTED |= {"tests", "top", "universe", "updates_per_unit", "visits_per_person"}
+COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
 SHARES = {"beta", "counter_share", "measure_share", "threshold_share", "value_share"}
 SWITCHES = {"consistent", "integer", "monotone", "public_keys", "signed"}
 

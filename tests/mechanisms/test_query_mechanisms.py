@@ -2,20 +2,17 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.checks import BudgetSpent, HorizonExceeded, SnapshotError
-from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
+from privstream.mechanisms.checks import BudgetSpent, SnapshotError
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from privstream.mechanisms.sparse_vector.query_mechanism import Progress
-from scipy import stats
 
 GOLDEN = ([603, 613, 194, 387, 387, 581], [True, False, False, False, False, False])
 
@@ -296,85 +293,3 @@ def test_bad_parameters(changes, error, message):
 def test_counts_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"counts must have shape \(3,\), got \(2,\)"):
         CountedQueries(epsilon=1.0, domain_size=3).release([1, 2], SeededNoise(1))
-
-
-class TestAnsweredQueries:
-    """Noise of each answer: its size, its bound, and the end of the budget."""
-
-    @staticmethod
-    def errors(made, runs=2000):
-        """Return the noise of all answers in many runs, in people, shape (runs, queries)."""
-        true = np.arange(made.queries) * 10**6
-        steps = (made.step(0, true, SeededNoise(7).derive(run))[1] for run in range(runs))
-        return np.array(list(steps)) - np.ldexp(true.astype(float), -made.fraction)
-
-    @pytest.mark.parametrize(
-        ("budget", "stddev"),
-        [
-            ({"delta": 0.0, "queries": 4}, 4 * math.sqrt(2)),
-            ({"delta": 1e-6, "queries": 25}, 5 * 4.2247),
-            ({"delta": 1e-6, "queries": 25, "fraction": 20, "neighbouring": "replace_one"}, 5 * 4.2247),
-            ({"delta": 1e-6, "queries": 2}, 2 * math.sqrt(2)),  # Laplace noise is the smaller one
-        ],
-        ids=str,
-    )
-    def test_noise_has_the_size_that_all_answers_together_need(self, budget, stddev):
-        made = AnsweredQueries(epsilon=1.0, **budget)
-        found = self.errors(made)
-        assert found.std() == pytest.approx(stddev, rel=0.06)
-        assert abs(np.corrcoef(found[:, 0], found[:, 1])[0, 1]) < 0.15
-        outside = np.abs(found).max(axis=1) > made.accuracy(made.queries, 0.2)
-        assert 0.08 < outside.mean() < 0.28
-
-    def test_bounds_are_quantiles(self):
-        made = AnsweredQueries(epsilon=1.0, delta=1e-6, queries=16)
-        tail = 2 * stats.norm.sf((made.accuracy(1, 1e-3) + 0.5) / made.law.sigma)
-        assert 0.8e-3 < tail < 1e-3
-        pure = AnsweredQueries(epsilon=1.0, queries=16)
-        reach = np.arange(1, 10_000)
-        bound = int(pure.accuracy(4, 0.04))
-        assert 2 * pure.law.pmf(reach[bound:]).sum() <= 0.01 < 2 * pure.law.pmf(reach[bound - 1 :]).sum()
-
-    @given(
-        st.lists(st.tuples(st.floats(0, 1), st.integers(0, 10**10)), min_size=1, max_size=3), st.sampled_from([1, 20])
-    )
-    def test_sums_are_rounded_once_and_a_record_moves_them_by_one_at_most(self, pairs, fraction):
-        made = AnsweredQueries(epsilon=1.0, queries=3, fraction=fraction)
-        weights, counts = (np.array(column) for column in zip(*pairs, strict=True))
-        found = made.exact_sum(weights, counts)
-        exact = sum((Fraction(weight) * count for weight, count in pairs), Fraction(0))
-        assert abs(Fraction(found, 2**fraction) - exact) <= Fraction(1, 2**20) + Fraction(1, 2 ** (fraction + 1))
-        more = [made.exact_sum(weights, counts + one) - found for one in np.eye(len(counts), dtype=np.int64)]
-        assert all(0 <= moved <= 2**fraction for moved in more)
-        assert max(more) - min(more) <= 2**fraction
-
-    def test_sums_of_whole_weights_are_exact(self):
-        made = AnsweredQueries(epsilon=1.0, queries=3)
-        counts = np.array([2**34, 7, 2**33 + 1])
-        assert made.exact_sum(np.array([1.0, 0.0, 1.0]), counts) == 2**34 + 2**33 + 1
-
-    def test_the_budget_ends_and_a_run_goes_on_where_it_was(self):
-        made, noise = AnsweredQueries(epsilon=1.0, queries=5), SeededNoise(1)
-        state, first = made.step(made.initial_state(), [10, 20], noise)
-        state, rest = made.step(made.restore(made.snapshot(state)), [30, 40, 50], noise)
-        assert made.step(0, [10, 20, 30, 40, 50], noise)[1].tolist() == [*first, *rest]
-        with pytest.raises(HorizonExceeded, match="queries must be <= 5, got 6"):
-            made.step(state, [60], noise)
-        assert made.step(state, [], noise)[0] == 5
-        with pytest.raises(ValueError, match=r"sums must have shape \(n,\)"):
-            made.step(0, [[1]], noise)
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"queries": 0}, "queries must be >= 1, got 0"),
-            ({"fraction": 21}, "fraction must be <= 20, got 21"),
-            ({"delta": 1.0}, r"delta must be in \[0, 1\), got 1"),
-            ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0"),
-            ({"epsilon": 1e-12}, "scale must be"),
-            ({"neighbouring": "swap"}, "neighbouring must be one of"),
-        ],
-    )
-    def test_bad_parameters(self, changes, message):
-        with pytest.raises(ValueError, match=message):
-            AnsweredQueries(**{"epsilon": 1.0, "queries": 3} | changes)

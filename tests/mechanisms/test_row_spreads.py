@@ -9,7 +9,6 @@ from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.keyed_counts.answered_queries import AnsweredQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.points.dynamic_points import Updates
@@ -43,11 +42,6 @@ def ranges(steps: int, **parameters: object) -> Found:
     return counter.count(state, low, low + 5, SeededNoise(4)), spreads[0]
 
 
-def answered(**parameters: object) -> Found:
-    made = AnsweredQueries(queries=DRAWS, **parameters)
-    return made.step(0, np.zeros(DRAWS, np.int64), SeededNoise(5))[1], made.accuracy(1, OUTSIDE)
-
-
 def summed(weights: tuple[float, ...], **parameters: object) -> Found:
     made = CountedQueries(domain_size=DRAWS * len(weights), **parameters)
     noise = made.release(np.zeros(DRAWS * len(weights), np.int64), SeededNoise(6)).counts
@@ -63,8 +57,6 @@ CASES = {
     "no end, Gaussian": partial(counted, UnknownHorizonCounter, 20, epsilon=1.0, delta=1e-6),
     "ranges": partial(ranges, 5, epsilon=1.0, horizon=24),
     "ranges, Gaussian": partial(ranges, 7, epsilon=1.0, delta=1e-6, horizon=24),
-    "answers": partial(answered, epsilon=100.0),
-    "answers, Gaussian": partial(answered, epsilon=10.0, delta=1e-6),
     "sums": partial(summed, (1.0, 1.0), epsilon=0.3),
     "sums, Gaussian": partial(summed, (1.0, 1.0, 1.0), epsilon=0.3, delta=1e-6),
 }

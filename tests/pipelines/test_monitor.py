@@ -143,7 +143,7 @@ def test_questions_take_what_holds_for_all(tmp_path: Path) -> None:
 
 def test_a_number_of_windows_is_the_end_of_every_question(tmp_path: Path) -> None:
     """Also of those whose command has only an end, in hours and by a calendar; a number and an end are refused."""
-    present = "  present: {question: cardinality, timeout: 1h, visits_per_person: 8}\n"
+    present = "  present: {question: cardinality, timeout: 1h}\n"
     found = read_monitor(monitor(tmp_path, HEAD + PAGES + LATENCY + present), str(tmp_path))
     pages, latency, size = (each.transform(1.0, 1e-7).steps for each in found.questions)
     assert pages.count == latency.count == size.count == 4

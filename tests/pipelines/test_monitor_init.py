@@ -96,7 +96,7 @@ privacy: {epsilon: 1, delta: 1.0e-6}
 questions:
   pages:   {question: counts, item: [country, page], share: 3, rising: true, full_share: 0.05}
   latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
-  present: {question: cardinality, timeout: 30m, visits_per_person: 8}
+  present: {question: cardinality, timeout: 30m}
 views:
   weekly:  {of: pages, over: 7d, largest: 5}
   top:     {of: pages, largest: 10}

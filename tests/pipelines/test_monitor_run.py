@@ -29,7 +29,7 @@ privacy: {epsilon: 8, delta: 1.0e-6}
 questions:
   pages:   {question: counts, item: [country, page], share: 3}
   latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
-  present: {question: cardinality, timeout: 30m, visits_per_person: 8}
+  present: {question: cardinality, timeout: 30m}
 noise_key_file: noise.key
 output: {folder: out, dead_letter: bad.jsonl}
 """
@@ -50,7 +50,7 @@ output: {folder: out}
 
 
 OPTIONS = ("epsilon", "delta", "window", "start", "end", "renew_every", "max_contributions", "low", "high")
-OPTIONS += ("timeout", "visits_per_person")
+OPTIONS += ("timeout",)
 
 
 def write_clicks(folder: Path, number: int) -> None:

@@ -49,7 +49,7 @@ SPEED = (
     "  speed: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99], max_contributions: 4"
     f"{END}}}\n"
 )
-PRESENT = f"  present: {{question: cardinality, timeout: 30m, visits_per_person: 8{END}}}\n"
+PRESENT = f"  present: {{question: cardinality, timeout: 30m{END}}}\n"
 
 
 @pytest.fixture(scope="module")
@@ -600,7 +600,7 @@ privacy: {epsilon: 1, delta: 1.0e-6}
 questions:
   pages:   {question: counts, item: [country, page], share: 3}
   latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
-  present: {question: cardinality, timeout: 30m, visits_per_person: 8}
+  present: {question: cardinality, timeout: 30m}
 views:
   weekly:  {of: pages, over: 7d}
   top:     {of: pages, largest: 10}

@@ -405,7 +405,6 @@ VALUES = {
     "value_field": "cents",
     "value_unit": "0.01 --max_value 500",
     "value_share": "0.4",
-    "visits_per_person": "2 --method visit_counter",
     "watch": "1",
     "watermark": "marks --watch 1",
     "where": "'time is not null'",

@@ -17,8 +17,7 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 
 USERS, NUMBER = 20_000, 60
-OPTIONS = ["--epsilon", "20", "--planned", str(NUMBER)]
-LEARNT = ["--method", "multiplicative_weights", "--records", str(USERS), "--alpha", "0.2"]
+OPTIONS = ["--epsilon", "20", "--planned", str(NUMBER), "--records", str(USERS), "--alpha", "0.2"]
 
 
 class Country(NamedTuple):
@@ -48,33 +47,23 @@ def ask(country, output, *options, events="events.parquet"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "sources"),
-    [([], {"counts"}), (["--method", "answers"], {"answers"}), (LEARNT, {"measured", "hypothesis"})],
-    ids=["counts", "answers", "hypothesis"],
-)
-def test_answers_keep_their_promise(country, tmp_path, method, sources):
+def test_answers_keep_their_promise(country, tmp_path):
     output = tmp_path / "answers.jsonl"
-    same = ["--run_id", "three", "--ledger", "none", *method]
+    same = ["--run_id", "three", "--ledger", "none"]
     assert ask(country, output, *same) == 0
     rows = read_row_file(str(output), QueryAnswer)
     truth = {row.query: row.people for row in read_row_file(country["truth.jsonl"], QueryTruth)}
     assert [row.query for row in rows] == list(truth)
     for row in rows:
         assert abs(row.estimate - truth[row.query]) <= row.error_bound < USERS
-    assert {row.source for row in rows} == sources
-    assert {row.measurements_left is None for row in rows} == {not method}
+    assert {row.source for row in rows} == {"measured", "hypothesis"}
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert "of no use" not in promise["accuracy"]["sentence"]
-    refused = "None is refused; further ones are." if sources == {"answers"} else "None is refused."
-    assert f"{refused} This is about the numbers of people who count" in promise["accuracy"]["sentence"]
+    assert "None is refused. This is about the numbers of people who count" in promise["accuracy"]["sentence"]
     largest = max(row.error_bound for row in rows)
-    if method == LEARNT:
-        assert promise["accuracy"]["records_needed"] == 1
-        assert largest == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
-    else:
-        assert promise["accuracy"]["item_error_bound"] <= largest <= promise["accuracy"]["error_bound"] < 30
+    assert promise["accuracy"]["records_needed"] == 1
+    assert largest == pytest.approx(promise["accuracy"]["error_bound"], abs=1.1)
     other = tmp_path / "other.parquet"
     assert ask(country, other, "--shards", "1", *same, events="events.jsonl") == 0
     assert read_row_file(str(other), QueryAnswer) == rows
@@ -82,7 +71,7 @@ def test_answers_keep_their_promise(country, tmp_path, method, sources):
 
 def test_refusals_say_so(country, tmp_path, capsys):
     output = tmp_path / "answers.jsonl"
-    assert ask(country, output, *LEARNT, "--alpha", "0.99", "--epsilon", "0.001") == 0
+    assert ask(country, output, "--alpha", "0.99", "--epsilon", "0.001") == 0
     rows = read_row_file(str(output), QueryAnswer)
     refused = [row for row in rows if row.source == "refused"]
     assert 0 < len(refused) < len(rows)
@@ -102,7 +91,6 @@ def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys
         "nonsense",
         '{"name": "q", "items": ["elsewhere"]}',
         json.dumps({"name": "q", "items": DOMAIN[:1], "time": "yesterday"}),
-        json.dumps({"name": "q", "items": DOMAIN[:1], "weights": [0.5]}),
         '{"name": "q", "people": 3}',
     ]
     (tmp_path / "queries").write_text("\n".join(lines))
@@ -112,20 +100,19 @@ def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys
     assert [row.query for row in read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)] == ["good"]
     reasons = sorted(letter.reason for letter in read_row_file(str(letters), DeadLetter))
     assert reasons == [
-        "fields must be name, items, weights, time, got 'people'",
+        "fields must be name, items, time, got 'people'",
         "items must be in the domain",
         "line must be one JSON object",
         "time must be ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number",
-        "weights must be 0 or 1 without real_weights",
     ]
-    assert "5 lines that are not queries on the domain" in capsys.readouterr().err
+    assert "4 lines that are not queries on the domain" in capsys.readouterr().err
 
 
 def test_queries_are_asked_in_order_of_lines_or_time():
     query = parse_query(b'{"name": "q", "items": ["a"]}', 7)
     assert query.time == Timestamp(micros=7)
-    query = parse_query(b'{"name": "q", "items": ["a", "b"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}', 7)
-    assert (query.time, query.items, query.weights) == (Timestamp.of(1704110400), ("a", "b"), (1, 0.5))
+    query = parse_query(b'{"name": "q", "items": ["a", "b"], "time": "2024-01-01T12:00:00Z"}', 7)
+    assert (query.time, query.items) == (Timestamp.of(1704110400), ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -168,10 +155,9 @@ def test_a_field_called_stream_is_ignored(country, tmp_path):
 
 @some_quick("truth", [True, False], True)
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [[], LEARNT], ids=["counts", "hypothesis"])
-def test_the_plot(country, tmp_path, truth, method):
+def test_the_plot(country, tmp_path, truth):
     output = tmp_path / "answers.jsonl"
-    assert ask(country, output, *method) == 0
+    assert ask(country, output) == 0
     given = ["--input", str(output), *(["--truth", country["truth.jsonl"]] if truth else [])]
     for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         assert cli.main(["plot", "queries", *given, "--output", str(tmp_path / f"p.{ending}")]) == 0
@@ -197,11 +183,9 @@ class TestPlan:
         assert cli.main(["plan", "queries", *self.GIVEN, *options, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    def accuracy(self, capsys, *options, method="multiplicative_weights"):
+    def accuracy(self, capsys, *options):
         found = self.plan(capsys, "--epsilon", "1", *options)["budgets"][0]
-        assert found["taken"] == "counts"
-        assert set(found["methods"]) == {"counts", "answers", "multiplicative_weights"}
-        return found["methods"][method]
+        return found["methods"]["the only method"]
 
     def test_says_what_the_mechanism_says(self, capsys):
         made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2, integer=True)
@@ -214,10 +198,8 @@ class TestPlan:
         output = tmp_path / "answers.jsonl"
         files = ["--input", country["events.parquet"], "--output", str(output), "--queries", country["queries"]]
         size = ["--records", "1000000", "--planned", "500", "--domain", country["domain"]]
-        method = ["--method", "multiplicative_weights"]
-        assert cli.main(["queries", *files, *size, *method, "--epsilon", "1"]) == 0
+        assert cli.main(["queries", *files, *size, "--epsilon", "1"]) == 0
         known = json.loads(Path(f"{output}.guarantee.json").read_text())["accuracy"]
-        assert known.pop("method") == "multiplicative_weights"
         assert known == self.accuracy(capsys, "--items", str(len(DOMAIN)))
         assert (
             known["error_bound"] <= self.accuracy(capsys, "--items", str(len(DOMAIN)), "--alpha", "0.2")["error_bound"]
@@ -225,30 +207,12 @@ class TestPlan:
 
     @pytest.mark.slow
     def test_finds_the_epsilon_for_an_error(self, capsys):
-        for method, error in (("counts", 150), ("multiplicative_weights", 150_000)):
-            epsilon = self.plan(capsys, "--error", str(error))["epsilons"][method]
-            found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
-            more, less = (budget["methods"][method]["error_bound"] for budget in found)
-            assert less <= error < more
-
-    def test_few_queries_about_many_items_have_noise_of_their_own(self, capsys):
-        few = ["--items", "5000", "--planned", "10", "--epsilon", "1", "--delta", "1e-6", "--json"]
-        assert cli.main(["plan", "queries", *few]) == 0
-        found = json.loads(capsys.readouterr().out)["budgets"][0]
-        errors = {name: found["methods"][name]["error_bound"] for name in ("counts", "answers")}
-        assert found["taken"] == "answers"
-        assert errors == {"counts": pytest.approx(269, abs=1), "answers": 38}
+        epsilon = self.plan(capsys, "--error", "150000")["epsilons"]["the only method"]
+        found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
+        more, less = (budget["methods"]["the only method"]["error_bound"] for budget in found)
+        assert less <= 150_000 < more
 
     def test_for_people(self, capsys):
         assert cli.main(["plan", "queries", *self.GIVEN, "--epsilon", "1"]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert "the first 500 answers are all within their error bounds" in shown
-        assert "counts (taken)" in shown
-
-    def test_without_a_number_of_people_only_counts_answer(self, capsys):
-        assert cli.main(["plan", "queries", "--items", "1", "--epsilon", "1", "--json"]) == 0
-        methods = json.loads(capsys.readouterr().out)["budgets"][0]["methods"]
-        assert methods["counts"]["item_error_bound"] == methods["counts"]["error_bound"]
-        assert (
-            methods["multiplicative_weights"]["reason"] == "--records must be given with method multiplicative_weights"
-        )
+        assert "the first 500 answers are all within" in shown

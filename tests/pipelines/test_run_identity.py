@@ -11,7 +11,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli, stores
 from privstream.pipelines.accounts import build
 from privstream.pipelines.accounts.build import SHAPING, code_digest
@@ -30,7 +29,6 @@ from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
-from privstream.transforms.queries.parameters import QueriesParameters
 
 CATEGORIES = ("a", "b")
 HOURS = 24
@@ -289,12 +287,6 @@ def test_what_nobody_says_is_noted_as_it_is(word: str, given: list[str], same: l
         return shaping_parameters(shaping(spec, arguments, made, unbounded=False), [], None)
 
     assert noted(*given) == noted(*same) != noted(*other)
-
-
-def test_a_number_of_queries_that_takes_another_method_is_another_run() -> None:
-    given = {"epsilon": 1.0, "domain": [f"item {number}" for number in range(40)], "noise": SeededNoise(1)}
-    assert QueriesParameters(**given).settled == {"planned": 1000}
-    assert QueriesParameters(**given, queries=1).settled == {"planned": 1, "method": "answers"}
 
 
 def test_other_code_that_shapes_answers_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

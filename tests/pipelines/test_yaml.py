@@ -312,8 +312,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, **OF_PEOPLE},
     ),
     "SetCardinality": (
-        {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "method": "direct_counter"},
-        {"enter_values": ("tea",), "leave_values": ("own 0", "coffee"), "timeout": 61, "method": "direct_counter"},
+        {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "method": "counts"},
+        {"enter_values": ("tea",), "leave_values": ("own 0", "coffee"), "timeout": 61, "method": "counts"},
     ),
 }  # fmt: skip
 

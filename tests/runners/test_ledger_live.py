@@ -136,7 +136,7 @@ noise_key_file: key
 output: {{folder: {folder}}}
 questions:
   items:  {{question: counts, max_contributions: 1, share: 2}}
-  people: {{question: cardinality, timeout: 1h, visits_per_person: 1}}
+  people: {{question: cardinality, timeout: 1h}}
 """
 
 

@@ -176,7 +176,7 @@ allowed_lateness: 4s
 privacy: {{epsilon: 8, delta: 1.0e-6}}
 questions:
   things: {{question: counts, max_contributions: 9}}
-  guests: {{question: cardinality, timeout: 4s, visits_per_person: 4}}
+  guests: {{question: cardinality, timeout: 4s}}
 views:
   sums: {{of: things, over: 4s}}
   high: {{of: things, item: a, above: 20}}

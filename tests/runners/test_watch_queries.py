@@ -89,7 +89,7 @@ def test_queries_are_asked_in_the_order_in_which_they_came_and_bad_lines_are_dea
     where = {(Path(source).name, position): reason for reason, source, position, _ in letters}
     assert set(where) == {("b", "line 2"), ("a.gz", "line 2"), ("broken.gz", "")}
     assert where["b", "line 2"] == "line must be one JSON object"
-    assert where["a.gz", "line 2"] == "fields must be name, items, weights, time, got 'who'"
+    assert where["a.gz", "line 2"] == "fields must be name, items, time, got 'who'"
     assert where["broken.gz", ""].endswith("it ends early, or it is damaged")
     assert counters["privstream:files_taken"] == 4
     assert counters["privstream:files_unreadable"] == 1
@@ -174,7 +174,6 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
         folder.mkdir()
     command = ["queries", f"--input={tmp_path}/people.parquet", f"--domain={tmp_path}/domain", f"--records={USERS}"]
     command += [
-        "--method=multiplicative_weights",
         "--alpha=0.1",
         "--epsilon=100",
         f"--noise_key_file={tmp_path}/noise.key",

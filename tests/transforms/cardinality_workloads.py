@@ -22,23 +22,15 @@ CONFIGURATIONS = {
     "doors, used up": {**DOORS, "max_updates": 9, "method": "sparse_counter", "epsilon": 2000.0},
     "doors, unknown K": {**DOORS, "method": "sparse_counter", "epsilon": 9000.0},
     "doors, paper": {**DOORS, "max_updates": 3, "method": "henzinger_sricharan_steiner", "epsilon": 80.0},
-    "sessions": {"timeout": 25, "method": "direct_counter"},
-    "sessions, short": {"timeout": 4, "unit": "event", "delta": 1e-6},
+    "sessions": {"timeout": 25},
+    "sessions, limited": {"timeout": 25, "max_contributions": 6, "delta": 1e-6},
     "sessions with ends": {
         "timeout": 70, "leave_values": ("out",), "max_updates": 200, "method": "sparse_counter", "epsilon": 900.0,
     },
-    "entrance only": {"timeout": 33.5, "enter_values": ("in",), "unit": "event"},
-    "streams": {**DOORS, "streams": STREAMS, "streams_per_person": 2, "method": "direct_counter"},
-    "streams, one each": {"timeout": 30, "streams": STREAMS, "method": "direct_counter"},
-    "streams, noise in common": {
-        "timeout": 30, "streams": STREAMS, "streams_per_person": 2, "method": "direct_counter", "delta": 1e-6,
-    },
-    "events in streams": {**DOORS, "timeout": 55, "streams": STREAMS, "unit": "event"},
-    "visits": {**DOORS, "visits_per_person": 2, "method": "visit_counter"},
-    "visits in streams": {
-        "timeout": 15, "visits_per_person": 3, "method": "visit_counter", "streams": STREAMS, "streams_per_person": 2,
-        "delta": 1e-6,
-    },
+    "entrance only": {"timeout": 33.5, "enter_values": ("in",)},
+    "doors, limited": {**DOORS, "max_contributions": 7},
+    "streams": {**DOORS, "timeout": 55, "streams": STREAMS, "max_contributions": 9},
+    "streams, one each": {"timeout": 30, "streams": STREAMS},
 }  # fmt: skip
 
 
@@ -98,7 +90,7 @@ def sizes_without_limits(made: SetCardinality, events) -> dict[str, list[int]]:
 
 def sizes_with_limits(made: SetCardinality, events) -> dict[str, list[int]]:
     """The same, where entries of a person beyond the limits do not count: a slow walk, window by window."""
-    visits, homes, said = defaultdict(int), defaultdict(set), {}
+    windows, homes, said = defaultdict(int), {}, {}
     sizes = {stream: [] for stream in made.rules.streams}
     people = made.noise.derive("people in a set")
     by_step = defaultdict(dict)
@@ -117,24 +109,22 @@ def sizes_with_limits(made: SetCardinality, events) -> dict[str, list[int]]:
             if not there(made, *said.get((user, stream), ("leave", 0)), moment):
                 if not there(made, *move, moment):
                     continue
-                limit = made.mechanism.visits_per_person
-                if limit is not None and visits[user, stream] >= limit:
+                if homes.setdefault(user, stream) != stream:
                     continue
-                if made.streams_per_person is not None and stream not in homes[user]:
-                    if len(homes[user]) >= made.streams_per_person:
-                        continue
-                    homes[user].add(stream)
-                visits[user, stream] += 1
             said[user, stream] = move
+        counted = []
+        for person, move in said.items():
+            if there(made, *move, moment) and windows[person] < (made.max_contributions or WINDOWS):
+                windows[person] += 1
+                counted.append(person[1])
         for stream, counts in sizes.items():
-            counts.append(sum(there(made, *move, moment) for (_, s), move in said.items() if s == stream))
+            counts.append(counted.count(stream))
     return sizes
 
 
 def limited(made: SetCardinality) -> bool:
     """Say whether a person has limits."""
-    streams = made.streams_per_person is not None and made.streams_per_person < len(made.rules.streams)
-    return streams or made.mechanism.visits_per_person is not None
+    return len(made.rules.streams) > 1 or made.max_contributions is not None
 
 
 def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
@@ -147,5 +137,8 @@ def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
         for i, (estimate, bound, exhausted) in enumerate(zip(*(c.tolist() for c in published), strict=True)):
             start = (made.steps.first + i) * made.steps.size
             ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
-            rows.append(CardinalityEstimate(stream, *ends, estimate, -1 if exhausted else bound))
-    return sorted(rows)
+            spread = made.mechanism.algorithm.spread
+            reach = bound if spread is None else spread
+            interval = (None, None) if exhausted else (max(0, estimate - reach), max(0, estimate + reach))
+            rows.append(CardinalityEstimate(stream, *ends, max(0, estimate), -1 if exhausted else bound, *interval))
+    return sorted(rows, key=lambda row: row[:3])

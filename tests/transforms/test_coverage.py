@@ -85,8 +85,8 @@ def test_accuracy_says_what_intervals_hold(name):
         ("histogram of people", {"max_per_window": 2}, ["max_contributions"]),
         ("flags of people", {}, ["max_contributions"]),
         ("cardinality", {}, []),
-        ("cardinality", {"visits_per_person": 2}, []),
-        ("cardinality", {"visits_per_person": 1}, ["visits_per_person"]),
+        ("cardinality", {"max_contributions": 2}, []),
+        ("cardinality", {"max_contributions": 1}, ["max_contributions"]),
         ("cardinality", {"streams": ("s", "t")}, ["streams_per_person"]),
         ("ranges", {}, []),
         ("predecessors", {}, []),
@@ -310,9 +310,9 @@ def test_quantiles_say_how_much_was_left_out():
 
 def test_sets_say_how_much_was_left_out():
     events = [("p", "12"[i % 2], (START + 10 * i) * SECOND, "") for i in range(6)]
-    made = example("cardinality", timeout=None, enter_values=("1",), visits_per_person=2, end=START + 60)
+    made = example("cardinality", timeout=None, enter_values=("1",), max_contributions=2, end=START + 60)
     told = counted(made, events)
-    assert (told["entries_before_limit"], told["entries_over_limit"]) == (3, 1)
+    assert (told["entries_before_limit"], told["entries_over_limit"]) == (3, 3)
 
 
 def test_queries_say_how_much_was_left_out():

@@ -527,20 +527,3 @@ def test_another_start_of_counting_draws_other_noise():
         noise_of(ShiftingHeavyHitters(**arguments)) != noise_of(ShiftingHeavyHitters(**arguments | {"start": 60}))
     )
 
-
-@pytest.mark.parametrize("method", ["direct_counter", "henzinger_sricharan_steiner"])
-@pytest.mark.parametrize(("streams", "each", "changed"), [("a", 1, 1), ("ab", 1, 2), ("abc", 2, 3), ("abcdef", 2, 4)])
-def test_who_is_replaced_may_have_been_in_other_streams(method, streams, each, changed):
-    made = SetCardinality(
-        **RUN,
-        leave_values=("out",),
-        max_updates=100,
-        method=method,
-        streams=tuple(streams),
-        streams_per_person=each,
-        neighbouring="replace_one",
-    )
-    algorithm = made.mechanism.algorithm
-    direct = method == "direct_counter"
-    in_one_stream = algorithm.horizon / algorithm.law.scale if direct else algorithm.instance(0).epsilon
-    assert changed * in_one_stream == pytest.approx(made.guarantee.epsilon, rel=1e-9)

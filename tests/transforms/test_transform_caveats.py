@@ -32,7 +32,7 @@ ONE_OF_TWO = TWO | {"streams_per_person": 1}
 PERSON = {"unit": "person", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 ABOUT = LIST | {"epsilon": 1.0}
-LEARNT = {"method": "multiplicative_weights", "records": 1000, "alpha": 0.1}
+LEARNT = {"records": 1000, "alpha": 0.1}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
 NUMERIC = {"low": 0, "high": 10, "resolution": 8}
 PUBLISHED = {"method": "henzinger_sricharan_steiner"}
@@ -103,8 +103,6 @@ EXAMPLES = {
     "SetCardinality": [
         (WINDOWS | MOVES, (people_hashed,)),
         (WINDOWS | MOVES | TWO, (people_hashed, streams_hashed)),
-        (WINDOWS | MOVES | {"unit": "event"}, ()),
-        (WINDOWS | MOVES | {"unit": "event"} | TWO, (events_hashed,)),
     ],
     "NumericQuantiles": [
         (WINDOWS | NUMERIC | TWO | {"max_contributions": 3}, (people_hashed,)),
@@ -113,10 +111,7 @@ EXAMPLES = {
     "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
     "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
     "PrivateQueries": [
-        (ABOUT, (people_hashed,)),
-        (ABOUT | {"method": "answers"}, ((), (people_hashed,))),
-        (ABOUT | LEARNT, ((), (people_hashed,))),
-        (ABOUT | LEARNT | {"real_weights": True}, ((ROUNDED_FLOATS,), (ROUNDED_FLOATS, people_hashed))),
+        (ABOUT | LEARNT, ()),
     ],
 }
 CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
@@ -137,6 +132,8 @@ def test_what_the_guarantee_rests_on_is_said(name, arguments, applies, neighbour
     kind = getattr(privstream.transforms, name)
     if "neighbouring" in inspect.signature(kind).parameters:
         arguments = arguments | {"neighbouring": neighbouring}
+    elif neighbouring == "replace_one":
+        pytest.skip("records are added or removed")
     if applies and isinstance(applies[0], tuple):
         applies = applies[neighbouring == "replace_one"]
     expected = [KEYED_NOISE, *(one(neighbouring) if one in HASHES else one for one in applies)]

@@ -11,23 +11,18 @@ import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
+from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, events_hashed, people_hashed, streams_hashed
-from privstream.transforms.events.coverage import FIRST, people_who_count, streams_of_person, together
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed, streams_hashed
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count, streams_of_person, together
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_texts, privacy_unit
+from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
 from typing_extensions import Unpack, override
 
-UNITS = ("person", "event")
-METHODS = {
-    "auto": "auto",
-    "sparse_counter": "sparse",
-    "direct_counter": "direct",
-    "visit_counter": "counter",
-    "henzinger_sricharan_steiner": "paper",
-}
+METHODS = {"counts": "counts", "sparse_counter": "sparse", "henzinger_sricharan_steiner": "paper"}
 """Which mode of the mechanism each method is."""
+MOST_CONTRIBUTIONS = 65_535
 KINDS = ("enter", "leave")
 FOR_EVER = 65_535  # steps, where there is no time-out
 ENTER, LEAVE = 0, 1
@@ -94,16 +89,6 @@ def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
     return found
 
 
-def _check_needs(method: str, unit: str, *, has_end: bool, limited: bool) -> None:
-    """Check that there is what a method needs."""
-    if unit == "event" and method not in ("auto", "visit_counter"):
-        raise ValueError(f"method must be auto or visit_counter with unit event, got {method!r}")
-    if unit == "person" and method == "visit_counter" and not limited:
-        raise ValueError("visits_per_person must be given with method visit_counter and unit person")
-    if method == "direct_counter" and not has_end:
-        raise ValueError("end must be given with method direct_counter")
-
-
 class CardinalityParameters(Parameters):
     """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
 
@@ -121,21 +106,20 @@ class CardinalityParameters(Parameters):
     that come later are never used.
 
     Privacy:
-        Unit "person": all that one person does over the whole run, in at most `streams_per_person` streams (enforced:
-        those entered first count). How often they come and go need not be limited: a person counts as one or as none at
-        each moment. With method visit_counter, a person enters each stream at most `visits_per_person` times
-        (enforced with all methods). Unit "event": one event, added or removed. (epsilon, delta): `guarantee`.
-        Public: all arguments but `noise`. `max_updates` is a guess that must not be taken from the data; it is not
-        enforced, since that would let one person decide whose later moves count.
+        Unit: all that one person does over the whole run, added or removed. (epsilon, delta): `guarantee`. Enforced: a
+        person counts as one or as none at the end of each window, in one stream, the one entered first, and with the
+        method counts in at most `max_contributions` windows. Public: all arguments but `noise`. `max_updates` is a
+        guess that must not be taken from the data; it is not enforced, since that would let one person decide whose
+        later moves count.
 
     Accuracy:
-        With probability 1 - beta, all estimates of a stream are within their `error_bound` of the number of people who
-        count, in all windows together, if they enter or leave it at most `max_updates` times in all. If people enter or
-        leave more often than that, the bounds may be wrong, and the estimate may stop following the set: its bound is
-        then -1.
+        With probability 95%, all estimates of a stream are within their `error_bound` of the number of people who
+        count, in all windows together; with sparse_counter and henzinger_sricharan_steiner if they enter or leave it at
+        most `max_updates` times in all. If people enter or leave more often than that, the bounds may be wrong,
+        and the estimate may stop following the set: its bound is then -1.
 
     Args:
-        epsilon: limit on what all rows together show about one person or one event, > 0. A smaller value protects
+        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects
             better and needs more noise.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it. Nobody is in
             the set at that moment.
@@ -143,30 +127,22 @@ class CardinalityParameters(Parameters):
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
-            some hundred windows: `privstream plan` says where it does.
-        unit: what is protected: all that one "person" does in the whole run, or one "event".
+            (number of people). The method counts alone uses it: its noise then grows with the square root of
+            `max_contributions`.
         enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
             means that.
         leave_values: items that mean that a person leaves. They must be given unless `timeout` is given.
         timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows. As
             long as days or weeks that are the windows, these are counted: a day of 25 hours is one.
-        max_updates: with unit "person", a public guess of how often people enter or leave a stream in the whole run,
+        max_contributions: number of windows at whose ends one person counts in the whole run: the first ones. Without
+            it, all windows. The method counts alone has such a limit, and needs it where there is no end.
+        max_updates: a public guess of how often people enter or leave a stream in the whole run,
             all people together, as seen at the ends of windows. Without it errors are larger.
-        visits_per_person: with unit "person", the number of times that one person may enter a stream; later visits do
-            not count. Without it there is no limit.
-        method: method that makes the estimates; "auto" takes the most accurate one. "sparse_counter" changes an
-            estimate when a private test finds it far from the truth; "direct_counter" draws fresh noise in every
-            window, and with delta > 0 and people who are added or removed also one that all windows of a stream have in
-            common, for short runs or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit
-            "event"; "henzinger_sricharan_steiner" is the published algorithm.
+        method: method that makes the estimates. "counts" gives each window noise of its own; "sparse_counter" changes
+            an estimate when a private test finds it far from the truth, for long runs without delta in which the same
+            people stay; "henzinger_sricharan_steiner" is the published algorithm.
         streams: public names of the streams, each of which has a set of its own. They must be given if events have a
             stream.
-        streams_per_person: with unit "person", the number of streams that one person may be in: those that the person
-            enters first. Without it, one.
-        neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
-            replaced by another one ("replace_one").
-        beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -188,19 +164,13 @@ class CardinalityParameters(Parameters):
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
-        unit: Literal["person", "event"] = "person",
         enter_values: tuple[str, ...] | None = None,
         leave_values: tuple[str, ...] | None = None,
         timeout: Seconds | None = None,
         max_updates: int | None = None,
-        visits_per_person: int | None = None,
-        method: Literal[
-            "auto", "sparse_counter", "direct_counter", "visit_counter", "henzinger_sricharan_steiner"
-        ] = "auto",
+        max_contributions: int | None = None,
+        method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = "counts",
         streams: tuple[str, ...] | None = None,
-        streams_per_person: int | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        beta: float = 0.05,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -211,64 +181,46 @@ class CardinalityParameters(Parameters):
         )
         if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
-        protected = privacy_unit(unit, UNITS)
-        if streams_per_person is not None:
-            if streams is None:
-                raise ValueError("streams must be given with streams_per_person")
-            if protected == "event":
-                raise ValueError("streams_per_person must not be given with unit event")
-            checks.integer("streams_per_person", streams_per_person, minimum=1)
-        checks.one_of("method", method, tuple(METHODS))
-        _check_needs(method, protected, has_end=end is not None, limited=visits_per_person is not None)
+        mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
+        if max_contributions is not None:
+            if method != "counts":
+                raise ValueError(f"max_contributions must not be given with method {method}")
+            checks.integer("max_contributions", max_contributions, minimum=1, maximum=MOST_CONTRIBUTIONS)
+        elif method == "counts" and self.steps.count is None:
+            raise ValueError("max_contributions must be given where the run has no end")
         self.shards = check_shards(shards)
-        self.streams_per_person = (
-            min(streams_per_person or 1, len(self.rules.streams)) if protected == "person" else None
-        )
+        limited = self.steps.count is None or max_contributions is None or max_contributions < self.steps.count
+        self.method, self.max_contributions = method, max_contributions if limited else None
         self.mechanism = mechanisms.SetCardinality(
             epsilon=epsilon,
             delta=delta,
-            unit="user" if protected == "person" else protected,  # as noise labels have it
             horizon=self.steps.count,
+            contributions=self.max_contributions,
             max_updates=max_updates,
-            visits_per_person=visits_per_person,
-            mode=METHODS[method],
-            streams_per_person=self.streams_per_person or 1,
-            streams=len(self.rules.streams) if protected == "person" and neighbouring == "replace_one" else None,
-            neighbouring=neighbouring,
-            beta=beta,
+            mode=mode,
         )
-        self.method = next(name for name, mode in METHODS.items() if mode == self.mechanism.chosen_mode)
         self.noise = noise
 
     @property
     @override
     def promise(self) -> PrivacyGuarantee:
         found = self.mechanism.guarantee
-        limits = list(found.limits)
-        if self.mechanism.unit == "event":
-            limits.append("An event that changes nothing by itself, such as entering twice, is covered as well.")
-        else:
-            limits.append("A person counts as one or as none at the end of each window, by their last event.")
+        limits = ["A person counts as one or as none at the end of each window, by their last event."]
+        if self.max_contributions is not None:
+            limits.append(f"A person counts at the ends of at most {self.max_contributions:,} windows.")
+        hashed = [people_hashed(found.neighbouring)]
+        if len(self.rules.streams) > 1:
+            limits.append("A person counts in one stream.")
+            hashed.append(streams_hashed(found.neighbouring))
         public = ("all arguments but the noise", "the number of windows, all of which are published")
-        return replace(found, limits=tuple(limits), public=public, caveats=(*found.caveats, *self._hash_caveats()))
-
-    def _hash_caveats(self) -> list[str]:
-        """Return what hashes may cost. Two people with one hash are one person, from whom one event may be taken."""
-        neighbouring, several = self.mechanism.neighbouring, len(self.rules.streams) > 1
-        if self.mechanism.unit == "event":
-            return [events_hashed(neighbouring)] if several else []
-        return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
+        return replace(found, limits=tuple(limits), public=public, caveats=(*found.caveats, *hashed))
 
     @property
     @override
     def coverage(self) -> Coverage:
-        visits, limits = (
-            self.mechanism.visits_per_person,
-            streams_of_person(self.streams_per_person, self.rules.streams),
-        )
-        if visits is not None and (self.steps.count is None or visits < self.steps.count):
-            where = "in the whole run" if self.rules.streams == ("",) else "to a stream in the whole run"
-            limits.append(Limit.at_most("visits_per_person", visits, "visit", where, FIRST, lasting=True))
+        limits, most = streams_of_person(1, self.rules.streams), self.max_contributions
+        if most is not None:
+            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
         return people_who_count(limits, together(self.rules.streams))
 
     @property
@@ -277,12 +229,12 @@ class CardinalityParameters(Parameters):
         mechanism, windows = self.mechanism, self.mechanism.expected_steps
         error, updates = mechanism.error(windows), mechanism.expected_updates
         span = "" if mechanism.horizon else f" in the first {windows:,} windows"
-        counted = mechanism.chosen_mode in ("sparse", "paper")
+        counted = self.method != "counts"
         condition = f", while people enter or leave it at most {updates:,} times in all" if counted else ""
         return Accuracy(
             error=error,
-            failure_probability=mechanism.beta,
-            claim=f"With probability {1 - mechanism.beta:g}, all estimates of a stream{span} are within {error:,} "
+            failure_probability=BETA,
+            claim=f"With probability {1 - BETA:g}, all estimates of a stream{span} are within {error:,} "
             f"of the number without noise{condition} (method {self.method}; each row has an error bound of its own).",
             numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
         )

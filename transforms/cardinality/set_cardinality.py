@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.cardinality.algorithms import CardinalityState
-from privstream.mechanisms.cardinality.set_cardinality import SetCardinality as Mechanism
 from privstream.mechanisms.monitor.holdings import Charges
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -40,7 +35,6 @@ from privstream.transforms.cardinality.parameters import (
     CardinalityParameters,
     PresenceRules,
 )
-from privstream.transforms.counts.finished import season
 from privstream.transforms.events.bounding import (
     Charged,
     LimitCounter,
@@ -51,11 +45,11 @@ from privstream.transforms.events.bounding import (
     within_limit,
 )
 from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
+from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.split_stages import CodedEvents, SplitCodes
-from privstream.transforms.rows import CardinalityEstimate
+from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clocks
 from privstream.transforms.timing.keyed_state import NEVER
 from privstream.transforms.timing.on_time import OnTimeBatches
@@ -64,21 +58,17 @@ from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 from typing_extensions import override
 
 NO_BOUND = -1
-MOST_WINDOWS = 1 << 16
-"""Of a run, or until everything starts afresh, that are smoothed at its end at most."""
+USED_BITS = 17
+"""Of a packed number: windows in which a person has counted, up to 65,535, and one more."""
 
 
 class PublishCardinality(MechanismSteps, state="publish_cardinality"):
-    """Per stream: run the mechanism through every window, and publish its estimates.
-
-    `signed`: as `SmoothSizes` takes them, below 0 where noise is.
-    """
+    """Per stream: run the mechanism through every window, and publish its estimates."""
 
     counter = "estimates_published"
 
-    def __init__(self, *, signed: bool = False, **common: Any) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self.signed = signed
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
     @override
@@ -95,72 +85,20 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         for step, found in batches.items():
             if first <= step <= last:
                 changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        state, published = self.mechanism.run(state, changes, self.noise_of(key, first), signed=self.signed)
+        state, published = self.mechanism.run(state, changes, self.noise_of(key, first))
         outputs: list[tuple[int, CardinalityEstimate]] = []
-        columns = (column.tolist() for column in published)
+        columns, spread = (column.tolist() for column in published), self.mechanism.algorithm.spread
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
             start, end = self.steps.bounds(step)
-            row = CardinalityEstimate(stream, start, end, estimate, NO_BOUND if exhausted else bound)
-            outputs.append((step, row))
+            ends = interval(estimate, None if exhausted else bound if spread is None else spread)
+            error_bound = NO_BOUND if exhausted else bound
+            outputs.append((step, CardinalityEstimate(stream, start, end, max(0, estimate), error_bound, *ends)))
         self.published.inc(len(outputs))
         self.exhausted.inc(int(published.exhausted.sum()))
         return state, outputs
 
 
-@dataclass(frozen=True)
-class SmoothSizes:
-    """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended.
-
-    Privacy: post-processing of what is published with noise.
-
-    Attributes:
-        mechanism: what knows the noise of the sizes.
-        steps: the windows, all of which have a row in each stream. What begins anew is smoothed by itself.
-    """
-
-    mechanism: Mechanism
-    steps: Steps
-
-    def __call__(self, rows: Sequence[CardinalityEstimate]) -> list[CardinalityEstimate]:
-        """Return the rows, by window and stream; their estimates may be below 0 before, and not after it."""
-        ordered = sorted(rows, key=attrgetter("window_start", "stream"))
-        found: list[CardinalityEstimate] = []
-        own = self.mechanism.stddevs[0] if rows else 0.0
-        for _, of_period in groupby(
-            ordered, key=lambda row: int(self.steps.renewals(self.steps.ending(row.window_end)))
-        ):
-            published = list(of_period)
-            streams = len({row.stream for row in published})
-            sizes = np.array([row.estimate for row in published], np.float64).reshape(-1, streams)
-            stddev = own * math.sqrt(streams)  # what sizes have in common changes no difference of weekdays
-            factors, unsure, apart = season(self.steps.period, np.arange(len(sizes)), sizes.sum(axis=1), stddev)
-            smoothed = self.mechanism.smooth(sizes, factors[:, None], np.hypot(unsure, apart)[:, None])
-            columns = (ends.ravel().tolist() for ends in smoothed)
-            found += (
-                CardinalityEstimate._make((*row[:3], max(row.estimate, 0), row.error_bound, *ends))
-                for row, *ends in zip(published, *columns, strict=True)
-            )
-        return found
-
-
 class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    _to_finish = False
-
-    @override
-    def to_finish(self) -> Self:
-        """Return this transform with sizes as they are before negative ones become 0, which `finish` smooths."""
-        windows = self.steps.count
-        if not self.mechanism.smooths or self.steps.end is None or windows is None or windows > MOST_WINDOWS:
-            return self
-        made = copy.copy(self)
-        made._to_finish = True
-        return made
-
-    @property
-    @override
-    def finish(self) -> SmoothSizes | None:
-        return SmoothSizes(self.mechanism, self.steps) if self._to_finish else None
-
     @property
     def _common(self) -> dict[str, Any]:
         """What stages that know people are given."""
@@ -170,11 +108,6 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
     def _people(self) -> NoiseSource:
         """What tells people apart."""
         return self.noise.derive("people in a set")
-
-    @override
-    def _check(self, events: PCollection[Any]) -> None:
-        if self.method == "visit_counter" and self.mechanism.delta == 0:
-            refuse_unbounded(events, "delta must be > 0 with method visit_counter when the input is unbounded")
 
     @override
     def _splitter(self) -> SplitPresence:
@@ -187,8 +120,7 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
             **self._common,
             noise=self._people,
             timer_offset=2,
-            visits=self.mechanism.visits_per_person,
-            streams_per_person=self.streams_per_person,
+            limit=self.max_contributions,
         )
         return apply_dofn(last, track, Keyed)
 
@@ -201,7 +133,6 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
             streams=self.rules.streams,
             mechanism=self.mechanism,
             noise=self._noise(),
-            signed=self._to_finish,
         )
         return apply_dofn(clocked, publish, CardinalityEstimate)
 
@@ -209,9 +140,7 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
         """Return noise that depends on everything that the sizes depend on, beside the events."""
         until = "" if self.rules.timeout is None else " included"  # who has an event at midnight is there for a day
         values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}{until}"
-        limit = f"{self.streams_per_person}"
-        if self.streams_per_person is not None and self.rules.streams != ("",):
-            limit += f" of {sorted(self.rules.streams)}"  # which of a person's streams count depends on all of them
+        limit = f"{self.max_contributions} {sorted(self.rules.streams)}"  # which stream counts depends on all of them
         return self.noise.derive("SetCardinality", self.steps.label, values, limit)
 
 
@@ -220,11 +149,12 @@ ABSENT = 0
 
 @dataclass(frozen=True, eq=False)
 class Stays(Run):
-    """Until when distinct people stay: sixteen bytes a person, encoded too.
+    """What is known of distinct people: sixteen bytes a person, encoded too.
 
     Attributes:
         keys: the people, uint64, shape (n,), strictly increasing.
-        values: the step, int64, at whose end each is no longer present.
+        values: the step, int64, at whose end each is no longer present; with a limit times 2^17, plus the number of
+            windows in which the person counts until then.
     """
 
     kind = "stays"
@@ -243,13 +173,13 @@ class Stays(Run):
         return Stays(people[last], until[last])
 
     def after(self, step: int) -> Stays:
-        """Leave out those who are not present at the end of `step`, nor later."""
+        """Leave out those who are not present at the end of `step`, nor later, where nothing else is known of them."""
         kept = self.values > step
         return Stays(self.keys[kept], self.values[kept])
 
 
 class MembershipLog(SortedRuns[Stays]):
-    """All stays so far. Who has left is forgotten when all runs become one."""
+    """All stays so far. Who has left is forgotten when all runs become one, unless limits are to be known."""
 
     def updated(self, stays: Stays, step: int) -> MembershipLog:
         """Return what is known after new stays in step `step`."""
@@ -258,15 +188,15 @@ class MembershipLog(SortedRuns[Stays]):
             return after
         return MembershipLog().add(after.runs[0].after(step))
 
-    def until(self, people: np.ndarray) -> np.ndarray:
-        """Return for each of `people` (uint64, any order) the step at whose end they are gone; ABSENT if unknown."""
-        until = np.full(len(people), ABSENT, np.int64)
+    def of(self, people: np.ndarray) -> np.ndarray:
+        """Return the value of each of `people` (uint64, any order); ABSENT if unknown."""
+        values = np.full(len(people), ABSENT, np.int64)
         for there, stays in self.found(people):  # oldest first: what is newer comes on top
-            until = np.where(there, stays, until)
-        return until
+            values = np.where(there, stays, values)
+        return values
 
     def compact(self, step: int) -> Stays:
-        """Return as one run who is present after the end of `step`."""
+        """Return as one run what is known after the end of `step`."""
         return self.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).after(step)
 
 
@@ -335,14 +265,14 @@ class LastPresence(OnTimeBatches, state="last_presence"):
 
 
 CHANGE = struct.Struct(">q")
-LIMITS = ("visits", "joined", "streams")
+LIMITS = ("joined", "streams")
 
 
 @dataclass(frozen=True)
 class Members:
     """Who is present until when, and what people have used of their limits; all as of the end of `step`.
 
-    `membership`, and of the limits `visits` and `joined`, are kept by the keyed hash of person and stream, `streams` by
+    `membership`, and of the limits `joined`, are kept by the keyed hash of person and stream, `streams` by
     person.
     """
 
@@ -361,8 +291,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
     What is sent on about a person depends on that person's events alone.
 
     Args:
-        visits: how often one person enters a stream at most, or None.
-        streams_per_person: streams that one person enters at most, those entered first, or None.
+        limit: windows at whose ends one person is present at most, the first ones; None for all.
     """
 
     def __init__(
@@ -372,14 +301,12 @@ class TrackMembers(OrderedSteps, state="track_members"):
         rules: PresenceRules,
         noise: NoiseSource,
         timer_offset: int,
-        visits: int | None = None,
-        streams_per_person: int | None = None,
+        limit: int | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.rules = rules
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
-        self.visits = visits
-        self.streams_per_person = streams_per_person
+        self.limit = limit
         self.limited = LimitCounter("entries", steps)
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
@@ -389,16 +316,23 @@ class TrackMembers(OrderedSteps, state="track_members"):
         streams, stay = heard.items.astype(np.int64), heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         places = self._places(heard.users, streams)
-        before = state.membership.until(places)
+        before, used = self._unpacked(state.membership.of(places))
         present = before > step
+        used = used - np.where(present, before - step, 0)
+        left = np.asarray(NEVER - step if self.limit is None else self.limit - used)
         entering = np.flatnonzero(~present & (stay > 0))
         admitted, charged = self._admit(heard.users[entering], places[entering], state.used)
-        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
+        admitted &= np.broadcast_to(left, len(places))[entering] > 0
+        ends = np.minimum(until, self._last + 1)[entering]
+        cut = admitted & (np.broadcast_to(step + left, len(places))[entering] < ends)
+        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)
+        if self.limit is not None:
+            until = np.minimum(until, step + left)
         outputs = self._changes(step, streams[rows], present[rows], stay[rows] > 0, before[rows], until[rows])
-        stays = Stays.of(places[rows], until[rows])
+        stays = Stays.of(places[rows], self._packed(until, used + until - step)[rows])
         after = Members(step, state.membership.updated(stays, step), state.used.after(charged))
         segment = _members_entry(step, stays, charged) if len(rows) else None
         return Handled(after, segment, outputs)
@@ -413,16 +347,22 @@ class TrackMembers(OrderedSteps, state="track_members"):
         """Tell which of the distinct entries are within a person's limits, and what they charge."""
         admitted = np.ones(len(people), bool)
         charged = dict.fromkeys(LIMITS, Charges.none())
-        if self.visits is not None:
-            admitted &= used["visits"].charged(places) < self.visits
-        if self.streams_per_person is not None and self.streams_per_person < len(self.rules.streams):
+        if len(self.rules.streams) > 1:
             new = np.flatnonzero(admitted & (used["joined"].charged(places) == 0))
-            within = within_limit(people[new], self.streams_per_person, used["streams"], lambda rows: places[new[rows]])
+            within = within_limit(people[new], 1, used["streams"], lambda rows: places[new[rows]])
             admitted[new[~within]] = False
             charged |= {"joined": Charges.of(places[new[within]]), "streams": Charges.of(people[new[within]])}
-        if self.visits is not None:
-            charged["visits"] = Charges.of(places[admitted])
         return admitted, charged
+
+    def _packed(self, until: np.ndarray, used: np.ndarray) -> np.ndarray:
+        """Return until when people stay, and how often they count until then, as one number."""
+        return until if self.limit is None else (until << USED_BITS) | used
+
+    def _unpacked(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `_packed` was given."""
+        if self.limit is None:
+            return values, np.zeros_like(values)
+        return values >> USED_BITS, values & ((1 << USED_BITS) - 1)
 
     def _changes(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -15,6 +16,11 @@ from apache_beam.transforms.window import GlobalWindows, TimestampCombiner, Time
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import MAGIC, pack, unpack
+from privstream.mechanisms.sparse_vector.multiplicative_weights import (
+    Hypothesis,
+    LinearQueries,
+    OnlineMultiplicativeWeights,
+)
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
 from privstream.transforms.events.bounding import LimitCounter, bound_items
 from privstream.transforms.events.dead_letters import set_aside, text_of
@@ -29,6 +35,7 @@ from privstream.transforms.events.event_fields import (
     broken_by,
 )
 from privstream.transforms.events.times import micros_of
+from privstream.transforms.queries.parameters import BETA
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
 from privstream.transforms.timing.on_time import NO_TIME
@@ -119,12 +126,11 @@ LATE = "time must not be before that at which the query came, or of a query that
 
 @dataclass(frozen=True, eq=False)
 class SparseQuery:
-    """A query on positions in the domain; weights elsewhere are 0."""
+    """A query on positions in the domain."""
 
     name: str
     time: int
     positions: np.ndarray
-    weights: np.ndarray
 
     def to_bytes(self) -> bytes:
         """Encode."""
@@ -154,9 +160,8 @@ class KeyQueries(beam.DoFn):
     anew.
     """
 
-    def __init__(self, domain: Domain, whole: bool) -> None:
+    def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        self.whole = whole
         self.late = Metrics.counter("privstream", "queries_late")
 
     @override
@@ -180,32 +185,16 @@ class KeyQueries(beam.DoFn):
         if not isinstance(query.name, str) or not query.name or not _is_unicode(query.name):
             raise BrokenRuleError("name", TYPE, "name must be text, not empty")
         micros = micros_of(query.time)
-        for name in ("items", "weights"):
-            if isinstance(getattr(query, name), str | bytes) or not isinstance(getattr(query, name), Iterable):
-                raise BrokenRuleError(name, TYPE, f"{name} must be a list, got {type(getattr(query, name)).__name__}")
-        items, weights = list(query.items), list(query.weights)
+        if isinstance(query.items, str | bytes) or not isinstance(query.items, Iterable):
+            raise BrokenRuleError("items", TYPE, f"items must be a list, got {type(query.items).__name__}")
+        items = list(query.items)
         if not items or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
             raise BrokenRuleError("items", TYPE, "items must be distinct texts, at least one")
         if not all(map(_is_unicode, items)) or not all(
             self.domain.contains(texts := pa.array(items, pa.string())).to_pylist()
         ):
             raise BrokenRuleError("items", RANGE, "items must be in the domain")
-        if weights and len(weights) != len(items):
-            raise BrokenRuleError("weights", RANGE, "weights must be as many as items, or none")
-        numbers = np.array([_weight(weight) for weight in weights]) if weights else np.ones(len(items))
-        if self.whole and not np.all(numbers % 1 == 0):
-            raise BrokenRuleError("weights", RANGE, "weights must be 0 or 1 without real_weights")
-        return SparseQuery(query.name, micros, self.domain.positions(texts), numbers)
-
-
-def _weight(weight: Any) -> float:
-    if (
-        isinstance(weight, bool)
-        or not isinstance(weight, int | float | np.integer | np.floating)
-        or not 0 <= weight <= 1
-    ):
-        raise BrokenRuleError("weights", RANGE, "weights must be numbers in [0, 1]")
-    return float(weight)
+        return SparseQuery(query.name, micros, self.domain.positions(texts))
 
 
 def _is_unicode(text: str) -> bool:
@@ -217,29 +206,92 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-class Answers(Protocol):
-    """A method: what is kept of the data set, what is learnt from answers, and how queries are answered."""
+ENTRIES = 2**22  # of queries that are answered at once
+NO_BOUND = -1.0
 
-    def take(self, counts: np.ndarray) -> Any:
-        """Return what is kept of a data set: of the counts of its records, int64, by position in the domain."""
 
-    def pack(self, data: Any) -> bytes:
-        """Encode what is kept."""
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What is learnt from answers, and how queries are answered.
 
-    def unpack(self, packed: bytes) -> Any:
-        """Decode what is kept."""
+    Attributes:
+        mechanism: its mechanism.
+        noise: of the run.
+        queries: number of answers whose bounds hold together.
+    """
 
-    def initial(self) -> Any:
-        """Return what is learnt before the first answer."""
+    mechanism: OnlineMultiplicativeWeights
+    noise: NoiseSource
+    queries: int
 
-    def snapshot(self, learnt: Any) -> bytes:
-        """Encode what is learnt."""
+    def initial(self) -> Hypothesis:
+        """Return the first hypothesis."""
+        return self.mechanism.initial_state()
 
-    def restore(self, snapshot: bytes) -> Any:
-        """Decode what is learnt."""
+    def snapshot(self, learnt: Hypothesis) -> bytes:
+        """Encode a hypothesis."""
+        return self.mechanism.snapshot(learnt)
 
-    def answer(self, data: Any, learnt: Any, queries: list[SparseQuery], before: int) -> tuple[Any, list[QueryAnswer]]:
-        """Answer queries in order, after so many before; return what is learnt then, and the rows."""
+    def restore(self, snapshot: bytes) -> Hypothesis:
+        """Decode a hypothesis."""
+        return self.mechanism.restore(snapshot)
+
+    def answer(
+        self, data: np.ndarray, learnt: Hypothesis, queries: list[SparseQuery], before: int
+    ) -> tuple[Hypothesis, list[QueryAnswer]]:
+        """Answer queries in order; the hypothesis changes on the way."""
+        hypothesis = learnt
+        rows: list[QueryAnswer] = []
+        size = max(1, ENTRIES // self.mechanism.domain_size)
+        for start in range(0, len(queries), size):
+            some = queries[start : start + size]
+            while some and (left := self._left(hypothesis)):
+                table = self._table(some)
+                used = left
+                hypothesis, answers = self.mechanism.step(hypothesis, LinearQueries(data, table), self.noise)
+                for query, value, measured in zip(
+                    some, answers.values.tolist(), answers.measured.tolist(), strict=False
+                ):
+                    used -= measured
+                    rows.append(
+                        self._row(query, value, "measured" if measured else "hypothesis", used, before + len(rows))
+                    )
+                some = some[answers.answered :]
+            if some:
+                law = np.exp(hypothesis.log_law)
+                for query in some:
+                    value = self.mechanism.records * float(law[query.positions].sum())
+                    rows.append(self._row(query, value, REFUSED, 0, before + len(rows)))
+        return hypothesis, rows
+
+    def _left(self, hypothesis: Hypothesis) -> int:
+        """Return how many more answers may be measured."""
+        return self.mechanism.max_updates - self.mechanism.updates(hypothesis)
+
+    def _table(self, queries: list[SparseQuery]) -> np.ndarray:
+        """Write queries out over the whole domain."""
+        table = np.zeros((len(queries), self.mechanism.domain_size), np.int64)
+        for row, query in zip(table, queries, strict=True):
+            row[query.positions] = 1
+        return table
+
+    def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
+        """Return a row that is published; what the hypothesis says is rounded."""
+        return QueryAnswer(
+            query=query.name,
+            time=Timestamp(micros=query.time),
+            estimate=value if source == "measured" else round(value, 1),
+            error_bound=self._error_bound(source, before),
+            source=source,
+            measurements_left=left,
+        )
+
+    def _error_bound(self, source: str, before: int) -> float:
+        """Return how wrong an answer is at most, or that there is no bound: of a refused one nothing was tested."""
+        if source == REFUSED:
+            return NO_BOUND
+        bound = self.mechanism.accuracy(max(self.queries, before + 1), BETA)
+        return float(math.ceil(bound - self.mechanism.alpha * self.mechanism.records * (source == "measured") + 0.05))
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +299,7 @@ class Answering:
     """What is remembered.
 
     Attributes:
-        data: what is kept of the data set, or None before it has come.
+        data: counts of records, int64, or None before they have come.
         learnt: what the answers have taught so far.
         answered: number of queries answered.
     """
@@ -276,7 +328,7 @@ class AnswerQueries(beam.DoFn):
 
     def decode(self, key: bytes, segments: list[bytes]) -> Answering:
         """Read the data set, and the newest of what was learnt after it."""
-        data = self.method.unpack(segments[0]) if segments else None
+        data = decode_counts(segments[0]) if segments else None
         if len(segments) < 2:
             return Answering(data, self.method.initial())
         fields: dict[str, Any] = unpack("answering", 1, segments[-1])
@@ -284,7 +336,7 @@ class AnswerQueries(beam.DoFn):
 
     def encode(self, state: Answering) -> list[bytes]:
         """Write the data set and what was learnt."""
-        return [] if state.data is None else [self.method.pack(state.data), self._learnt(state)]
+        return [] if state.data is None else [encode_counts(state.data), self._learnt(state)]
 
     def keep(self, element: Keyed, cells: Cells, stamp: Timestamp | None = None) -> Iterator[Any]:
         """Keep the data set, or a query until its time has come."""
@@ -305,8 +357,8 @@ class AnswerQueries(beam.DoFn):
         decoded = self.keys.open(key, cells)
         if decoded.state.data is not None:
             raise ValueError("data must come once")
-        decoded.state = replace(decoded.state, data=self.method.take(decode_counts(counts)))
-        self.keys.append(decoded, self.method.pack(decoded.state.data), cells)
+        decoded.state = replace(decoded.state, data=decode_counts(counts))
+        self.keys.append(decoded, encode_counts(decoded.state.data), cells)
         self.keys.close(key, decoded, cells)
         for step in decoded.steps:
             due = step * MILLISECOND
