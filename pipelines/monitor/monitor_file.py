@@ -295,7 +295,9 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
     """Read one question."""
     keys = ("questions", name)
     if not NAME.fullmatch(name):
-        raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
+        raise document.error(
+            keys, "names must be small letters, digits and _, at most 63 of them, and begin with a letter"
+        )
     given = document.mapping(keys)
     word = given.get("question")
     if not isinstance(word, str) or word not in QUESTIONS:

@@ -55,7 +55,9 @@ def _view(document: Document, name: str, asked: Iterable[str]) -> View:
     """Return one view."""
     keys = (VIEWS, name)
     if not NAME.fullmatch(name):
-        raise document.error(keys, "names must be small letters, digits and _, and begin with a letter")
+        raise document.error(
+            keys, "names must be small letters, digits and _, at most 63 of them, and begin with a letter"
+        )
     if name in asked:
         raise document.error(keys, "must not have the name of a question")
     given = document.mapping(keys)

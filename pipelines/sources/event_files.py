@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
         return _plain(value.dictionary[value.index.as_py()]) if value.is_valid else None
     if isinstance(value, pa.StringScalar | pa.BinaryScalar) and value.is_valid:
         return _start(value.as_buffer())
-    if pa.types.is_timestamp(value.type):
+    if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
         return value.cast(pa.string()).as_py()
     return value.as_py()
 

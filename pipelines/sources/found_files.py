@@ -28,7 +28,7 @@ FORMATS = {
     "jsonl": cast(EventFormat, json_events),
     "csv": cast(EventFormat, csv_events),
 }
-ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv"}
+ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
 
 

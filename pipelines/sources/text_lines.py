@@ -1,6 +1,8 @@
 """Reads text files in blocks of whole lines, each with the number of its first line."""
 
 import codecs
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -63,7 +65,7 @@ def read_pieces(path: str, start: int = 0, size: int | None = None, encoding: st
             raise InputFileError(f"{path} {rule}") from None
 
 
-def _pieces(stream: BinaryIO | pa.NativeFile, size: int, path: str) -> Iterator[bytes]:
+def _pieces(stream: BinaryIO | gzip.GzipFile | pa.NativeFile, size: int, path: str) -> Iterator[bytes]:
     """Read what a stream has left."""
     while piece := _read(stream, size, path):
         yield piece
@@ -108,13 +110,16 @@ def encoding_of(name: str) -> str:
         found = codecs.lookup(name)
     except (LookupError, ValueError):
         found = None
+    if found is not None and found.name.startswith(SHIFTED):
+        rule = "in which no bytes of one record change what those of the next one mean, as utf-8"
+        raise ValueError(f"encoding must be one {rule}, got {name!r}")
     text = found is not None and found._is_text_encoding and found.incrementaldecoder is not None
-    if found is None or not text or found.name in NOT_OF_FILES or found.name.startswith(SHIFTED):
+    if found is None or not text or found.name in NOT_OF_FILES:
         raise ValueError(f"encoding must be one that Python knows, such as utf-8 or windows-1252, got {name!r}")
     return UTF_8 if found.name == "utf-8-sig" else found.name
 
 
-def _decompressed(raw: BinaryIO, path: str) -> BinaryIO | pa.NativeFile:
+def _decompressed(raw: BinaryIO, path: str) -> BinaryIO | gzip.GzipFile | pa.NativeFile:
     """Return a stream of the text. Beam's own would take the end of a cut file for the end of its text."""
     codec = next((codec for ending, codec in COMPRESSED.items() if path.endswith(ending)), None)
     if codec is None:
@@ -122,14 +127,16 @@ def _decompressed(raw: BinaryIO, path: str) -> BinaryIO | pa.NativeFile:
     if not raw.read(1):
         raise CompressionError(BROKEN.format(path))
     raw.seek(0)
+    if codec == "gzip" and path.endswith(".gz"):  # of which zeros may be the end
+        return gzip.GzipFile(fileobj=raw)
     return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec)
 
 
-def _read(stream: BinaryIO | pa.NativeFile, size: int, path: str) -> bytes:
+def _read(stream: BinaryIO | gzip.GzipFile | pa.NativeFile, size: int, path: str) -> bytes:
     """Read some bytes; none at the end."""
     try:
         return bytes(stream.read(size))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         if getattr(error, "errno", None) is not None:  # of a disk or network
             raise
         raise CompressionError(BROKEN.format(path)) from None

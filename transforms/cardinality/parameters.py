@@ -131,7 +131,8 @@ class CardinalityParameters(Parameters):
             `max_contributions`.
         enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
             means that.
-        leave_values: items that mean that a person leaves. They must be given unless `timeout` is given.
+        leave_values: items that mean that a person leaves; of events at one time, leaving comes last, whatever their
+            order. They must be given unless `timeout` is given.
         timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows. As
             long as days or weeks that are the windows, these are counted: a day of 25 hours is one.
         max_contributions: number of windows at whose ends one person counts in the whole run: the first ones. Without

@@ -1,0 +1,161 @@
+"""Times and numbers that real use brought (F5 to F8, F12, F14): what is right."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import cli
+
+DAY = "2026-03-02"
+UTC = ("--time_zone", "UTC")
+
+
+def table(path, times, head="user,item,time"):
+    path.write_text("\n".join([head, *(f"u{number},rain,{time}" for number, time in enumerate(times))]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [
+        ("%Y-%m-%d %H%M", "2026-03-02 0130", "2026-03-02 130"),
+        ("%Y%m%d%H%M%S", "20260302120304", "202603021234"),
+        ("%d%m%Y", "02032026", "232026"),
+        ("%y%m%d", "260302", "26032"),
+        ("%Y%j", "2026061", "202661"),
+        ("%d.%m.%Y %I%M%p", "2.3.2026 0130PM", "2.3.2026 130PM"),
+        ("%Y%m%d%H%M%S%f", "20260302120304500000", "202603021203045"),
+        ("%Y%m%d|%d.%m.%Y", "2.3.2026", "202632"),
+    ],
+)
+def test_f5_directives_that_touch_need_all_their_digits(form, good, bad, tmp_path, run):
+    table(tmp_path / "a.csv", [good] * 20 + [bad] * 30)
+    found = run("--input", "a.csv", "--time_format", form, *UTC, items=["rain"])
+    assert found.counts() == {"rain": 20} and "20 of 50" in found.said
+
+
+@pytest.mark.parametrize("year", ["2610", "1600", "9999"])
+def test_f6_no_time_outside_of_the_range_wraps_into_it(year, tmp_path, run):
+    micros = pa.array(["2026-03-02T10:00:00"] * 20 + [f"{year}-09-15T09:34:33.709551"] * 30).cast(pa.timestamp("us"))
+    columns = {"user": [f"u{number}" for number in range(50)], "item": ["rain"] * 50, "time": micros}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    found = run("--input", "a.parquet", *UTC, items=["rain"])
+    assert found.counts() == {"rain": 20} and "20 of 50" in found.said
+
+
+def test_f6_dates_from_the_end_of_the_calendar_are_set_aside(tmp_path, run):
+    days = pa.array([20514] * 20 + [2**31 - 1, -(2**31), 213_503_982 + 20_514], pa.int32()).cast(pa.date32())
+    columns = {"user": [f"u{number}" for number in range(23)], "item": ["rain"] * 23, "time": days}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert run("--input", "a.parquet", *UTC, items=["rain"]).counts() == {"rain": 20}
+
+
+@pytest.mark.parametrize(
+    ("sign", "number", "read"),
+    [
+        (",", "0.125", None),
+        (".", "0,125", None),
+        (",", "-0.125", None),
+        (",", "00.125", None),
+        (",", "012.345", None),
+        (",", "1.125", 1125),
+        (".", "1,125", 1125),
+        (",", "0,4", 0),
+        (",", "100", 100),
+        (".", "1 125", 1125),
+    ],
+)
+def test_f7_no_number_with_thousands_begins_with_0(sign, number, read, tmp_path, run):
+    rows = [
+        json.dumps({"user": f"u{row}", "item": "rain", "time": f"{DAY}T10:00Z", "value": number}) for row in range(20)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    found = run("--input", "a.jsonl", "--decimal", sign, "--max_value", "2000", items=["rain"])
+    if read is None:
+        assert found.status == 3 and "20 records could not be used" in found.said
+    else:
+        assert abs(float(found.rows[0]["sum"]) - 20 * read) < 2000
+
+
+QUESTIONS = {
+    "counts": ["--max_contributions", "1"],
+    "heavy-hitters": [],
+    "top-k": [],
+    "histogram": ["--domain", "list"],
+    "cardinality": ["--timeout", "1d"],
+    "quantiles": ["--low", "1", "--high", "9", "--value_field", "value"],
+    "flags": ["--domain", "list", "--thresholds", "5"],
+    "alerts": ["--rules", "rules"],
+    "ranges": ["--universe", "16", "--delete_values", "leave", "--queries", "ranges"],
+    "predecessor": ["--universe", "16", "--delete_values", "leave", "--queries", "points"],
+}
+PLANS = {"counts", "heavy-hitters", "top-k", "cardinality"}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_f8_too_many_windows_are_refused_at_once(question, tmp_path, run, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "a.csv", [f"{DAY}T10:00:00Z,5"], "user,item,time,value")
+    (tmp_path / "list").write_text("rain\n")
+    (tmp_path / "rules").write_text('{"name": "rain", "at_least": 50, "items": ["rain"]}\n')
+    (tmp_path / "ranges").write_text('{"low": 1, "high": 2}\n')
+    (tmp_path / "points").write_text('{"point": 1}\n')
+    windows = ["--window", "20ms", "--start", "2026-01-01", "--end", "2027-01-01", "--epsilon", "1"]
+    delta = [] if question in ("ranges", "predecessor") else ["--delta", "1e-6"]
+    call = [question, "--input", "a.csv", "--output", "rows.csv", *windows, *delta, "--ledger", "none"]
+    assert cli.main([*call, "--noise_key_file", "noise.key", *QUESTIONS[question]]) == 2
+    assert "at most 1,048,576 windows, got 1,576,800,000" in capfd.readouterr().err
+    if question in PLANS:
+        limits = QUESTIONS[question] if question != "cardinality" else []
+        assert cli.main(["plan", question, *windows, *delta, *limits]) == 2
+        assert "at most 1,048,576 windows, got 1,576,800,000" in capfd.readouterr().err
+
+
+def test_f12_of_events_at_one_time_leaving_comes_last_and_the_help_says_so(tmp_path, run, capfd):
+    with pytest.raises(SystemExit):
+        cli.main(["cardinality", "--help"])
+    assert "leaving comes last" in " ".join(capfd.readouterr().out.split())
+    rows = []
+    for number in range(20):
+        both = [f"u{number},enter,{DAY}T10:30:00Z", f"u{number},leave,{DAY}T10:30:00Z"]
+        rows += both if number % 2 else both[::-1]
+    rows += [f"v{number},enter,{DAY}T10:30:00Z" for number in range(7)]
+    (tmp_path / "a.csv").write_text("\n".join(["user,item,time", *rows]) + "\n")
+    call = ["--input", "a.csv", "--enter_values", "enter", "--leave_values", "leave", "--output", "rows.csv"]
+    assert run(*call, command="cardinality").status == 0
+    assert "2026-03-03" in (tmp_path / "rows.csv").read_text()
+    estimate = (tmp_path / "rows.csv").read_text().splitlines()
+    row = dict(zip(estimate[0].split(","), estimate[1].split(","), strict=True))
+    assert round(float(row["estimate"])) == 7
+
+
+END = 1772495999  # the last second of the day
+
+
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [
+        ("s", f"{END}.9999996"),
+        ("s", f"{END}.9999999"),
+        ("s", f"{END}.999999"),
+        ("ms", f"{END}999.9999"),
+        ("us", f"{END}999999.9"),
+        ("ns", f"{END}999999999"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_f14_decimal_seconds_are_cut_down(unit, number, form, tmp_path, run):
+    value = json.loads(number)
+    if form != "csv" and not value < {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[unit] * (END + 1):
+        pytest.skip("no float is so near")
+    if form == "csv":
+        table(tmp_path / "a.csv", [number] * 20)
+    elif form == "jsonl":
+        rows = [f'{{"user": "u{row}", "item": "rain", "time": {number}}}' for row in range(20)]
+        (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    else:
+        columns = {"user": [f"u{row}" for row in range(20)], "item": ["rain"] * 20, "time": [value] * 20}
+        pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert run("--input", f"a.{form}", "--time_unit", unit, items=["rain"]).counts() == {"rain": 20}
