@@ -60,9 +60,8 @@ SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveM
 THRESHOLD: Mapping[str, Any] = {"type": "number"}
 OF_VIEWS: Mapping[str, Mapping[str, Any]] = {
     **{"of": NAMED, "whole": NAMED, "over": SPAN, "against": SPAN, "item": TEXTS, "by": TEXTS},
-    **{"largest": WHOLE, "for": WHOLE, "rank": SHARE, "probability": SHARE},
+    **{"largest": WHOLE, "for": WHOLE, "rank": SHARE},
     **{"above": THRESHOLD, "below": THRESHOLD, "clear_below": THRESHOLD, "clear_above": THRESHOLD},
-    "number": {"enum": ["counted", "full"], "description": "which number of counts an alert compares"},
     "ratio": {**TEXTS, "type": "array", "minItems": 2, "maxItems": 2},
 }
 """Values of the keys of views."""
