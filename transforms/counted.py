@@ -28,9 +28,7 @@ class Number(NamedTuple):
 
 def shown(row: Any) -> Number:
     """Return the number of a row of counts: smoothed where it is."""
-    if getattr(row, "smoothed", None) is None:
-        return Number(row.count, row.lower, row.upper)
-    return Number(row.smoothed, row.smoothed_lower, row.smoothed_upper)
+    return Number(row.count if row.smoothed is None else row.smoothed, row.lower, row.upper)
 
 
 class CountsView(ABC):
@@ -97,7 +95,7 @@ class CountedParameters(Parameters):
 
     def _by_counts(self, per_window: int | None = None, **given: Any) -> None:
         """Let counts answer, with these arguments; those that are None are left out."""
-        given["max_contributions_per_window"] = per_window
+        given["max_per_window"] = per_window
         self.counts = self.counts_type(**{name: value for name, value in given.items() if value is not None})
         self.steps = self.counts.steps
 

@@ -240,15 +240,15 @@ class AlertsParameters(CountedParameters):
     @override
     def _other_prediction(self) -> Accuracy:
         margin, last = self.margin, "" if self.sparse_vector is None else ", until the run stops"
-        numbers: dict[str, Any] = {"margin": margin, "tests": self._tests}
+        numbers: dict[str, Any] = {"start_margin": margin, "tests": self._tests}
         if self.sparse_vector is not None:
             numbers |= {"min_alerts": self.sparse_vector.min_hits, "max_alerts": self.sparse_vector.most_hits}
         return Accuracy(
             error=margin,
             failure_probability=OUTSIDE,
             claim=f"With probability {1 - OUTSIDE:g}, in all {self._tests:,} tests together (a test is that of one "
-            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} gives an "
-            f"alert{last}, and none that misses it by more does.",
+            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} gives "
+            f"an alert{last}, and none that misses it by more does.",
             numbers=numbers,
         )
 
