@@ -150,7 +150,7 @@ EXAMPLES = {
         plan="--epsilon 1 --items 10 --top 2 --windows 5",
         refused={
             "--top 3": "top must be < 3, the number of items in domain, got 3",
-            "--public_items domain": "domain must be given with the method gaps, and public_items must not be",
+            "--public_items domain": "public_items must not be given with the method gaps",
             "--max_per_window 5 --max_contributions 4": "max_per_window must be <= max_contributions, got 5 > 4",
             "--delta 1": "delta must be in [0, 1), got 1.0",
             "--shards 0": "shards must be >= 1",

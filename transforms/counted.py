@@ -6,8 +6,10 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
+from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counters import counter
@@ -28,9 +30,7 @@ class Number(NamedTuple):
 
 def shown(row: Any) -> Number:
     """Return the number of a row of counts: smoothed where it is."""
-    if getattr(row, "smoothed", None) is None:
-        return Number(row.count, row.lower, row.upper)
-    return Number(row.smoothed, row.smoothed_lower, row.smoothed_upper)
+    return Number(row.count if row.smoothed is None else row.smoothed, row.lower, row.upper)
 
 
 class CountsView(ABC):
@@ -88,6 +88,8 @@ class CountedParameters(Parameters):
     """
 
     counts_type: ClassVar[type[CountsParameters]] = CountsParameters
+    only: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    """Arguments that only some methods have, and which."""
 
     method: str = "counts"
     counts: CountsParameters | None = None
@@ -95,9 +97,21 @@ class CountedParameters(Parameters):
     steps: Steps
     _ended = False
 
+    def _check_method(self, method: str, methods: tuple[str, ...], **given: Any) -> None:
+        """Take a method; refuse arguments that it does not have.
+
+        Raises:
+            ValueError: there is no such method, or one of these is given with another one.
+        """
+        self.method = checks.one_of("method", method, methods)
+        for name, value in given.items():
+            if value is not None and method not in self.only[name]:
+                able = " and ".join(self.only[name])
+                raise ValueError(f"{name} must not be given with the method {method}: it is for {able}")
+
     def _by_counts(self, per_window: int | None = None, **given: Any) -> None:
         """Let counts answer, with these arguments; those that are None are left out."""
-        given["max_contributions_per_window"] = per_window
+        given["max_per_window"] = per_window
         self.counts = self.counts_type(**{name: value for name, value in given.items() if value is not None})
         self.steps = self.counts.steps
 
@@ -171,13 +185,3 @@ class CountedParameters(Parameters):
         """What counts by another method."""
 
 
-def only_by(method: str, methods: Iterable[str], **given: Any) -> None:
-    """Refuse arguments that only some methods have.
-
-    Raises:
-        ValueError: one is given with another method.
-    """
-    allowed = tuple(methods)
-    for name, value in given.items():
-        if value is not None and method not in allowed:
-            raise ValueError(f"{name} must not be given with the method {method}: it is for {' and '.join(allowed)}")

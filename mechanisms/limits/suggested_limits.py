@@ -52,7 +52,7 @@ def count_noise(
         answer: which of both.
     """
     made = KeyedCounts(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
-    return MEAN_OF_NORMAL * made.with_full_share().stddev(1, answer)
+    return MEAN_OF_NORMAL * made.stddev(1, answer)
 
 
 class Needed(NamedTuple):
@@ -75,7 +75,6 @@ def people_needed(
 ) -> Needed:
     """Return how many people an item needs; arguments as above."""
     made = FoundKeys(epsilon=epsilon, delta=delta, horizon=windows, contributions=contributions, max_value=max_value)
-    made = made.with_full_share().for_end().with_list()
     return Needed(made.people_needed(windows), made.people_needed(windows, others=True), made.listed)
 
 

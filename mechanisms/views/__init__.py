@@ -1,1 +1,1 @@
-"""Views: published numbers in, published numbers out. They use no noise, no key and no budget."""
+"""Views: published tables in, published tables out. Nothing here knows noise or keys."""

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 NORMAL = 1.959964
 """Standard deviations of a normal law from its mean to the end of an interval of 95%."""
 
-SURELY = 3.0
+SURELY = 3.3
 """Standard deviations by which a number must be above the threshold."""
 
 

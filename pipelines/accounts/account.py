@@ -112,6 +112,8 @@ class Account:
             return self._without(identity.data, arguments, named=run_id == arguments.run_id)
         begin, end = span_of(arguments)
         labels = {NOISE: identity.labels} if identity.labels else {}
+        beta = getattr(arguments, BOUNDS, None)
+        bounds = {} if beta is None else {BOUNDS: beta}
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             run_id=run_id,
@@ -119,7 +121,7 @@ class Account:
             dataset=self.dataset,
             command=identity.command,
             version=identity.version,
-            parameters={**identity.parameters, BOUNDS: getattr(arguments, "beta", None)} | labels,
+            parameters={**identity.parameters, **bounds} | labels,
             data=identity.data,
             key=noise.fingerprint,
             guarantee=guarantee,

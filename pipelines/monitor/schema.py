@@ -57,9 +57,8 @@ SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveM
 THRESHOLD: Mapping[str, Any] = {"type": "number"}
 OF_VIEWS: Mapping[str, Mapping[str, Any]] = {
     **{"of": NAMED, "over": SPAN, "against": SPAN, "item": TEXTS},
-    **{"largest": WHOLE, "for": WHOLE, "quantile": SHARE, "probability": SHARE},
+    **{"largest": WHOLE, "for": WHOLE, "quantile": SHARE},
     **{"above": THRESHOLD, "below": THRESHOLD, "clear_below": THRESHOLD, "clear_above": THRESHOLD},
-    "number": {"enum": ["counted", "full"], "description": "which number of counts an alert compares"},
     "ratio": {**TEXTS, "type": "array", "minItems": 2, "maxItems": 2},
 }
 """Values of the keys of views."""

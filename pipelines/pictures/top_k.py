@@ -28,7 +28,6 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
     """
     rows, title, values = given.rows, given.title("The leading items"), given.counted("people in a window")
     text = caption(rows, given.truth, given.sure(given.bands)) if rows else given.empty("There are no rows.")
-    text += f" {told}" if (told := given.limits) else ""
     if rows and not drowned(rows):
         more: Any = {"values": values, "top": given.top, "renewals": given.renewals, "clocks": given.clocks}
         draw_bands(bands(rows, given.truth or []), stream, format, title=title, caption=text, **more)

@@ -52,26 +52,17 @@ OF_COUNTS = (
         "contributions_over_limit",
         "contributions_before_limit",
         "times an item of a person was left out, who has contributed as often as limits allow",
-        ("max_contributions", "max_contributions_per_window"),
+        ("max_contributions", "max_per_window"),
         lasting=True,
     ),
 )
 """What limits of `counts` leave out."""
 
-OF_LIMITS = (
-    OF_COUNTS[0]._replace(
-        text="times an item of a person was left out, who has more than limits allow in a window",
-        options=("max_per_window", "max_contributions"),
-    ),
-    OF_COUNTS[1]._replace(options=("max_contributions", "max_per_window")),
-)
-"""The same where a question has the two limits by these names."""
-
 COUNTED_COLUMNS = {
     "detection_threshold": "surely found in one window",
     "threshold": "threshold",
     "stddev": "standard deviation of counts",
-    "error_bound": "error bound",
+    "margin": "95% within",
 }
 """What plans show of counts, and of questions that counts answer."""
 
@@ -82,8 +73,8 @@ COUNTS = QuestionSpec(
     summary="count the people who have each item, by window, in the last days or since the start; no list of items is "
     "needed",
     description="Counts the people who have each item: in each window, in the last windows, or since the start. The "
-    "items need not be known before. With --start and --end, an item is found when enough people have it in one window "
-    "or in several, and then has a row in every window; with --forget, in each window in which enough people have it.",
+    "items need not be known before: one is found when enough people have it in one window or in several, and then has "
+    "a row in every window.",
     protected="a person over the whole run, or an event",
     known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
     transform="counts.transform.KeyedCounts",
@@ -122,10 +113,9 @@ COUNTS = QuestionSpec(
         ),
     ),
     prepare="questions.readings.check_span",
-    settle="questions.readings.settle_counts",
     below="questions.risers.below",
     files=("domain", "public_items"),
-    unplanned=("streams", "public_items", "top", "rising", "at_least", "selection", "spread"),
+    unplanned=("streams", "public_items", "top", "rising", "at_least"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns=COUNTED_COLUMNS | {"sum_stddev": "of sums"},
@@ -154,7 +144,7 @@ HEAVY_HITTERS = QuestionSpec(
     title="heavy hitters",
     published="hits_published",
     why_nothing="no item surely has more people than the threshold, so nothing is published",
-    limits=(*OF_LIMITS, CHARGES),
+    limits=(*OF_COUNTS, CHARGES),
     files=("domain", "public_items"),
     unplanned=("public_items", "threshold"),
     sizes=LISTED,
@@ -182,7 +172,7 @@ TOP_K = QuestionSpec(
     title="ranks",
     published="ranks_published",
     why_nothing="no item was found, so nothing is published",
-    limits=(*OF_LIMITS, WINDOWS),
+    limits=(*OF_COUNTS, WINDOWS),
     files=("domain", "public_items"),
     unplanned=("public_items",),
     sizes=LISTED,
@@ -218,7 +208,7 @@ ALERTS = QuestionSpec(
     title="alerts",
     published="alerts_published",
     unusable={"events_outside_domain": "events of items that no rule names"},
-    limits=(*OF_LIMITS, CHARGES),
+    limits=(*OF_COUNTS, CHARGES),
     beyond={
         "runs_stopped": "runs of tests have stopped, because their budget is spent",
         "rules_stopped": "times the rules with at_most have stopped, since people may be used up",
@@ -233,7 +223,7 @@ ALERTS = QuestionSpec(
         ),
     },
     columns={
-        "margin": "margin (people)",
+        "start_margin": "margin of tests",
         "min_alerts": "fewest alerts",
         "max_alerts": "most alerts",
         **COUNTED_COLUMNS,

@@ -18,7 +18,6 @@ from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of, by_clocks
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
-from privstream.pipelines.questions.usual_limit import planned_in_words
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
@@ -39,10 +38,6 @@ NEEDED, LIKELY = "needed_in_", "likely_in_"
 NEEDED_BY_OTHERS, LIKELY_BY_OTHERS = "needed_by_others_in_", "likely_by_others_in_"
 HALF = "In at least half of its windows, with an even chance; in brackets, with probability 0.95."
 OTHERS = "If others: no person has the item in two windows. Else the same people have it in all of them."
-SMALLEST = (
-    "Of the methods with which no item fades, a run takes the one with the smallest numbers for an even chance, by "
-    "their mean logarithm; those without a count in every row are taken times 1.25."
-)
 
 
 @dataclass(frozen=True)
@@ -104,10 +99,16 @@ class PlanCommand:
             if isinstance(length, str):  # of the calendar: errors are the same in each zone
                 length = length.partition(" ")[0]
             made |= {"window": length, "start": 0, "end": None if end is None else end_of(end, length)}
+        made = {name: value for name, value in made.items() if self._has(name, method)}
         if method is not None:
             made[METHOD] = method
         planned = spec.planned_class(**made, noise=KeyedNoise.random("plan"))
         return planned if getattr(arguments, "unbounded", False) else planned.to_finish()
+
+    def _has(self, name: str, method: str | None) -> bool:
+        """Tell whether a method, or that of runs in which none is asked for, has an argument."""
+        taken = method or getattr(self.spec.signature.arguments.get(METHOD), "default", None)
+        return taken in getattr(self.spec.planned_class, "only", {}).get(name, (taken,))
 
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""
@@ -137,17 +138,9 @@ class PlanCommand:
                     "error_without_delta": self._without_delta(arguments, epsilon),
                     "advice": taken.advice,
                     "guarantee": taken.guarantee.to_dict(),
-                    **self._of_usual_limit(arguments, taken),
                 }
             )
         return {"question": self.spec.word, "budgets": budgets}
-
-    def _of_usual_limit(self, arguments: argparse.Namespace, taken: Any) -> dict[str, str]:
-        """Return what is said where nobody gives a limit of people, if there is something to say."""
-        if self.spec.word != "counts":
-            return {}
-        text = planned_in_words(vars(arguments), taken.accuracy.to_dict(), taken.mechanism.contributions)
-        return {"usual_limit": text} if text else {}
 
     def _without_delta(self, arguments: argparse.Namespace, epsilon: float) -> float | None:
         """Return the error of such a run with a delta of 0, if that is smaller; a run takes the delta it is given."""
@@ -233,7 +226,7 @@ class PlanCommand:
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
             pure, unit = budget["error_without_delta"], self.spec.error_unit
             better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
-            advice = [f"{NOTE}{text}" for text in (budget["advice"], budget.get("usual_limit")) if text]
+            advice = [f"{NOTE}{text}" for text in [budget["advice"]] if text]
             show(title, table, [*reasons, taken["sentence"], *better, *advice])
             self._print_needed(asked)
 
@@ -256,12 +249,10 @@ class PlanCommand:
                 both = ((found.get(f"{needed}{number}"), found.get(f"{likely}{number}")) for number in windows)
                 cells = ["-" if even is None else f"{shown(even)} ({shown(much)})" for even, much in both]
                 table.add_row(f"{name}{whose}", *cells)
-        able = [found for found in methods.values() if any(name.startswith(NEEDED) for name in found)]
-        compared = [SMALLEST] if len(able) > 1 else []
         show(
             "needed in each window, for an item that lasts so long to be reported",
             table,
-            [HALF, *[OTHERS] * several, *compared],
+            [HALF, *[OTHERS] * several],
         )
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:

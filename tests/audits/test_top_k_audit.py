@@ -13,7 +13,7 @@ from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey
 from privstream.transforms.events.bounding import BoundPerWindow, Kept
 from privstream.transforms.timing.clocked import parts_of
-from privstream.transforms.top_k.answers import CountHolders, RankItems
+from privstream.transforms.top_k.gaps import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +25,8 @@ COMMON = {
     "end": 2,
     "domain": Domain(ITEMS),
     "noise": SeededNoise(0),
-    "measure_share": 0.5,
-    "items_per_step": 1,
-    "method": "exponential_gaps",
+    "max_per_window": 1,
+    "method": "gaps",
 }
 OTHERS = [(10, 0), (11, 1), (12, 0)]  # (person, item)
 SUSPECT = 7
@@ -42,13 +41,12 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
     bound = BoundPerWindow(
         **common,
         timer_offset=1,
-        items_per_step=made.items_per_step,
-        selection=made.selection,
+        items_per_step=made.max_per_window,
+        selection="random",
         item_shards=1,
         domain=made.domain,
     )
-    released = {"mechanism": made.answer.mechanism, "domain": made.domain, "beta": made.beta}
-    rank = RankItems(**common, **released, timer_offset=3, streams=("",))
+    rank = RankItems(**common, mechanism=made.mechanism, domain=made.domain, timer_offset=3)
     return bound, CountHolders(), rank
 
 
@@ -79,7 +77,7 @@ def who_and_gap(rows) -> int:
     """Which items, in order, and whether the gaps are small."""
     code = 0
     for row in rows:
-        code = (code * 4 + ITEMS.index(row.item)) * 4 + min(row.gap, 3)
+        code = (code * 4 + ITEMS.index(row.item)) * 4 + min(int(row.gap), 3)
     return code
 
 
@@ -98,7 +96,7 @@ def levels(rows) -> int:
 
 def test_stands_whatever_one_person_holds():
     """All four items at once: to select costs no more than for one item."""
-    made = ranking(epsilon=2.0, top=1, end=1, items_per_step=4)
+    made = ranking(epsilon=2.0, top=1, end=1, max_per_window=4)
     nothing = outcomes(made, [], 1, levels)
     for held in ([(SUSPECT, 0)], [(SUSPECT, item) for item in range(4)]):
         stands([outcomes(made, held, 1, levels), nothing], 2.0, visible=0.2)
@@ -111,7 +109,7 @@ def test_stands_over_all_windows_of_a_person():
 
 
 def test_stands_with_many_items_on_top():
-    made = ranking(epsilon=3.0, top=2, end=1, items_per_step=2)
+    made = ranking(epsilon=3.0, top=2, end=1, max_per_window=2)
     crowd = [(person, item) for person in range(100, 120) for item in (2, 3)]  # these two stand clear
     held = [*crowd, (SUSPECT, 2), (SUSPECT, 3)]
     stands([outcomes(made, each, 1, total) for each in (held, crowd)], 3.0, visible=0.1)
@@ -143,7 +141,7 @@ class TestFalls:
         made = ranking(epsilon=2.0, top=1, end=1)
         crowd = [(person, 1) for person in range(100, 120)]
         worlds = [[*crowd, (SUSPECT, 1)], crowd]
-        self.caught(made, *worlds, total, made.answer.mechanism.epsilon, windows=24, runs=800)
+        self.caught(made, *worlds, total, made.mechanism.epsilon, windows=24, runs=800)
 
     def test_a_candidate_list_made_from_the_data(self):
         """Only held items compete: an item that is there tells of its holder."""
@@ -156,19 +154,19 @@ class TestFalls:
             mechanism = NoisyTopK(epsilon=1.0, top=1, integer=True, monotone=True)
             root = SeededNoise(2)
             codes.append(np.array([items[mechanism.select(counts, root.derive(i)).indices[0]] for i in range(4_500)]))
-        assert made.answer.mechanism.epsilon == 1.0
+        assert made.mechanism.epsilon == 1.0
         falls(codes, 1.0)
 
     def test_measures_with_too_little_noise(self):
         """Three items stand clear of the fourth; the suspect holds all three."""
-        made = ranking(epsilon=1.0, top=3, end=1, items_per_step=3)
-        assert made.answer.mechanism.measurement.scale == pytest.approx(6.0)
-        made.answer.mechanism.__dict__["measurement"] = DiscreteLaplace(0.7)
+        made = ranking(epsilon=1.0, top=3, end=1, max_per_window=3)
+        assert made.mechanism.measurement.scale == pytest.approx(12.0)
+        made.mechanism.__dict__["measurement"] = DiscreteLaplace(0.7)
         crowd = [(person, item) for person in range(100, 140) for item in (1, 2, 3)]
         self.caught(made, [*crowd, *((SUSPECT, item) for item in (1, 2, 3))], crowd, total, 1.0)
 
     def test_noise_that_does_not_grow_with_what_is_on_top(self, monkeypatch):
-        made = ranking(epsilon=1.0, top=3, end=1, items_per_step=4)
-        narrow = NoisyTopK(epsilon=made.answer.mechanism.selection.epsilon * 6, top=3, integer=True, monotone=True)
-        made.answer.mechanism.__dict__["selection"] = narrow
+        made = ranking(epsilon=1.0, top=3, end=1, max_per_window=4)
+        narrow = NoisyTopK(epsilon=made.mechanism.selection.epsilon * 6, top=3, integer=True, monotone=True)
+        made.mechanism.__dict__["selection"] = narrow
         self.caught(made, [(SUSPECT, 2), (SUSPECT, 3)], [], who_and_gap, 1.0)

@@ -123,9 +123,10 @@ def test_late_events_are_never_used_whoever_else_has_events():
     assert len(on_time.rows) == 1
 
 
-RUN = {"epsilon": 20.0, "delta": 1e-3, "window": 10, "start": START, "end": START + 60}
+RUN = {"epsilon": 20.0, "delta": 1e-3, "window": 10, "start": START, "end": START + 60, "max_contributions": 18}
+MONITORED = {name: value for name, value in RUN.items() if name != "max_contributions"}
 NOISE = KeyedNoise(b"a key for tests, no secret")
-CROWDS = {"a": (60, 60, 60, 0, 60, 60), "b": (3, 0, 3, 0, 3, 0), "c": (40, 41, 42, 43, 44, 45)}
+CROWDS = {"a": (99, 99, 99, 0, 99, 99), "b": (3, 0, 3, 0, 3, 0), "c": (40, 41, 42, 43, 44, 45)}
 EVENTS = [
     (f"user {person}", item, (START + 10 * window) * SECOND + person, "")
     for item, numbers in CROWDS.items()
@@ -179,4 +180,4 @@ def test_a_stream_reports_an_item_from_the_window_in_which_it_is_found():
 )
 def test_what_a_method_does_not_have_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        ShiftingHeavyHitters(**RUN | changes, noise=NOISE)
+        ShiftingHeavyHitters(**MONITORED | changes, noise=NOISE)

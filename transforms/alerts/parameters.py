@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
@@ -16,7 +17,7 @@ from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarante
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
-from privstream.transforms.counted import CountedParameters, CountsView, only_by, shown
+from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.coverage import charged_out, people_who_count
 from privstream.transforms.events.domain import Domain
@@ -133,6 +134,15 @@ class AlertsParameters(CountedParameters):
 
     counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
 
+    only = MappingProxyType(
+        {
+            "max_contributions": ("counts",),
+            "max_per_window": ("counts",),
+            "min_alerts": ("sparse_vector",),
+            "max_hits": ("status",),
+        }
+    )
+
     def __init__(
         self,
         *,
@@ -151,10 +161,14 @@ class AlertsParameters(CountedParameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.method = checks.one_of("method", method, ("counts", "sparse_vector", "status"))
-        only_by(method, ["counts"], max_contributions=max_contributions, max_per_window=max_per_window)
-        only_by(method, ["sparse_vector"], min_alerts=min_alerts)
-        only_by(method, ["status"], max_hits=max_hits)
+        self._check_method(
+            method,
+            ("counts", "sparse_vector", "status"),
+            max_contributions=max_contributions,
+            max_per_window=max_per_window,
+            min_alerts=min_alerts,
+            max_hits=max_hits,
+        )
         checks.probability("delta", delta, zero=True)
         check_moment("start", start)
         self.rules = check_rules(rules)
@@ -240,15 +254,15 @@ class AlertsParameters(CountedParameters):
     @override
     def _other_prediction(self) -> Accuracy:
         margin, last = self.margin, "" if self.sparse_vector is None else ", until the run stops"
-        numbers: dict[str, Any] = {"margin": margin, "tests": self._tests}
+        numbers: dict[str, Any] = {"start_margin": margin, "tests": self._tests}
         if self.sparse_vector is not None:
             numbers |= {"min_alerts": self.sparse_vector.min_hits, "max_alerts": self.sparse_vector.most_hits}
         return Accuracy(
             error=margin,
             failure_probability=OUTSIDE,
             claim=f"With probability {1 - OUTSIDE:g}, in all {self._tests:,} tests together (a test is that of one "
-            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} gives an "
-            f"alert{last}, and none that misses it by more does.",
+            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} gives "
+            f"an alert{last}, and none that misses it by more does.",
             numbers=numbers,
         )
 

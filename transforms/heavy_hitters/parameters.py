@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
@@ -13,7 +14,7 @@ from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, items_hashed, people_hashed
 from privstream.mechanisms.views.trending import surely_above
-from privstream.transforms.counted import CountedParameters, CountsView, only_by, shown
+from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.events.coverage import charged_out, items_in_window, people_who_count
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.parameters import check_shards
@@ -119,6 +120,10 @@ class HeavyHittersParameters(CountedParameters):
     docs/proofs/status_monitor.md.
     """
 
+    only = MappingProxyType(
+        dict.fromkeys(("threshold", "max_contributions", "public_items"), ("counts",)) | {"max_hits": tuple(MONITORS)}
+    )
+
     def __init__(
         self,
         *,
@@ -138,9 +143,14 @@ class HeavyHittersParameters(CountedParameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.method = checks.one_of("method", method, ("counts", *MONITORS))
-        only_by(method, ["counts"], threshold=threshold, max_contributions=max_contributions, public_items=public_items)
-        only_by(method, MONITORS, max_hits=max_hits)
+        self._check_method(
+            method,
+            ("counts", *MONITORS),
+            threshold=threshold,
+            max_contributions=max_contributions,
+            public_items=public_items,
+            max_hits=max_hits,
+        )
         self.view = Trending(0 if threshold is None else checks.integer("threshold", threshold, minimum=0))
         self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)

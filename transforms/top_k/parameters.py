@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
@@ -105,6 +106,8 @@ class TopKParameters(CountedParameters):
     docs/proofs/top_k_windows.md.
     """
 
+    only = MappingProxyType({"public_items": ("counts",)})
+
     def __init__(
         self,
         *,
@@ -123,7 +126,7 @@ class TopKParameters(CountedParameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self.method = checks.one_of("method", method, ("counts", "gaps"))
+        self._check_method(method, ("counts", "gaps"), public_items=public_items)
         self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
         self.shards = check_shards(shards)
@@ -149,8 +152,8 @@ class TopKParameters(CountedParameters):
                 **options,
             )
             return
-        if self.domain is None or public_items is not None:
-            raise ValueError("domain must be given with the method gaps, and public_items must not be")
+        if self.domain is None:
+            raise ValueError("domain must be given with the method gaps")
         self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.count is None:
             raise ValueError("end or renew_every must be given with the method gaps")
