@@ -88,4 +88,4 @@ def test_no_values_move_answers_over_windows_further_than_stated(over):
     stated = l2_norm(factor, False, bounds)
     assert 0.99 * stated <= worst <= stated * (1 + 1e-9)
     without_levels = KeyedCounts(epsilon=EPSILON, delta=DELTA, over=over, horizon=5, contributions=3, public_keys=True)
-    assert worst > 1.2 * l2_norm(factor, False, without_levels.bounds)
+    assert worst > 1.2 * l2_norm(factor, without_levels.bounds)
