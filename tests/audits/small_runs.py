@@ -1,7 +1,4 @@
-"""What exact audits of `FoundKeys` put in the place of noise and smoothing, so that all noise can be tried."""
-
-import numpy as np
-from privstream.mechanisms.smoothing import Rises, Smoothed
+"""What exact audits of `FoundKeys` put in the place of noise, so that all noise can be tried."""
 
 
 class Unbound:
@@ -17,22 +14,3 @@ class Unbound:
         raise AssertionError
 
     hash_bytes = words
-
-
-class NotSmoothed:
-    """Smoothing, which is a function of what is published, is left out: it takes most of the time."""
-
-    def start(self):
-        return 0
-
-    def advance(self, keys, values):
-        return keys
-
-    def join(self, keys, history):
-        return keys + history.shape[1]
-
-    def read(self, keys):
-        return Smoothed(*np.zeros((3, keys)))
-
-    def smooth_rises(self, history, rising):
-        return Smoothed(*np.zeros((3, *history.shape))), Rises(*np.zeros((2, *history.shape)))

@@ -44,7 +44,7 @@ def counts(seed, **options):
     """Counts of many public keys; each run is a key, with noise and a suspect of its own."""
     return KeyedCounts(
         **{"epsilon": CLAIMED, "window": 1, "start": 0, "end": WINDOWS, "domain": Domain(NAMES.tolist()), "shards": 2,
-           "selection": "first", "noise": SeededNoise(seed)} | options
+           "noise": SeededNoise(seed)} | options
     )  # fmt: skip
 
 
@@ -115,8 +115,11 @@ def test_limits_that_forget_fall(view, over, limit):
 
 def at_random(stage, limit):
     """Return what is seen of a suspect with four contributions, of which so many may count, and of nobody."""
-    made = {"max_contributions": limit, "selection": "random"}
-    return [which_are_high(at_the_end(counts(seed, **made), suspects, stage)) for seed, suspects in enumerate((0, 1))]
+    made = {"max_contributions": limit}
+    return [
+        which_are_high(at_the_end(counts(seed, **made).to_finish(), suspects, stage))
+        for seed, suspects in enumerate((0, 1))
+    ]
 
 
 def test_random_contributions_of_a_person_are_hidden():

@@ -19,7 +19,7 @@ from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.pipelines.audit.evidence import at_least
-from small_runs import NotSmoothed, Unbound
+from small_runs import Unbound
 
 WINDOWS = 3  # and so blocks of 1 and 2 of them
 EPSILONS = (0.8, 2.0)
@@ -88,8 +88,10 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
         pruned: whether keys with few contributions are left untested; without, more of delta is used up.
         fields: others.
     """
-    mechanism = kind(**{"epsilon": 1.0, "delta": 1e-2, "contributions": 2, "horizon": WINDOWS} | fields)
-    bounds = mechanism.bounds
+    mechanism = kind(
+        **{"epsilon": 1.0, "delta": 1e-2, "contributions": 2, "horizon": WINDOWS, "smooths": False} | fields
+    )
+    bounds = vars(mechanism)["bounds"] = replace(mechanism.bounds, listed=0)  # another audit is about lists
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "ToeplitzNoise", ExactTails)
         if not pruned:
@@ -98,9 +100,8 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
             patch.setattr(discovery, "_scale", functools.partial(scale, discovery._scale))
         noise = ExactTails(BandedFactor(1, 1), LAW, 0, 1)
         law = KeyLaw((noise,), PureDp(1.0), DELTA / (bounds.people * bounds.contributions), bounds)
-        lengths = discovery.scales_of(WINDOWS, at_end=mechanism.at_end)
+        lengths = tuple(1 << level for level in range(WINDOWS.bit_length()))
         vars(mechanism)["law"] = discovery._with_scales(law, lengths)
-    vars(mechanism)["_level"] = NotSmoothed()
     return mechanism
 
 
@@ -198,7 +199,6 @@ def promised(mechanism, epsilon):
 @pytest.mark.parametrize(("fields", "levels", "visible"), [
     ({"pruned": False}, OTHERS, (0.65, 0.5)), ({}, OTHERS, (0.65, 0.35)), ({"min_people": 2}, FEWER, (0.65, 0.35)),
     ({"neighbouring": "replace_one", "pruned": False}, FEWER, (0.7, 0.2)),
-    ({"at_end": True, "pruned": False}, OTHERS, (0.55, 0.3)),
 ])  # fmt: skip
 def test_what_is_seen_of_a_key_stays_within_both_deltas(fields, levels, visible):
     mechanism = made(**fields)
@@ -217,7 +217,6 @@ def broken(mechanism, transcripts_of, pairs, epsilon, beyond=1.0):
 
 BARE = [
     {"contributions": 1, "horizon": 15}, {"contributions": 8, "horizon": 15}, {"contributions": 40, "horizon": 7},
-    {"contributions": 8, "horizon": 15, "at_end": True},
 ]  # fmt: skip
 
 
@@ -225,11 +224,11 @@ def found_of_one_person(mechanism, keys):
     """Return how many of so many keys are found; one person alone has each, as often as may be, from window 8 on."""
     steps = mechanism.horizon
     first = steps // 2 + 1
-    vars(mechanism)["_level"] = NotSmoothed()
     state, times = mechanism.initial_state(), min(mechanism.contributions, steps - first + 1)
     for step in range(1, steps + 1):
         numbers = np.arange(keys if first <= step < first + times else 0, dtype=np.uint64)
-        given = KeyedStep(step=step, keys=numbers, counts=np.ones(len(numbers), np.int64))
+        given = KeyedStep(step=step, keys=numbers, counts=np.ones(len(numbers), np.int64),
+                          listed=np.zeros(len(numbers), np.int64) if mechanism.lists(step) else None)  # fmt: skip
         state, _ = mechanism.step(state, given, SeededNoise(1))
     return len(state.found), times
 
@@ -237,27 +236,27 @@ def found_of_one_person(mechanism, keys):
 @pytest.mark.parametrize("fields", BARE)
 def test_keys_of_one_person_are_found_as_seldom_as_stated(fields):
     """Noise and thresholds as they are, with a large delta; other windows than those of the person have nobody."""
-    mechanism, keys = FoundKeys(epsilon=1.0, delta=0.1, **fields), 30_000
+    mechanism, keys = FoundKeys(epsilon=1.0, delta=0.1, smooths=False, **fields), 30_000
     found, times = found_of_one_person(mechanism, keys)
     allowed = mechanism.law.curve.slack * times / mechanism.contributions * keys
     print(f"\nfound {found}, allowed {allowed:.0f}")
     assert 0.1 * allowed < found < allowed
 
 
-@pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("forgotten", ["nothing", "blocks", "scales"])
-def test_tests_that_are_not_paid_for_are_seen(forgotten, at_end, monkeypatch):
-    """Negative controls: a contribution lies in up to four blocks of a scale, and in blocks of four or five scales."""
+def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
+    """Negative controls: a contribution lies in up to four blocks of a scale, and in blocks of four scales."""
     scale, keys = discovery._scale, 200_000
 
     def unpaid(noise, tail, bounds, windows):
-        more = {"nothing": 1, "blocks": min(windows, 4), "scales": 5 if at_end else 4}[forgotten]
+        more = {"nothing": 1, "blocks": min(windows, 4), "scales": 4}[forgotten]
         return scale(noise, tail * more, bounds, windows)
 
     monkeypatch.setattr(discovery, "_scale", unpaid)
     monkeypatch.setattr(discovery, "_PRUNED", 0)
     monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
-    mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15, at_end=at_end)
+    monkeypatch.setattr(discovery, "LENGTHS", (1, 2, 4, 8))
+    mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15, unit="event", smooths=False)
     found, _ = found_of_one_person(mechanism, keys)
     print(f"\nbroken: {found / keys:.4f} against {mechanism.delta}")
     if forgotten == "nothing":
@@ -501,8 +500,7 @@ class Forgetful(FoundKeys):
         after, rows = super().step(state, given, noise)
         if given.step == 2:
             after.found_at[:] = -1
-        forgotten = replace(after, smoothed=after.smoothed[:0], levels=0, recent=after.recent[:, :0])
-        return forgotten if given.step == 2 else after, rows
+        return after, rows
 
 
 def test_keys_that_are_tested_again_with_noise_that_was_seen_are_missed():

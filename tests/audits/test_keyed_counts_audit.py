@@ -210,7 +210,7 @@ def test_no_choice_of_steps_moves_answers_further_than_stated(over, per_key):
             np.linalg.norm(sum(shifted[s] for s in chosen)) ** 2 for chosen in itertools.combinations(range(7), per_key)
         ]
         most = max(norms) * (3 // per_key)  # 3 // per_key keys, each with as many as may be
-        stated = l2_norm(factor, False, mechanism.bounds) ** 2
+        stated = l2_norm(factor, mechanism.bounds) ** 2
         assert most <= stated * (1 + 1e-9)
         assert stated <= 3 * per_key * float(column @ column) * (1 + 1e-6)
 
@@ -233,11 +233,11 @@ def test_repeated_contributions_claimed_as_different_keys_are_seen():
     true = GaussianCurve(shift=curve.shift * float(repeated / claimed))
     assert true.delta(EPSILON) > 1000 * 1e-6
     honest = KeyedCounts(epsilon=EPSILON, delta=1e-6, over="start", horizon=64, contributions=8, public_keys=True)
-    stated = l2_norm(best_factor(honest.bounds), False, honest.bounds)
+    stated = l2_norm(best_factor(honest.bounds), honest.bounds)
     column = best_factor(honest.bounds).coefficients
     assert stated >= np.linalg.norm(sum(np.append(np.zeros(s), column[: 64 - s]) for s in range(8)))
     with pytest.raises(ValueError, match="most must be 1"):
-        l2_norm(factor, False, honest.bounds)
+        l2_norm(factor, honest.bounds)
 
 
 @pytest.mark.parametrize("horizon", [2, 9, 64, 500])

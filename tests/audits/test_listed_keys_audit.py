@@ -19,7 +19,7 @@ from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.pipelines.audit.evidence import at_least
-from small_runs import NotSmoothed, Unbound
+from small_runs import Unbound
 
 WINDOWS, CONTRIBUTIONS, KEYS = 2, 2, 1
 EPSILONS = (0.8, 1.5)
@@ -66,28 +66,25 @@ def least_passing(law, tail):
     return int(np.argmax(above <= tail)) - reach
 
 
-def made(*, kind=FoundKeys, persons=1, least=1, at_end=False):
+def made(*, kind=FoundKeys, persons=1, least=1):
     """Return the mechanism with its thresholds, computed anew for the small laws by section 10 of the proof."""
-    fields = {"contributions": CONTRIBUTIONS, "horizon": WINDOWS, "listed": KEYS, "at_end": at_end}
+    fields = {"contributions": CONTRIBUTIONS, "horizon": WINDOWS, "smooths": False}
     mechanism = kind(epsilon=1.0, delta=1e-2, **fields)
     each, scales = DELTA / 3, []
     for windows in (1, 2):
         summed = functools.reduce(np.convolve, [OF_COUNTS] * windows)
-        blocks = 1 if at_end else windows
+        blocks = windows
         passing = [
             own + least_passing(summed, own * each / (persons * CONTRIBUTIONS * blocks))
             for own in range(1, min(CONTRIBUTIONS, windows) + 1)
         ]
         scales.append(Scale(windows, 1, least, least - 1 + max(passing)))
     sums, tests = (OF_LIST, np.convolve(OF_LIST, OF_LIST)), (1, 2)
-    if at_end:
-        sums, tests = (OF_LIST,), (WINDOWS,)
     needed = tuple(least + least_passing(law, each / (persons * KEYS * len(tests))) for law in sums)
     noises = [ToeplitzNoise(BandedFactor(1, 1), Drawn(first), 0, 1) for first in (0, 2)]
     people = PeopleList(KEYS, noises[1], tests, (least,) * len(tests), needed)
     law = KeyLaw((noises[0],), PureDp(1.0), DELTA / (persons * CONTRIBUTIONS), mechanism.bounds)
     vars(mechanism)["law"] = DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, tuple(scales), people)
-    vars(mechanism)["_level"] = NotSmoothed()
     return mechanism
 
 
@@ -171,10 +168,10 @@ def worst(mechanism, epsilon):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("least", "at_end"), [(1, False), (3, False), (1, True), (3, True)])
-def test_what_is_seen_of_a_key_stays_within_all_three_deltas(least, at_end):
+@pytest.mark.parametrize("least", [1, 3])
+def test_what_is_seen_of_a_key_stays_within_all_three_deltas(least):
     for epsilon in EPSILONS:
-        found, promised = worst(made(least=least, at_end=at_end), epsilon), of_all_answers(epsilon) + DELTA
+        found, promised = worst(made(least=least), epsilon), of_all_answers(epsilon) + DELTA
         print(f"\nepsilon {epsilon}: found {found} of {promised:.4f}")
         assert 0.13 * promised < found[0] <= promised + ROUNDING
 
@@ -188,10 +185,9 @@ class NotPaidFor(FoundKeys):
         return np.flatnonzero((total >= people.thresholds[-1]) & (found_at == -1)[: len(total)])
 
 
-@pytest.mark.parametrize("at_end", [False, True])
-def test_a_list_that_is_not_paid_for_is_seen(at_end):
+def test_a_list_that_is_not_paid_for_is_seen():
     """Negative control."""
-    mechanism = made(kind=NotPaidFor, at_end=at_end)
+    mechanism = made(kind=NotPaidFor)
     last = mechanism.law.people.thresholds[-1]
     without, with_u = ((4, last - 4), (4, last - 5)), ((4, last - 4), (4, last - 4))
     delta = divergence(*(transcripts(mechanism, *pair) for pair in (without, with_u)), 0.8)
@@ -213,7 +209,7 @@ class Redrawn(FoundKeys):
         tested = np.flatnonzero((total > 0) & (found_at == -1))
         labels, fresh = tested.astype(np.uint64), np.full(len(tested), step, np.uint64)
         noise = people.noise.independent(labels, fresh, [total[tested]], source.derive("again"))
-        tail = self.law.curve.slack / (len(self.law.scales) + 1)
+        tail = self.law.curve.slack / (len(self.law.scales) + 1) / self.listed
         return tested[total[tested] + noise >= 2 + people.noise.tail_bound(1, tail)]
 
 
@@ -222,7 +218,7 @@ def found_of_one_person(mechanism, keys):
 
     Blocks are left out: of these another audit says how often they find keys of one person.
     """
-    vars(mechanism)["_level"], vars(mechanism)["law"] = NotSmoothed(), without_blocks(mechanism.law)
+    vars(mechanism)["law"] = without_blocks(mechanism.law)
     state = mechanism.initial_state()
     for step in range(1, TESTS + 1):
         numbers = np.arange(keys if step == 1 else 0, dtype=np.uint64)
@@ -241,11 +237,11 @@ def without_blocks(law):
 @pytest.mark.parametrize("kind", [FoundKeys, Redrawn])
 def test_keys_of_one_person_are_listed_as_seldom_as_stated(kind, monkeypatch):
     """Noise and thresholds as they are, with a large delta; `Redrawn` is a negative control."""
-    monkeypatch.setattr(discovery, "list_steps", lambda horizon, at_end: tuple(range(1, TESTS + 1)))
+    monkeypatch.setattr(discovery, "list_steps", lambda horizon: tuple(range(1, TESTS + 1)))
     monkeypatch.setattr(discovery, "_PRUNED", 0)
     monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
-    mechanism, keys = kind(epsilon=1.0, delta=0.1, contributions=40, horizon=TESTS, listed=1), 60_000
-    share = mechanism.law.curve.slack / (len(mechanism.law.scales) + 1)
+    mechanism, keys = kind(epsilon=1.0, delta=0.1, contributions=40, horizon=TESTS, smooths=False), 60_000
+    share = mechanism.law.curve.slack / (len(mechanism.law.scales) + 1) / mechanism.listed
     found = found_of_one_person(mechanism, keys)
     print(f"\n{kind.__name__}: {found / keys:.5f} of {share:.5f}")
     if kind is Redrawn:

@@ -5,17 +5,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.pictures.counts import MOST_LINES, bands, caption
+from privstream.pipelines.pictures.counts import bands, caption
 from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.questions.readings import settle_counts
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum
@@ -23,11 +19,8 @@ from privstream.transforms.rows import KeyCount, KeySum
 WINDOWS = 4
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "--epsilon", "20"]
 LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
-FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound", "lower", "upper",
-          "smoothed", "smoothed_lower", "smoothed_upper", "reported_at", "backfilled",
-          "rise", "rise_lower", "rise_upper", "rise_probability",
-          "kept", "left_out", "used_up", "used_up_lower", "used_up_upper",
-          "full", "full_lower", "full_upper")  # fmt: skip
+FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "smoothed", "lower", "upper",
+          "reported_at", "backfilled", "rise", "rise_lower", "rise_upper")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +56,7 @@ def close(rows: list[dict[str, Any]], truth: dict[str, list[int]]) -> None:
     for item, counts in truth.items():
         assert len(found[item]) == len(counts)
         for row, true in zip(found[item], counts, strict=True):
-            assert abs(row["count"] - true) <= row["error_bound"] < 30
+            assert abs(row["count"] - true) <= 5 * row["count_stddev"] < 40
 
 
 @pytest.mark.parametrize(
@@ -72,14 +65,13 @@ def close(rows: list[dict[str, Any]], truth: dict[str, list[int]]) -> None:
         ([*LIMITED], {"tea": [300] * 4, "cake": [90] * 4}),
         ([*LIMITED, "--top", "1"], {"tea": [300] * 4}),
         ([*LIMITED, "--over", "2h", "--min_people", "5"], {"tea": [300, 600, 600, 600], "cake": [90, 180, 180, 180]}),
-        ([*LIMITED, "--over", "2h", "--forget"], {"tea": [300, 600, 600, 600], "cake": [90, 180, 180, 180]}),
         ([*LIMITED, "--over", "start", "--min_people", "95"], {"tea": [300] * 4}),
         (["--unit", "event", "--domain", "items", "--over", "start"],
          {"tea": [300, 600, 900, 1200], "cake": [90, 180, 270, 360], "milk": [0] * 4}),
         (["--max_contributions", "12", "--domain", "items", "--over", "start", "--top", "2"],
          {"tea": [300] * 4, "cake": [90] * 4}),
     ],
-    ids=["window", "top", "2h", "2h, forget", "start", "event", "domain"],
+    ids=["window", "top", "2h", "start", "event", "domain"],
 )  # fmt: skip
 def test_counts_of_each_span(options, truth, shop, tmp_path, monkeypatch):
     monkeypatch.chdir(shop)
@@ -96,12 +88,12 @@ def test_counts_of_each_span(options, truth, shop, tmp_path, monkeypatch):
 def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits = ["--value_field", "cents", "--max_value", "2000"]
     rows = count(shop, tmp_path / "rows.jsonl", *LIMITED, *limits, "--dead_letter", str(tmp_path / "dead.jsonl"))
-    assert tuple(rows[0]) == (*FIELDS, "sum", "sum_stddev", "mean", "mean_error_bound")
+    assert tuple(rows[0]) == (*FIELDS, "sum", "sum_stddev", "mean", "mean_lower", "mean_upper")
     for row in rows:
         people, value = (300, 250) if row["item"] == "tea" else (90, 400 if "T00" in row["window_start"] else 2000)
-        assert abs(row["count"] - people) <= row["error_bound"]
+        assert abs(row["count"] - people) <= 5 * row["count_stddev"]
         assert abs(row["sum"] - people * value) < 8 * row["sum_stddev"]
-        assert abs(row["mean"] - value) <= row["mean_error_bound"]
+        assert row["mean_lower"] - 30 <= value <= row["mean_upper"] + 30
     told = capsys.readouterr().err
     assert "270 values were beyond the limits of --max_value" in told
     assert "1 record with a value that is not a number" in told and "1 values were rounded to whole numbers" in told
@@ -117,7 +109,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_path: Path) -> None:
     options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value_field", "cents"]
     one = count(shop, tmp_path / "1.jsonl", *options)
-    assert count(shop, tmp_path / "2.jsonl", *options, "--shards", "7") == one
+    assert count(shop, tmp_path / "2.jsonl", *options) == one
     assert count(shop, tmp_path / "3.jsonl", *options, "--run_id", "other") != one
 
 
@@ -162,9 +154,11 @@ def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> Non
     ("days", "rule"),
     [
         (["--window", "1day", "--start", "2024-01-01", "--renew_every", "1w"], "or years, such as 3months"),
-        (["--window", "1month"], "start must be given with windows of a calendar"),
         (["--window", "1moon"], "or days, weeks, months or years of the calendar, such as 1day or 3months"),
-        (["--window", "1month", "--start", "2024-01-01T01:00", "--windows", "2"], "start must be where a day begins"),
+        (
+            ["--window", "1month", "--start", "2024-01-01T01:00", "--end", "2024-03-01"],
+            "start must be where a day begins",
+        ),
     ],
 )  # fmt: skip
 def test_windows_that_are_none_of_a_calendar(shop, tmp_path, days, rule, capsys):
@@ -189,38 +183,23 @@ def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("contributions", "stddev", "threshold", "found"), [(7, 11.5, 62, 117), (30, 23.9, 133, 247), (365, 83.4, 497, 893)]
-)
-def test_the_published_table(contributions, stddev, threshold, found, capsys):
-    options = ["--delta", "1e-6", "--max_contributions", str(contributions)]
-    one, two = plan(capsys, "--epsilon", "1,2", *options)["budgets"]
-    answer = one["methods"]["the only method"]
-    assert answer["stddev"] == pytest.approx(stddev, rel=0.03)
-    assert answer["threshold"] == pytest.approx(threshold, abs=2)
-    assert answer["detection_threshold"] == pytest.approx(found, rel=0.01)
-    assert two["methods"]["the only method"]["threshold"] < threshold
-    least = plan(capsys, "--error", str(answer["detection_threshold"]), *options)["epsilons"]["the only method"]
-    assert least == pytest.approx(1, rel=0.03)
-
-
 def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "20", "--window", "1d"]
     spans = {"7d": 7, "start": "start", "1d": "window"}
     for over, span in spans.items():
-        length = ["--windows" if over == "7d" else "--horizon", "30"]
+        length = ["--windows", "30"]
         (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
         mechanism = (KeyedCounts if over == "start" else FoundKeys)(
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
             contributions_per_key=1 if over == "start" else None,
         )  # fmt: skip
-        mechanism = mechanism if over == "start" else mechanism.with_full_share().for_end()
         answer = budget["methods"]["the only method"]
         assert answer["stddev"] == mechanism.stddev(30)
         assert answer["threshold"] == mechanism.threshold(30)
-    (listed,) = plan(capsys, "--epsilon", "1", "--unit", "event", "--items", "9", "--max_value", "50")["budgets"]
+    listed_events = ["--epsilon", "1", "--unit", "event", "--items", "9", "--max_value", "50", "--windows", "2"]
+    (listed,) = plan(capsys, *listed_events)["budgets"]
     answer = listed["methods"]["the only method"]
-    assert answer["threshold"] is None and answer["sum_stddev"] > 10 * answer["stddev"] and answer["error_bound"] >= 1
+    assert answer["threshold"] is None and answer["sum_stddev"] > 10 * answer["stddev"] and answer["margin"] >= 1
     assert listed["guarantee"]["unit"] == "one event"
 
 
@@ -245,83 +224,3 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
     rows = read_row_file("rows.avro", KeyCount)
     told = caption(rows, bands(rows, truth, each=False), "")
     assert " further from the truth than their band, and together they are " in told
-
-
-def test_gaps_and_many_items_in_a_picture() -> None:
-    def row(item: str, hour: int, people: int) -> KeyCount:
-        return KeyCount(
-            "",
-            Timestamp(3600 * hour),
-            Timestamp(3600 * hour + 3600),
-            item,
-            people,
-            2.0,
-            9,
-            people - 4,
-            people + 4,
-            None,
-            None,
-            None,
-            Timestamp(3600 * hour + 3600),
-            False,
-        )
-
-    rows = [row("tea", 0, 50), row("tea", 2, 70), row("cake", 1, 90)]
-    first, second = bands(rows, [], each=True)
-    assert [first.name, second.name] == ["cake", "tea"]
-    assert np.isnan(second.estimates).tolist() == [False, True, False]
-    hour = 1 / 24
-    assert np.allclose(first.days, [0.5 * hour, 1.5 * hour, 2.5 * hour]), "in the middle of their windows"
-    assert first.span == (0, 3 * 3600 * 10**6)
-    levels = {"tea": 60.0, "cake": 40.0}
-    smoothed = [row._replace(smoothed=levels[row.item], smoothed_lower=0.0, smoothed_upper=99.0) for row in rows]
-    assert [band.name for band in bands(smoothed, [], each=True)] == ["tea", "cake"], "not by the noise of one window"
-    so_far, _ = bands(rows, [], each=False)
-    assert np.allclose(so_far.days, [hour, 2 * hour, 3 * hour]), "at the end of what they are about"
-    assert caption([], [], "") == "There are no rows."
-    many = [row(f"item {number:03}", 0, 100 + number) for number in range(MOST_LINES + 5)]
-    assert f"{MOST_LINES + 5} items in 1 window, {MOST_LINES} of them drawn." in caption(
-        many, bands(many, [], each=True), ""
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "noted"), [(["--window", "1h", "--epsilon", "20"], True), ([*RUN, "--forget"], False), (RUN, False)]
-)
-def test_a_run_notes_that_windows_forget_though_nobody_asked(options, noted, shop, tmp_path, capfd):
-    output = ["--output", str(tmp_path / "rows.jsonl"), "--runner", "FnApiRunner", "--dry_run"]
-    assert cli.main(["counts", "--input", f"{shop}/sales.jsonl", *LIMITED, *options, *output]) == 0
-    assert ("NOTE: Every window forgets which items were found before: with" in capfd.readouterr().err) == noted
-
-
-@pytest.mark.parametrize(
-    ("given", "settled"),
-    [
-        ({"start": 0.0, "end": 9.0}, {"forget": False}),
-        ({"start": 0.0, "renew_every": 9.0, "over": "window", "forget": True}, {"forget": True}),
-        ({"start": 0.0, "horizon": 9, "over": 60.0, "window": 60.0}, {"forget": False}),
-        ({"start": 0.0, "end": 9.0, "over": 120.0, "window": 60.0}, {"forget": False}),
-        ({"start": 0.0, "end": 9.0, "over": 120.0, "window": 60.0, "forget": True}, {"forget": True}),
-        ({"start": 0.0, "end": 9.0, "over": "start"}, {}),
-        ({"start": 0.0, "end": 9.0, "domain": "file"}, {}),
-        ({"start": 0.0}, {}),
-        ({"end": 9.0}, {}),
-    ],
-)
-def test_a_run_that_remembers_is_another_one_than_before(given: dict[str, Any], settled: dict[str, bool]) -> None:
-    """Whether it forgets is a part of its identity; of runs that cannot remember nothing new is said."""
-    assert settle_counts(given) == settled
-
-
-@pytest.mark.slow
-def test_who_forgets_and_who_remembers_have_two_releases(shop: Path, tmp_path: Path) -> None:
-    ledger = str(tmp_path / "ledger.jsonl")
-    files = ["--input", f"{shop}/sales.jsonl", "--noise_key_file", f"{shop}/key", "--ledger", ledger]
-    for name, options in (("1", []), ("2", ["--forget"]), ("3", [])):
-        output = ["--output", str(tmp_path / f"{name}.jsonl"), "--runner", "FnApiRunner"]
-        assert cli.main(["counts", *files, *RUN, *LIMITED, *options, *output]) == 0
-    entries = Ledger(ledger).read()
-    assert [entry.parameters["forget"] for entry in entries] == [False, True, False]
-    assert len({entry.release for entry in entries}) == 2
-    remembered, forgot, again = ((tmp_path / f"{name}.jsonl").read_text() for name in "123")
-    assert remembered == again != forgot

@@ -2,25 +2,19 @@
 
 from unittest.mock import Mock
 
-import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.testing import test_stream as beam_test_stream
 from event_forms import as_rows, run_bounded
-from privstream.mechanisms.keyed_counts.left_out import Clips
-from privstream.mechanisms.monitor.holdings import Charges
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal_encoded, sealed_key
 from privstream.transforms.counts import random_contributions
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, Totals, unsealed_counts
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists, unsealed_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events import bounding
 from privstream.transforms.events.bounding import PartOfPeople, parts_of_people
 from privstream.transforms.timing.keyed_state import Decoded, Progress
 from privstream.transforms.timing.steps import Steps
-from test_spread import ITEMS, made, reference, totals
-from test_spread import events as visits
 
 WINDOWS, LIMIT = 20, 5
 
@@ -103,8 +97,8 @@ def test_an_item_that_comes_again_and_again_is_as_likely_as_one_that_comes_once(
     def counted(visits):
         transform = KeyedCounts(
             epsilon=2_000.0, window=10, start=0, windows=4, over="start", max_contributions=1, noise=noise,
-            domain=Domain(("a", "b")), selection="random",
-        )  # fmt: skip
+            domain=Domain(("a", "b")),
+        ).to_finish()  # fmt: skip
         rows = [(f"u{person}", item, window * 10_000_000, "") for person in range(people) for item, window in visits]
         found = run_bounded("fn_api", as_rows(rows), transform).elements("rows")
         return {row.item: row.count for row in found if row.window_start == 30}
@@ -149,7 +143,7 @@ def without_counters(monkeypatch, fn):
         {"lists": PeopleLists(3, 9)},
         {"newcomers": True},
         {"distinct": True},
-        {"lists": PeopleLists(2, 20), "totals": Totals(Clips(kept=3, left_out=2, in_all=5), ("0",), 1)},
+        {"lists": PeopleLists(2, 20)},
     ],
 )
 def test_where_nobody_has_too_much_it_is_as_if_counted_step_by_step(given, monkeypatch):
@@ -182,27 +176,6 @@ def test_lists_ask_for_hashes_of_those_people_alone_of_whom_first_rows_do_not_te
     assert [mark.tolist() for mark in (marks[0], marks[2])] == [[True] * 4, [False, True]]
     assert marks[1][:2].tolist() == [True, False] and marks[1][2:].sum() == 1
     assert marks[3] is None
-
-
-@pytest.mark.parametrize("distinct", [False, True])
-def test_what_is_told_of_limits_is_what_would_be_told_step_by_step(distinct, monkeypatch):
-    totals = Totals(Clips(kept=3, left_out=2, in_all=5), ("0",), 1)
-    fn = without_counters(monkeypatch, stage(totals=totals, distinct=distinct))
-    given, used = many(), fn.decode(b"", [])
-    for step, chosen in fn.choose(dict(given)):
-        users = given[step].users
-        came = np.arange(len(users))
-        if distinct:
-            pairs = fn._pairs(given[step], came)
-            came = np.flatnonzero(used["pairs"].charged(pairs) == 0)
-        sums, left_out = fn._added_up(totals, users[came], users[chosen.rows], used)
-        assert chosen.sums.tolist() == sums.tolist()
-        assert chosen.came == len(came)
-        charged = {"times": Charges.of(users[chosen.rows]), "left_out": left_out, "pairs": Charges.none()}
-        if distinct:
-            charged["pairs"] = Charges.of(pairs[chosen.rows])
-        used = used.after(charged)
-    assert used["left_out"].compact().values.max() == 5
 
 
 @pytest.mark.parametrize("limits", [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}])
@@ -257,117 +230,3 @@ def test_periods_draw_by_themselves_which_item_counts():
     draws = {step: fn._drawn(step, one, np.arange(400)) for step, one in given.items()}
     assert (draws[3] == draws[4]).all()
     assert not (draws[3] == draws[13]).any()
-
-
-@pytest.mark.slow
-def test_who_comes_all_the_time_makes_no_decline():
-    steady = [(f"u{person}", item, (hour * 3600 + 60) * 1_000_000, "") for person in range(60) for hour in range(6)
-              for item in ITEMS]  # fmt: skip
-    found = totals(made(spread=False, selection="random", max_contributions=10), steady)
-    assert sum(found.values()) == 600
-    assert min(found.values()) > 60  # 100 are expected, with a standard deviation of 7.6
-    first = totals(made(spread=False, selection="first", max_contributions=10), steady)
-    assert first == {0: 300, 1: 300}
-
-
-@pytest.mark.slow
-def test_contributions_are_chosen_in_each_period_by_itself():
-    transform = made(spread=False, selection="random", windows=None, end=6 * 3600, renew_every=3 * 3600)
-    rows = visits()
-    found = totals(transform, rows)
-    for first in (0, 3):
-        each = {}
-        for user, item, time, _ in rows:
-            if first <= (hour := time // 3_600_000_000) < first + 3:
-                each.setdefault(user, set()).add((hour, item))
-        expected = sum(min(7, len(some)) for some in each.values())
-        assert sum(number for hour, number in found.items() if first <= hour < first + 3) == expected
-
-
-def test_limits_leave_out_the_same_of_all_windows_only_where_these_have_none():
-    """A limit of a window leaves out more of a busy one: windows need not have a share in common."""
-    given = {"epsilon": 1.0, "delta": 1e-6, "window": 3600, "start": 0, "windows": 13, "noise": SeededNoise(1)}
-    for limits, steady in (({}, True), ({"max_contributions_per_window": 3}, False), ({"selection": "first"}, False)):
-        transform = KeyedCounts(**given, max_contributions=26, **limits).to_finish()
-        assert transform.finish.left_out is not None and transform.finish.steady is steady
-
-
-def test_the_rows_say_so_and_share_no_noise_with_those_of_first_come():
-    over_files, in_stream = made(spread=False).to_finish(), made(spread=False)
-    assert "chosen at random" in over_files.accuracy.sentence
-    assert "decline" not in over_files.accuracy.sentence
-    assert "most so in later windows, which can look like a decline" in in_stream.accuracy.sentence
-    labels = np.arange(4, dtype=np.uint64)
-    words = [made.counting_noise.words(labels) for made in (over_files, in_stream)]
-    assert not (words[0] == words[1]).any()
-    assert over_files.guarantee == in_stream.guarantee
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("selection", "same"), [("first", True), (None, False)])
-def test_a_command_over_files_gives_the_counts_of_a_stream_if_the_first_ones_are_asked_for(selection, same):
-    counts = [
-        sorted(
-            (row.window_start, row.item, row.count)
-            for row in run_bounded("fn_api", as_rows(visits()), each).elements("rows")
-        )
-        for each in (made(spread=False), made(spread=False, selection=selection).to_finish())
-    ]
-    assert (counts[0] == counts[1]) == same
-
-
-def test_where_no_limit_binds_nothing_changes():
-    few = made(spread=False, selection="random", max_contributions=1_000)
-    labels = np.arange(4, dtype=np.uint64)
-    assert not few.chooses_randomly
-    words = [each.counting_noise.words(labels) for each in (few, made(spread=False, max_contributions=1_000))]
-    assert (words[0] == words[1]).all()
-
-
-def test_input_without_an_end_has_no_random_ones():
-    with pytest.raises(ValueError, match="selection must not be random when the input is unbounded"):
-        _ = beam.Pipeline(runner="PrismRunner") | beam_test_stream.TestStream() | made(spread=False, selection="random")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("selection", [None, "auto"])
-def test_a_pipeline_of_ones_own_takes_the_first_ones_whether_its_input_ends_or_not(selection):
-    """An entry of a ledger does not say whether it ends: under one entry there must not be two selections."""
-    written, plain = (made(spread=False, selection=one) for one in ("first", selection))
-    assert totals(plain, visits()) == totals(written, visits()) == reference(visits(), lambda hour: 7)
-    assert (
-        not plain.chooses_randomly and plain.to_finish().chooses_randomly and not written.to_finish().chooses_randomly
-    )
-    labels = np.arange(4, dtype=np.uint64)
-    assert (plain.counting_noise.words(labels) == written.counting_noise.words(labels)).all()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"spread": True},
-        {"spread": False, "unit": "event", "max_contributions": None},
-        {"spread": False, "windows": None, "start": None, "domain": None, "delta": 1e-6},
-    ],
-)
-def test_it_is_refused_where_it_means_nothing(given):
-    with pytest.raises(ValueError, match="selection must not be random with the unit event, with spread, or without"):
-        made(selection="random", **given)
-    with pytest.raises(ValueError, match="selection must be one of auto, random, first, got 'last'"):
-        made(spread=False, selection="last")
-
-
-def test_rows_are_those_of_any_number_of_shards():
-    rows = visits()
-    found = [
-        run_bounded(
-            "fn_api",
-            as_rows(rows),
-            KeyedCounts(
-                epsilon=1.0, window=3600, start=0, windows=6, max_contributions=7, domain=Domain(ITEMS), shards=shards,
-                noise=SeededNoise(1), selection="random",
-            ),
-        ).elements("rows")
-        for shards in (1, 5)
-    ]  # fmt: skip
-    assert sorted(found[0]) == sorted(found[1])

@@ -217,7 +217,7 @@ class CountsParameters(Parameters):
     @property
     def smoothed_over(self) -> int:
         """Windows of a file over which counts are smoothed; 0 where they are not, or windows come one by one."""
-        return (self.steps.count or 0) if self._to_finish else 0
+        return (self.steps.count or 0) if self._to_finish and self._of_windows else 0
 
     @property
     def _of_windows(self) -> bool:
@@ -284,7 +284,7 @@ class CountsParameters(Parameters):
     @override
     def in_columns(self) -> Self:
         made = copy.copy(self)
-        made._in_columns = self._to_finish
+        made._in_columns = self._to_finish and self.finish is not None
         return made
 
     @property

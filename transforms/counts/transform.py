@@ -78,7 +78,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             timer_offset=2,
             contributions=self.mechanism.contributions,
             per_window=self.mechanism.contributions_per_window,
-            spread=not self.chooses_randomly and self.steps.count is not None,
+            spread=not self.chooses_randomly and self._run_may_leave_out,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
             groups=self._groups,
