@@ -24,7 +24,7 @@ DROPPED, COUNTED, BEYOND = 0, 1, 2
 
 _PARTS = (0.65, 0.1, 0.25)  # of the squared shift, for each number
 _EXCESS = 4.0  # limits beyond the clip that the upper end allows for, on average, of a person who may be there
-_SURELY = 1.28  # standard deviations from which on there are people beyond the clip: one false alarm in ten runs
+_SURELY = 1.0  # standard deviations from which on there are people beyond the clip: one false alarm in six runs
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
 _LEAST = 0.01  # a lower end without an upper one says nothing below

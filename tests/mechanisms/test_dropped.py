@@ -55,7 +55,7 @@ def test_a_person_with_more_contributions_never_drops_less():
     sums = [moved(made, (number,), 4)[0] for number in range(60)]
     assert np.all(np.diff(sums, axis=0) >= 0)
     exact = np.array([900, 2_000, 0])
-    shares = [made.share(exact + [more, 0, 0]).share for more in range(0, 40_000, 2_000)]
+    shares = [made.share(exact + np.array([more, 0, 0])).share for more in range(0, 40_000, 2_000)]
     assert shares == sorted(shares)
 
 
