@@ -22,8 +22,8 @@ CLIP = 5
 
 DROPPED, COUNTED, BEYOND = 0, 1, 2
 
-_PARTS = (0.65, 0.1, 0.25)  # of the squared shift, for each number
-_EXCESS = 4.0  # limits beyond the clip that the upper end allows for, on average, of a person who may be there
+_PARTS = (0.5, 0.1, 0.4)  # of the squared shift, for each number
+_EXCESS = 8.0  # limits beyond the clip that the upper end allows for, on average, of a person who may be there
 _SURELY = 1.0  # standard deviations from which on there are people beyond the clip: one false alarm in six runs
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
@@ -137,7 +137,7 @@ class DroppedShare:
         """Return the share, from the sum of what so many readings released; None where noise hides it.
 
         The interval is that of Fieller (1954) for a quotient. Its upper end allows for people with more than the clip
-        whom noise may hide, each with two limits more on average. No release that protects a single person can rule out
+        whom noise may hide, each with eight limits more on average. No release that protects a single person can rule out
         a few with very much more.
 
         Privacy: post-processing.
