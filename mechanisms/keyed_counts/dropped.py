@@ -27,6 +27,7 @@ _EXCESS = 8.0  # limits beyond the clip that the upper end allows for, on averag
 _SURELY = 1.0  # standard deviations from which on there are people beyond the clip: one false alarm in six runs
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
+_SEEN = 3.0  # standard deviations without which the sum of all contributions is noise
 _LEAST = 0.01  # a lower end without an upper one says nothing below
 
 
@@ -178,7 +179,7 @@ def _quotient(
     """Return dropped / (dropped + counted) and the ends of its interval, in [0, 1]; None where noise hides the sum."""
     came, square = dropped + counted, _NORMAL**2
     slope = came**2 - square * (of_dropped + of_counted)
-    if came <= 0 or slope <= 0:
+    if came <= _SEEN * math.sqrt(of_dropped + of_counted):
         return None
     middle, constant = dropped * came - square * of_dropped, dropped**2 - square * of_dropped
     root = math.sqrt(max(0.0, middle**2 - slope * constant))

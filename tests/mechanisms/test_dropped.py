@@ -76,9 +76,9 @@ def test_the_interval_holds_the_true_share_or_says_at_least(kind, limit):
     sums, _ = made.of_people(came, counted, np.zeros(len(came), np.int64))
     truth = 1 - counted.sum() / came.sum()
     found = [made.share(made.release(1, sums, SeededNoise(seed))) for seed in range(400)]
-    known = [one for one in found if one is not None]
-    held = [one.lower <= truth and (one.upper is None or truth <= one.upper) for one in known]
-    assert sum(held) >= (0.8 if kind == "tail" else 0.9) * len(known)  # noise hides a few people with very much more
+    held = [one is None or (one.lower <= truth and (one.upper is None or truth <= one.upper)) for one in found]
+    assert sum(held) >= (320 if kind == "tail" else 370)  # of 400: noise hides a few people with very much more
+    assert limit > 40 or None not in found
 
 
 def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
@@ -96,7 +96,7 @@ def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
 def test_where_noise_hides_it_nothing_is_said():
     made = DroppedShare.of(100, SHIFT, math.inf)
     few, _ = made.of_people(np.full(20, 150), np.full(20, 100), np.zeros(20, np.int64))
-    assert all(made.share(made.release(1, few, SeededNoise(seed))) is None for seed in range(200))
+    assert sum(made.share(made.release(1, few, SeededNoise(seed))) is None for seed in range(400)) >= 396
     assert made.share(np.zeros(3, np.int64)) is None
     assert made.share(np.array([0, 10**7, 0]), readings=0) is None
 
