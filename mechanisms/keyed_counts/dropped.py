@@ -138,8 +138,8 @@ class DroppedShare:
         """Return the share, from the sum of what so many readings released; None where noise hides it.
 
         The interval is that of Fieller (1954) for a quotient. Its upper end allows for people with more than the clip
-        whom noise may hide, each with eight limits more on average. No release that protects a single person can rule out
-        a few with very much more.
+        whom noise may hide, each with eight limits more on average. No private release can rule out a few with very
+        much more.
 
         Privacy: post-processing.
         """
