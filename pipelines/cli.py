@@ -71,7 +71,7 @@ COMMANDS: Commands = {
     "schema": ("monitor.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "metrics": ("serve.metrics_command", "show exact numbers about running jobs to Prometheus, on this machine alone"),
-    "suggest": ("suggest.command", "choose limits of people privately, from data: what nobody can guess"),
+    "suggest": ("suggest.command", "choose the limit of a person from the data, privately"),
     "views": ("monitor.views_command", "make the views of a monitor from what its run has published"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }

@@ -147,7 +147,6 @@ COUNTS = QuestionSpec(
     files=("domain", "public_items"),
     unplanned=("streams", "public_items", "top", "rising", "at_least", "selection", "spread"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
-    like="suggest.sample.predict",
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns={
         "detection_threshold": "surely found in one window",

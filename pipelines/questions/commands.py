@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from privstream.pipelines.command import Command
-from privstream.pipelines.questions.options import add_files, add_key, add_option, add_options, add_sample, options_of
+from privstream.pipelines.questions.options import add_files, add_key, add_option, add_options, options_of
 from privstream.pipelines.questions.signature import PACKAGE
 from privstream.pipelines.questions.spec import Option, Part, QuestionSpec, loaded
 
@@ -83,8 +83,6 @@ def plan_command(spec: QuestionSpec) -> Command:
             add_option(run, option)
         apart = {*UNPLANNED, *spec.unplanned, *spec.assumed, *spec.sizes, *(option.name for option in spec.planned)}
         add_options(parser, [option for option in options_of(spec) if option.name not in apart])
-        if spec.like is not None:
-            add_sample(parser, user=spec.user, item=spec.item)
         parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:

@@ -246,33 +246,6 @@ def add_files(
     )
 
 
-def add_sample(parser: argparse.ArgumentParser, *, user: str, item: str) -> None:
-    """Add: a sample that predictions are about, and how it is read."""
-    group = parser.add_argument_group("predictions from a sample", "Only with --like")
-    _add_all(
-        group,
-        Option(
-            "like",
-            "Path",
-            "events that anyone may see, simulated or public: says exactly what limits would leave out of them, and "
-            "what would be found. It protects nobody in this file; for private events there is privstream suggest",
-        ),
-        Option(
-            "selection",
-            "str",
-            "which contributions of a person count, as in counts --selection (default: random, as over files)",
-            choices=("random", "first"),
-        ),
-        Option("spread", "bool", "spread contributions over the run, as counts --spread does"),
-        Option("input_format", "str", "default: by the ending of the name", choices=READ),
-        Option("user_field", "str", f"field with the {user}", "user"),
-        Option("item_field", "str", f"field with the {item}", "item"),
-        Option("time_field", "str", "field with the time", "time"),
-        WHERE,
-    )
-    _add_forms(parser.add_argument_group(WRITTEN_HOW, NOT_GUESSED), whole=False)
-
-
 def _add_all(group: argparse._ActionsContainer, *options: Option) -> None:
     for option in options:
         add_option(group, option)

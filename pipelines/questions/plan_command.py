@@ -57,9 +57,6 @@ class PlanCommand:
 
     def run(self, arguments: argparse.Namespace) -> None:
         """Print the answer."""
-        if getattr(arguments, "like", None) is not None:
-            loaded(self.spec.like)(self, arguments)
-            return
         try:
             if (arguments.epsilon is None) == (arguments.error is None):
                 raise ValueError("one of --epsilon and --error must be given")

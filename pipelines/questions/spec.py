@@ -161,7 +161,6 @@ class QuestionSpec:
         assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
         sizes: how a plan stands for lists that are not known yet: by argument, the option with the list's length, or
             with a path as in a run.
-        like: the path of a function from the plan and its options to predictions from a public sample.
         columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings. The first is
             its `error`.
         error_unit: of the error, such as "people".
@@ -217,7 +216,6 @@ class QuestionSpec:
     unplanned: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Option] = field(default_factory=dict)
-    like: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
     error_means: str = ""
