@@ -15,9 +15,6 @@ TOGETHER, EACH = "all of them together", "each by itself"
 OUTSIDE = 0.05
 """Probability that a number is outside of the interval of its row."""
 
-COMMON_STDDEV = "common_stddev"
-"""Name of the standard deviation of the noise that all counts of a window have in common, where there is such."""
-
 
 class Limit(NamedTuple):
     """What one person adds to the answers at most: what is beyond it is missing in all of them.

@@ -18,7 +18,6 @@ from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.pictures.truth import found_and_missed
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.questions.risers import cells, risers
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
@@ -70,9 +69,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     rows: list[KeyCount] = read_row_file(files.rows, KeyCount)
     truth: list[ItemHolders] = read_row_file(files.truth, ItemHolders)
     holders = {(row.item, row.window_start.micros): row.holders for row in truth}
-    for table in (_largest(rows, holders), _risen(rows, holders)):
-        console.print(table)
-        console.print()
+    console.print(_largest(rows, holders))
+    console.print()
     for told in _verdict(rows, truth, Promise.read(f"{files.rows}.guarantee.json")):
         console.print(told)
     for line in (
@@ -136,7 +134,7 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
     watch = ["counts", "--input", files.events, "--output", files.rows]
     watch += ["--window", "1h", "--start", START, "--end", end]
-    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40", "--rising"]
+    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40"]
     watch += ["--noise_key_file", files.key, "--overwrite"]
     plot = ["plot", "counts", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
     plot += ["--top", str(SHOWN)]
@@ -171,19 +169,9 @@ def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
             peaks[row.item] = row
     table = _table("the largest items, in the hour of most people", "published", "between", "true")
     for row in sorted(peaks.values(), key=lambda row: (-_estimate(row), row.item))[:SHOWN]:
-        between = f"{row.smoothed_lower:,.0f} and {row.smoothed_upper:,.0f}"
+        between = f"{row.lower:,.0f} and {row.upper:,.0f}"
         true = holders.get((row.item, row.window_start.micros), 0)
         table.add_row(Text(row.item), _hour(row), f"{_estimate(row):,.0f}", between, f"{true:,}")
-    return table
-
-
-def _risen(rows: Sequence[KeyCount], holders: Holders) -> Table:
-    """Return the items that rose most from one hour to the next, each in the hour of its largest rise."""
-    table = _table("what rose most within an hour", "rise", "between", "likely", "true rise")
-    for row in risers(rows, SHOWN):
-        start, length = row.window_start.micros, row.window_end.micros - row.window_start.micros
-        first, then = (holders.get((row.item, moment), 0) for moment in (start - length, start))
-        table.add_row(Text(row.item), _hour(row), *cells(row), f"{then - first:+,}")
     return table
 
 
@@ -195,7 +183,7 @@ def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Pr
     yield Text(found_and_missed((row.item for row in rows), truth, sure), style="bold")
     known = {(row.item, row.window_start.micros): row.holders for row in truth}
     judged = [(row, known[where]) for row in rows if (where := (row.item, row.window_start.micros)) in known]
-    held = sum((row.smoothed_lower or 0) <= true <= (row.smoothed_upper or 0) for row, true in judged)
+    held = sum(row.lower <= true <= row.upper for row, true in judged)
     yield Text(
         f"Of {len(judged):,} published counts with a known truth, {held:,} have it between the ends that are given."
     )

@@ -23,8 +23,8 @@ from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import options_of
+from privstream.pipelines.questions.run_report import MUCH
 from privstream.pipelines.questions.spec import NOT_ASKED, QuestionSpec, loaded
-from privstream.pipelines.sinks.left_out import MUCH
 from privstream.pipelines.terminal import NOTE, WARNING
 
 if TYPE_CHECKING:

@@ -71,13 +71,6 @@ class HeavyHitter(NamedTuple):
         smoothed_upper: upper end.
         reported_at: end of the window after which the row was published.
         backfilled: whether that is a later window than its own, in which the item was found.
-        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
-            number of them, plus noise. None where nothing is told of limits: see `full_share`.
-        left_out: how many limits leave out, clipped and with noise likewise.
-        full: an estimate of the same number as it would be without limits, as in `KeyCount`. None unless the method is
-            "counts".
-        full_lower: lower end of its interval of 95%, which rests on what is left out being like what counts.
-        full_upper: upper end.
     """
 
     stream: str
@@ -95,11 +88,6 @@ class HeavyHitter(NamedTuple):
     smoothed_upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
-    kept: Optional[int] = None
-    left_out: Optional[int] = None
-    full: Optional[float] = None
-    full_lower: Optional[float] = None
-    full_upper: Optional[float] = None
 
     @classmethod
     def in_time(
@@ -119,7 +107,7 @@ class HeavyHitter(NamedTuple):
         ends = (None, None) if count is None else interval(count, spread)
         noise = None if count is None else count_stddev
         about = (stream, window_start, window_end, item, count, noise, since, status)
-        return cls._make((*about, *ends, None, None, None, window_end, False, *[None] * 5))
+        return cls._make((*about, *ends, None, None, None, window_end, False))
 
 
 class Alert(NamedTuple):
@@ -269,12 +257,6 @@ class RankedItem(NamedTuple):
             a finished file 75% to 86% were held beside windows in which the numbers of all items jump. It says nothing
             of what limits leave out.
         upper: upper end.
-        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
-            number of them, plus noise. None where nothing is told of limits: see `full_share`.
-        left_out: how many limits leave out, clipped and with noise likewise.
-        full: an estimate of the same number as it would be without limits, as in `KeyCount`. None with a list.
-        full_lower: lower end of its interval of 95%, which rests on what is left out being like what counts.
-        full_upper: upper end.
     """
 
     stream: str
@@ -287,11 +269,6 @@ class RankedItem(NamedTuple):
     error_bound: float
     lower: float
     upper: float
-    kept: Optional[int] = None
-    left_out: Optional[int] = None
-    full: Optional[float] = None
-    full_lower: Optional[float] = None
-    full_upper: Optional[float] = None
 
 
 class KeyCount(NamedTuple):
@@ -303,46 +280,21 @@ class KeyCount(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people who count within their limits, or of their contributions where the count spans windows,
-            plus integer noise; may be negative, but where it must reach a threshold.
+            plus integer noise; unbiased, for those who add counts up. May be negative.
         count_stddev: standard deviation of the noise; smaller where an item that was found has counts of fewer windows
             than are added up.
-        error_bound: how far the count is at most from that of the people who count within their limits, with
-            probability 1 - beta for all items of the public list, or for ten thousand, in all windows together; in one
-            window where the run has no end. It says nothing of what limits leave out.
-        lower: the least number of people who count that is within 95% of this row by itself: a smaller one would have
-            given such a count, or a larger one, in less than 2.5% of all cases. At least 0.
-        upper: the largest one, likewise. Neither says anything of what limits leave out.
-        smoothed: an estimate of the same number from the counts of all windows that the row was made with: those up to
-            `reported_at`, or of a finished file all of them. None where windows forget, since the start, and where
-            counts of a list span windows.
-        smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
-            Counts that vary by themselves, from window to window, as much as noise makes them, such as those of 100
-            people with a small limit, are held in 87% to 91%.
-        smoothed_upper: upper end.
+        smoothed: the number to look at, where it is not `count`: an estimate of the same number from the counts of the
+            windows up to `reported_at` (the last 64), or of a finished file all of them. None where windows forget,
+            and for counts over several windows and since the start.
+        lower: lower end of the 95% interval of `smoothed`, or else of `count`, of this row by itself; at least 0. That
+            of `smoothed` rests on a model: counts stay near a level that moves.
+        upper: upper end.
         reported_at: end of the window after which the row was published.
         backfilled: whether that is a later window than its own, in which the item was found.
-        rise: by how much `smoothed` is above that of so many windows before, as of `reported_at`. None unless `rising`
-            is given, and in the first windows.
-        rise_lower: lower end of its interval of 95%, which rests on the model of `smoothed`.
+        rise: by how much `smoothed` is above that of so many windows before. None unless `rising` is given, and in the
+            first windows.
+        rise_lower: lower end of its 95% interval: above 0 if the item surely rose.
         rise_upper: upper end.
-        rise_probability: that more people have the item than had it then, from 0.001 to 0.999, by the same model.
-        kept: how many contributions of all people, to any items, count in the window, each person clipped to a public
-            number of them, plus noise. None where nothing is told of limits: see `full_share`.
-        left_out: how many limits leave out, clipped and with noise likewise.
-        used_up: how many people have used up `max_contributions` by the end of the window, since the start or since
-            everything started afresh, plus noise, at least 0: nothing that they do counts any more. None as `kept`, and
-            where the limit of the run follows from that of each window.
-        used_up_lower: lower end of its interval of 95%.
-        used_up_upper: upper end.
-        full: an estimate of the count as it would be without limits: `smoothed`, or the count where there is none,
-            divided by the share kept / (kept + left_out), which is smoothed over windows, too; of random contributions
-            over files, a share that noise explains moves it in part or not at all. The share is 1 where limits can
-            leave out nothing. None where nothing else is told of limits, or where the share may be below a fifth; of
-            rows whose only limit is one of a window, six tenths.
-        full_lower: lower end of its interval of 95%, for the errors of both. It rests on the model of `smoothed`, and
-            on what is left out being like what counts: it does not hold where people with many contributions prefer
-            other items, or where few people have most.
-        full_upper: upper end.
     """
 
     stream: str
@@ -351,49 +303,27 @@ class KeyCount(NamedTuple):
     item: str
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
-    error_bound: int
-    lower: int
-    upper: int
     smoothed: Optional[float]
-    smoothed_lower: Optional[float]
-    smoothed_upper: Optional[float]
+    lower: float
+    upper: float
     reported_at: Timestamp
     backfilled: bool
     rise: Optional[float] = None
     rise_lower: Optional[float] = None
     rise_upper: Optional[float] = None
-    rise_probability: Optional[float] = None
-    kept: Optional[int] = None
-    left_out: Optional[int] = None
-    used_up: Optional[int] = None
-    used_up_lower: Optional[int] = None
-    used_up_upper: Optional[int] = None
-    full: Optional[float] = None
-    full_lower: Optional[float] = None
-    full_upper: Optional[float] = None
 
 
 class KeySum(NamedTuple):
     """How many people have an item, and what their values add up to: the fields of `KeyCount`, and those of values.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
-        window_start: first moment of the window.
-        window_end: first moment after the window.
-        item: the item.
-        count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
-            negative, but where it must reach a threshold.
-        count_stddev: standard deviation of the noise.
-        error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
-        lower, upper, smoothed, smoothed_lower, smoothed_upper, reported_at, backfilled: as in `KeyCount`.
-        rise, rise_lower, rise_upper, rise_probability: as in `KeyCount`.
-        kept, left_out, used_up, used_up_lower, used_up_upper: as in `KeyCount`.
-        full, full_lower, full_upper: as in `KeyCount`, of counts alone.
+        stream, window_start, window_end, item, count, count_stddev, smoothed, lower, upper: as in `KeyCount`.
+        reported_at, backfilled, rise, rise_lower, rise_upper: as in `KeyCount`.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
-        mean: the sum divided by the count, within the limits of values.
-        mean_error_bound: how far the mean is from that of the clipped values at most, wherever counts and sums are
-            within their bounds.
+        mean: the sum divided by the count; None where noise hides either.
+        mean_lower: lower end of the 95% interval of the mean of the clipped values.
+        mean_upper: upper end.
     """
 
     stream: str
@@ -402,30 +332,19 @@ class KeySum(NamedTuple):
     item: str
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
-    error_bound: int
-    lower: int
-    upper: int
     smoothed: Optional[float]
-    smoothed_lower: Optional[float]
-    smoothed_upper: Optional[float]
+    lower: float
+    upper: float
     reported_at: Timestamp
     backfilled: bool
     rise: Optional[float]
     rise_lower: Optional[float]
     rise_upper: Optional[float]
-    rise_probability: Optional[float]
-    kept: Optional[int]
-    left_out: Optional[int]
-    used_up: Optional[int]
-    used_up_lower: Optional[int]
-    used_up_upper: Optional[int]
-    full: Optional[float]
-    full_lower: Optional[float]
-    full_upper: Optional[float]
     sum: int
     sum_stddev: float
-    mean: float
-    mean_error_bound: float
+    mean: Optional[float]
+    mean_lower: Optional[float]
+    mean_upper: Optional[float]
 
 
 class QuantileEstimate(NamedTuple):

@@ -14,8 +14,6 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.unknown_horizon import best_counter
-from privstream.mechanisms.keyed_counts.part_told import firmly
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
@@ -154,31 +152,18 @@ class FreshNoise(CardinalityAlgorithm):
     one_way: bool = False
 
     @cached_property
-    def law(self) -> SymmetricNoise | SharedCounts:
+    def law(self) -> SymmetricNoise:
         """The noise of a step."""
         laplace = node_law(self.epsilon / self.streams, 0.0, self.horizon)
         if self.delta == 0:
             return laplace
         gaussian = node_law(self.epsilon, self.delta, self.horizon * self.streams)
-        shared = self._shared if self.one_way else None
-        return min(gaussian, laplace, *([] if shared is None else [shared]), key=self._error)
+        return min(gaussian, laplace, key=self._error)
 
     @property
     def curve(self) -> PrivacyCurve:
         """All (epsilon, delta) of all streams together."""
         return noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace) else self.delta)
-
-    @property
-    def _shared(self) -> SharedCounts | None:
-        """Noise of which a part is in all sizes of a stream, where there is such noise."""
-        return SharedCounts.possible(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            cells=self.horizon,
-            contributions=self.horizon,
-            horizon=self.horizon,
-            streams=self.streams,
-        )
 
     @override
     def run(
@@ -191,8 +176,6 @@ class FreshNoise(CardinalityAlgorithm):
         return after, Cardinalities(estimates, bounds, np.zeros(len(sizes), np.bool_))
 
     def _noisy(self, steps: Integers, sizes: Integers, noise: NoiseSource) -> Integers:
-        if isinstance(self.law, SharedCounts):
-            return self.law.release_steps(steps, sizes, noise)
         if self.delta > 0 and isinstance(self.law, DiscreteLaplace):
             noise = noise.derive("laplace")
         elif self.delta > 0 and self.streams > 1:
@@ -242,26 +225,26 @@ class FreshNoise(CardinalityAlgorithm):
         usual = np.square(own) - np.square((upper - sizes) / NORMAL)
         more = (np.square(estimates - sizes) - usual).mean(axis=0)
         squares = 5.0 if isinstance(self.law, DiscreteLaplace) else 2.0
-        sure = firmly(more / (np.square(own) * math.sqrt(squares / len(estimates))))
+        sure = np.clip((more / (np.square(own) * math.sqrt(squares / len(estimates))) - 1) / 3, 0, 1)
         return np.asarray(np.sqrt(sure * np.maximum(more, 0.0)), np.float64)
 
     @property
     def stddevs(self) -> tuple[float, float]:
         """Standard deviations of the noise of a size by itself, and of that which all sizes have in common."""
-        return self.law.stddevs if isinstance(self.law, SharedCounts) else (math.sqrt(self.law.variance), 0.0)
+        return math.sqrt(self.law.variance), 0.0
 
     @override
     def error(self, step: int, updates: int | None) -> int:
         return self._error(self.law)
 
-    def _error(self, law: SymmetricNoise | SharedCounts) -> int:
+    def _error(self, law: SymmetricNoise) -> int:
         """Return what sizes are off by at most with this noise, all of them, but with beta."""
         return self._reach(law, self.beta / (2 * self.horizon))
 
     @staticmethod
-    def _reach(law: SymmetricNoise | SharedCounts, tail: float) -> int:
+    def _reach(law: SymmetricNoise, tail: float) -> int:
         """Return what a size is off by at most, to one side, but with probability `tail`."""
-        return law.sum_tail_bound(1, tail) if isinstance(law, SharedCounts) else max(0, law.tail_quantile(tail))
+        return max(0, law.tail_quantile(tail))
 
 
 @dataclass(frozen=True, kw_only=True)

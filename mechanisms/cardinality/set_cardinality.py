@@ -23,7 +23,6 @@ from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.counters.toeplitz import rows_state
 from privstream.mechanisms.counters.trees import WideTreeCounter
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, PureDp
@@ -339,8 +338,6 @@ class SetCardinality(Mechanism[CardinalityState]):
         several streams had a part of the budget each, and other noise, where now all streams have one together.
         """
         kind, algorithm = "set cardinality state", self.algorithm
-        if isinstance(algorithm, FreshNoise) and isinstance(algorithm.law, SharedCounts):
-            return f"{kind} with noise in common"
         if not isinstance(algorithm, CountedChanges):
             return kind
         if self._is_of_streams_together:

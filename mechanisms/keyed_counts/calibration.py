@@ -5,19 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, SharedNoise, ToeplitzNoise, TreeNoise, tree_nodes
-from privstream.mechanisms.keyed_counts.shared_counts import (
-    LARGEST_CELLS,
-    WORTH_SHARING,
-    is_wide_enough,
-    laws_on_grid,
-    least_variances,
-)
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     BandedFactor,
@@ -39,8 +31,8 @@ from privstream.mechanisms.privacy.accounting import (
 SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
 """Of delta, for the Gaussian noise, that are tried out; the rest is for keys that one person makes known."""
 
-LIST_SHARE = 1 / 40
-"""Of the budget, a squared shift, for each key of a person on a list: docs/decisions/0030-a-list-of-people.md."""
+LIST_SHARE = 0.2
+"""Of the budget, a squared shift, for the list of different people."""
 
 LARGEST_HORIZON = 1 << 20
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
@@ -63,15 +55,9 @@ class Bounds:
         per_key: of one person to one key, in different windows.
         people: that a change of the data takes away or brings: 1, or 2 for replacing.
         largest: value of a contribution to a sum, or None without sums.
-        signed: whether values may be negative.
-        value_share: of the budget, for sums.
         min_people: that a key must have; None if the list of keys is public.
         listed: keys of a person on a list of different people; 0 without one.
-        full_share: of the budget, a squared shift, for what limits leave out; 0 where nothing is told of that.
         per_window: contributions of one person in one window, or None where there is no limit of its own.
-        at_end: whether keys may be found by what is known after the last step alone.
-        cells: keys of a step of a stream, if their list is public; 0 where they are not known to be so few.
-        streams: that there are.
     """
 
     span: int | None
@@ -80,15 +66,9 @@ class Bounds:
     per_key: int
     people: int
     largest: int | None
-    signed: bool
-    value_share: float
     min_people: int | None
     listed: int = 0
-    full_share: float = 0.0
     per_window: int | None = None
-    at_end: bool = False
-    cells: int = 0
-    streams: int = 1
 
     @property
     def steps(self) -> int:
@@ -100,13 +80,10 @@ class Bounds:
         return 1.0 if self.span == 1 else 2 * step / (self.steps * (self.steps + 1))
 
     @property
-    def values(self) -> tuple[tuple[int, float, bool], ...]:
-        """Largest value, share of the budget, and whether it may be negative, of counts and then of sums."""
-        share = (1 - LIST_SHARE * self.listed) * (1 - self.full_share)
-        if self.largest is None:
-            return ((1, share, False),)
-        of_values = share * self.value_share
-        return (1, share - of_values, False), (self.largest, of_values, self.signed)
+    def values(self) -> tuple[tuple[int, float], ...]:
+        """Largest value and share of the budget of counts, and then of sums."""
+        share = 1 - LIST_SHARE if self.listed else 1.0
+        return ((1, share),) if self.largest is None else ((1, share / 2), (self.largest, share / 2))
 
 
 @dataclass(frozen=True)
@@ -156,21 +133,13 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
             refused.append(error)
     if not found:
         raise refused[-1]
-    best = min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
-    shared = None
-    with suppress(ValueError):  # no such noise can be drawn
-        shared = _shared(epsilon, delta, bounds) if bounds.cells and delta > 0 else None
-    if shared is None or (bounds.largest is not None and not isinstance(best.curve, GaussianCurve)):
-        return best  # sums of Laplace noise would be worse with it
-    worth = shared.noises[0].variance(1) <= WORTH_SHARING**2 * best.noises[0].variance(1)
-    return shared if worth else best
+    return min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
 
 
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
     """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
     public = bounds.min_people is None
-    gaussian_alone = bounds.full_share > 0
-    if not gaussian_alone and (public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED):
+    if not bounds.listed and (public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED):
         yield partial(_pure, epsilon, delta, bounds)
     if delta == 0 and bounds.span is None:  # noise in a tree is not bound to data: where all noise is, it is not taken
         yield partial(_pure, epsilon, delta, bounds, in_tree=True)
@@ -180,27 +149,12 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], 
             yield partial(_gaussian, epsilon, delta, share, factor, bounds)
 
 
-def _shared(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw | None:
-    """Return a law whose counts of a step have noise in common, if there is one: of sums it is as in `_gaussian`."""
-    if bounds.span != 1 or bounds.horizon is None or bounds.people != 1:
-        return None  # a person who is replaced may move counts in both directions, which noise in common does not hide
-    groups = bounds.horizon * bounds.streams
-    if bounds.cells * groups > LARGEST_CELLS:
-        return None
-    shift = largest_shift(epsilon, delta) * math.sqrt(bounds.values[0][1] / groups)
-    own, common = least_variances(shift, bounds.cells, min(bounds.cells, bounds.contributions / groups))
-    if common == 0 or not is_wide_enough(own, common, bounds.cells):
-        return None
-    apart = _gaussian(epsilon, delta, 1.0, best_factor(bounds), bounds)
-    return replace(apart, noises=(SharedNoise(*laws_on_grid(own, common), bounds.cells), *apart.noises[1:]))
-
-
 def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:
     """Return discrete Laplace noise, per window or in a tree; all of delta is for keys that one person makes known."""
     noises: list[KeyNoise] = []
     nodes = tree_nodes(bounds.steps) if in_tree else 1
     windows = bounds.steps if bounds.span is None else bounds.span
-    for largest, share, _ in bounds.values:
+    for largest, share in bounds.values:
         norm = bounds.people * bounds.contributions * largest * nodes
         law = DiscreteLaplace(math.nextafter(norm / (epsilon * share), math.inf))
         if in_tree:
@@ -217,10 +171,7 @@ def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False
 def _gaussian(epsilon: float, delta: float, share: float, factor: Factor, bounds: Bounds) -> KeyLaw:
     """Return Gaussian noise that takes this share of delta."""
     shift = largest_shift(epsilon, delta * share)
-    noises = tuple(
-        gaussian_noise(shift * math.sqrt(part), factor, largest, signed, bounds)
-        for largest, part, signed in bounds.values
-    )
+    noises = tuple(gaussian_noise(shift * math.sqrt(part), factor, largest, bounds) for largest, part in bounds.values)
     curve: PrivacyCurve = GaussianCurve(shift=shift)
     if bounds.min_people is None:
         return KeyLaw(noises, curve, None, bounds)
@@ -232,13 +183,13 @@ def _tail(delta: float, bounds: Bounds) -> float:
     return delta / (bounds.people * bounds.contributions)
 
 
-def gaussian_noise(shift: float, factor: Factor, largest: int, signed: bool, bounds: Bounds) -> ToeplitzNoise:
+def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -> ToeplitzNoise:
     """Return the noise on one answer, of which a change of the data is seen as a shift of so many deviations."""
-    if factor.exact and largest == 1 and not signed:  # so many integers change by 1 each: Theorem 1 of counters.md
+    if factor.exact and largest == 1:  # so many integers change by 1 each: Theorem 1 of counters.md
         changes = bounds.people * bounds.contributions
         sigma = max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
         return ToeplitzNoise(factor, WideGaussian(sigma), 0, bounds.span)
-    fraction, norm = 0, largest * l2_norm(factor, signed, bounds) * (1 + 1e-12)
+    fraction, norm = 0, largest * l2_norm(factor, bounds) * (1 + 1e-12)
     if not factor.exact:
         spare = _SPARE_BITS + math.ceil(math.log2(factor.horizon) / 2)
         fraction = max(0, spare - largest.bit_length() + 1)
@@ -260,10 +211,10 @@ def _check_exact(sums: float, largest: int, bounds: Bounds) -> None:
         raise ValueError(f"max_value must be smaller for noise over {windows:,} windows, got {largest:,}")
 
 
-def l2_norm(factor: Factor, signed: bool, bounds: Bounds) -> float:
+def l2_norm(factor: Factor, bounds: Bounds) -> float:
     """Return how far a change of the data moves R x over all keys, in L2 norm, for values up to 1."""
     square = bounds.contributions * factor.contribution_square(bounds.per_key)
-    return math.sqrt(square) * (bounds.people if signed else math.sqrt(bounds.people))
+    return math.sqrt(square * bounds.people)
 
 
 @functools.lru_cache(maxsize=64)
@@ -288,4 +239,4 @@ def _candidates(bounds: Bounds) -> list[Factor]:
 
 
 def _last_error(factor: Factor, bounds: Bounds) -> float:
-    return math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, False, bounds)
+    return math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, bounds)

@@ -8,12 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.free_gap.measured_top_k import RankedCounts
 from privstream.mechanisms.free_gap.noisy_top_k import gaps_between, leaders
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.shared_counts import WORTH_SHARING, SharedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 
@@ -72,7 +70,7 @@ class CountedTopK:
             checks.integer(name, getattr(self, name), minimum=1)
         if checks.integer("size", self.size, minimum=1) <= self.top:
             raise ValueError(f"size must be > top {self.top}, got {self.size}")
-        _ = self.counts, self.shared
+        _ = self.counts
 
     @cached_property
     def counts(self) -> KeyedCounts:
@@ -84,23 +82,6 @@ class CountedTopK:
             public_keys=True,
             neighbouring=self.neighbouring,
         )
-
-    @cached_property
-    def shared(self) -> SharedCounts | None:
-        """The counts of one release with a noise in common, where that is worth it; None for independent noise."""
-        if self.delta == 0 or self.neighbouring != "add_remove":
-            return None  # a replaced person may move counts in both directions, which noise in common does not hide
-        found = SharedCounts.possible(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            cells=self.size,
-            contributions=min(self.items_per_release, self.size),
-            horizon=self.releases,
-            streams=self.releases,
-        )
-        if found is None or found.stddev() > WORTH_SHARING * self.counts.stddev(1):
-            return None
-        return found
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -114,13 +95,12 @@ class CountedTopK:
             ),
             proof="docs/proofs/top_k_windows.md, section 5",
             caveats=(KEYED_NOISE,),
-            curve=self.counts.law.curve if self.shared is None else self.shared.curve,
         )
 
     @property
     def stddevs(self) -> tuple[float, float]:
         """Standard deviations of the noise of a count by itself, and of that which all of a release have in common."""
-        return (self.counts.stddev(1), 0.0) if self.shared is None else self.shared.stddevs
+        return self.counts.stddev(1), 0.0
 
     @property
     def estimate_variance(self) -> float:
@@ -130,15 +110,11 @@ class CountedTopK:
 
     def measure_error(self, beta: float) -> float:
         """Return by how much some count of a release is off with probability at most beta: the bound of estimates."""
-        if self.shared is None:
-            return float(self.counts.error(1, beta, keys=self.size))
-        return float(self.shared.sum_tail_bound(1, checks.probability("beta", beta) / (2 * self.size)))
+        return float(self.counts.law.noises[0].tail_bound(1, checks.probability("beta", beta) / (2 * self.size)))
 
     def selection_error(self, counts: int, beta: float) -> float:
         """Return by how much one of `counts` left out exceeds a published one with probability at most beta."""
-        if self.shared is None:
-            return 2.0 * self.counts.error(1, beta, keys=counts)
-        return float(self.shared.difference_bound(checks.probability("beta", beta) / (2 * counts)))
+        return 2.0 * self.counts.law.noises[0].tail_bound(1, checks.probability("beta", beta) / (2 * counts))
 
     def count(self, counts: ArrayLike, noise: NoiseSource) -> KeyedRows:
         """Publish all counts of one release, in their order: those whose largest `release` publishes.
@@ -153,15 +129,6 @@ class CountedTopK:
         if true.shape != (self.size,):
             raise ValueError(f"counts must have shape ({self.size},), got {true.shape}")
         keys = np.arange(self.size, dtype=np.uint64)
-        if (shared := self.shared) is not None:
-            return KeyedRows(
-                step=1,
-                keys=keys,
-                counts=shared.release(b"", 1, true, noise),
-                count_stddev=shared.stddev(),
-                count_bound=shared.sum_tail_bound(1, self.counts.beta / (2 * self.counts.bounded_keys)),
-                count_spread=shared.sum_tail_bound(1, OUTSIDE / 2),
-            )
         given = KeyedStep(step=1, keys=keys, counts=true)
         return self.counts.step(self.counts.initial_state(keys), given, noise)[1]
 
@@ -182,5 +149,5 @@ class CountedTopK:
         bounds = np.full(self.top, self.measure_error(beta))
         gaps = np.asarray(gaps_between(rows.counts, order), np.int64)
         estimates = rows.counts[chosen].astype(np.float64)
-        ends = (np.maximum(estimates + side * rows.count_spread, 0.0) for side in (-1, 1))
+        ends = (np.maximum(estimates + side * rows.count_margin, 0.0) for side in (-1, 1))
         return RankedCounts(chosen, gaps, estimates, bounds, *ends)

@@ -7,7 +7,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
@@ -16,20 +15,16 @@ from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from scipy import special
 
-MOST_SCALES = 9
-"""Lengths of blocks: 1, 2, 4, .. up to 256 windows."""
+LENGTHS = (1, 4, 16, 64)
+"""Windows of blocks."""
 
 MOST_PURE = 16
 """Contributions up to which discrete Laplace noise is tried: with more, Gaussian noise is smaller."""
 
 MOST_LISTED = 16
-"""Keys of a person on a list of different people."""
+"""Keys of a person on the list of different people."""
 
-_LIST_TIMES = (32, 8, 2)  # a list is read after this part of the steps
-_LISTED = ((40.0, 8), (4.0, 4))  # keys of a person, where the longest block needs so many times more than a list
-_LISTED_AT_END = ((4.5, 4), (1.5, 8))  # the same of a list that is read once, at the end
-_LEAST_NEEDED = 8.0  # people in each window of the run: where fewer are enough, blocks find all that can be looked at
-_LEAST_NEEDED_AT_END = 6.0
+_LIST_TIMES = (32, 8, 2, 1)  # the list is read after this part of the steps
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
 _PLACES = 1024  # of the windows that an item lasts, for which a chance is computed
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
@@ -41,7 +36,7 @@ class Scale:
 
     Attributes:
         windows: of a block.
-        stride: windows between the ends of two blocks; 1 where a block is the whole run, in which every item lies.
+        stride: windows between the ends of two blocks.
         least: contributions in a block without which a key is not tested.
         threshold: the least noisy sum over a block with which a key is found.
     """
@@ -136,31 +131,10 @@ class DiscoveryLaw(KeyLaw):
     scales: tuple[Scale, ...]
     people: PeopleList | None = None
 
-    @cached_property
-    def worth_listing(self) -> int:
-        """For how many keys a person should count on a list, in a run with this law; 0 if a list is not worth its cost.
 
-        A function of public parameters alone: how many people a list and the longest block of windows need. See
-        docs/decisions/0030-a-list-of-people.md.
-        """
-        bounds = self.bounds
-        if bounds.horizon is None or bounds.listed or self.noises[0].is_laplace or self.tail is None:
-            return 0
-        least = _LEAST_NEEDED_AT_END if bounds.at_end else _LEAST_NEEDED
-        if min(scale.people(bounds.horizon) for scale in self.scales) < least:
-            return 0
-        needed = _people_list(self, replace(bounds, listed=1), self.tail).thresholds[-1]
-        gain = self.scales[-1].threshold / needed
-        return next((keys for least, keys in (_LISTED_AT_END if bounds.at_end else _LISTED) if gain >= least), 0)
-
-
-def scales_of(horizon: int | None, *, at_end: bool = False) -> tuple[int, ...]:
-    """Return the lengths of blocks in a run of so many windows; with `at_end` the longest one is the whole run."""
-    number = MOST_SCALES if horizon is None else min(MOST_SCALES, horizon.bit_length())
-    lengths = tuple(1 << level for level in range(number))
-    if horizon is None or not at_end:
-        return lengths
-    return *(windows for windows in lengths if windows < horizon), horizon
+def scales_of(horizon: int | None) -> tuple[int, ...]:
+    """Return the lengths of blocks in a run of so many windows."""
+    return tuple(windows for windows in LENGTHS if horizon is None or windows <= horizon)
 
 
 @functools.lru_cache(maxsize=64)
@@ -191,8 +165,6 @@ def _with_scales(law: KeyLaw, lengths: tuple[int, ...]) -> DiscoveryLaw:
     assert isinstance(noise, ToeplitzNoise) and law.tail is not None
     if noise.is_laplace and law.bounds.contributions > MOST_PURE:
         raise ValueError("max_contributions must be smaller for discrete Laplace noise")
-    if noise.is_laplace and law.bounds.listed:
-        raise ValueError("noise must be Gaussian with a list of people")
     number = len(lengths)
     share = law.tail * _block_share(law.bounds, number)
     scales = tuple(_scale(noise, share / number, law.bounds, windows) for windows in lengths)
@@ -205,10 +177,8 @@ def _block_share(bounds: Bounds, number: int) -> float:
     return number / (number + 1) if bounds.listed else 1.0
 
 
-def list_steps(horizon: int, *, at_end: bool = False) -> tuple[int, ...]:
-    """Return the steps after which a list is read, in a run of so many."""
-    if at_end:
-        return (horizon,)
+def list_steps(horizon: int) -> tuple[int, ...]:
+    """Return the steps after which a list is read, in a run of so many: the last one is one of them."""
     return tuple(sorted({max(1, round(horizon / part)) for part in _LIST_TIMES}))
 
 
@@ -221,11 +191,9 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
         ValueError: its noise cannot be drawn.
     """
     assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
-    steps = list_steps(bounds.horizon or 1, at_end=bounds.at_end)
-    part = LIST_SHARE * bounds.listed * (1 - bounds.full_share)
-    shift = law.curve.curve.shift * math.sqrt(part)
+    steps = list_steps(bounds.horizon or 1)
     of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
-    noise = gaussian_noise(shift, BandedFactor(1, 1), 1, False, of_keys)
+    noise = gaussian_noise(law.curve.curve.shift * math.sqrt(LIST_SHARE), BandedFactor(1, 1), 1, of_keys)
     each = tail * bounds.contributions / (bounds.listed * len(steps))
     needed = [2 + noise.summed(part).tail_bound(part, each) for part in range(1, len(steps) + 1)]
     least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)
@@ -235,9 +203,8 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
 
 def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> Scale:
     """Return the blocks of one length; `tail` is what a contribution may cost at this scale."""
-    whole = bounds.at_end and windows == bounds.horizon
-    stride = 1 if whole else max(1, windows // _OVERLAP)
-    blocks = 1 if whole else windows // stride  # in which a contribution lies
+    stride = max(1, windows // _OVERLAP)
+    blocks = windows // stride  # in which a contribution lies
     summed = noise.summed(windows)
     most = min(bounds.contributions, windows)
     needed = [own + summed.tail_bound(windows, own * tail / blocks) + 1 for own in {1, most}]

@@ -12,11 +12,9 @@ from functools import cached_property
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.counters.trees import best_base, digits, tree_height
-from privstream.mechanisms.keyed_counts.shared_counts import FRACTION
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.routed import sources_of
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum, log_moment, minimal_bound
 from privstream.mechanisms.privacy.accounting import SMOOTHING
@@ -199,69 +197,6 @@ class ToeplitzNoise(KeyNoise):
             return spread * min(normal, self.law.sigma * math.sqrt(-2 * math.log(tail)))
         corrections = moved * math.sqrt(square * step)
         return np.ldexp(spread * normal + corrections * absolute, -self.fraction) + absolute / 2
-
-
-@dataclass(frozen=True)
-class SharedNoise(KeyNoise):
-    """Noise of each key at each step by itself, and one beside it that all keys of a stream have in common there.
-
-    The one in common is not bound to totals: docs/proofs/keyed_counts.md, section 15.
-
-    Attributes:
-        law: of the noise of a key by itself, in units of a grid of 2^-FRACTION.
-        common: of that in common, in the same units.
-        cells: keys of a stream at most: the mean of more would show the noise in common.
-        windows: steps that an answer is the sum of, or all until now where these are fewer.
-    """
-
-    law: WideGaussian
-    common: WideGaussian
-    cells: int
-    windows: int = 1
-
-    rows = 0
-
-    def advance(
-        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
-    ) -> Integers:
-        """Return the noise of one step."""
-        assert self.windows == 1
-        drawn = self.law.draw(source, _bound(source, _labels(keys, step), facts))
-        for stream, places in sources_of(source.derive("common"), keys):
-            if len(places) > self.cells:
-                raise ValueError(f"keys must be at most {self.cells:,} of a stream, as cells says, got {len(places):,}")
-            drawn[places] += self.common.draw(stream, np.array([step], np.uint64))
-        return whole_counts(drawn.astype(np.float64), FRACTION)
-
-    def summed(self, steps: int) -> SharedNoise:
-        """Return the noise of sums of the answers of so many steps, each about one."""
-        return replace(self, windows=steps)
-
-    def largest_step(self, step: int) -> int:
-        """Return at which of steps 1 .. `step` the noise is largest."""
-        return min(step, self.windows)
-
-    def variance(self, step: int) -> float:
-        """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
-        each = math.ldexp(self.law.variance + self.common.variance, -2 * FRACTION) + ROUNDING_VARIANCE
-        return self.largest_step(step) * each
-
-    def common_variance(self, step: int) -> float:
-        """Return how much of it is of what all keys have in common."""
-        return self.largest_step(step) * math.ldexp(self.common.variance, -2 * FRACTION)
-
-    def tail_bound(self, step: int, tail: float) -> int:
-        """Return z with Pr[noise > z] <= tail: that of sums over one key."""
-        return math.floor(float(self.sums_tail_bound(step, tail, np.ones(1), np.ones(1))[0]))
-
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return bounds for sums over keys: docs/proofs/keyed_counts.md, section 15."""
-        steps = self.largest_step(step)
-        spread = np.sqrt(steps * (np.square(self.law.sigma * norms) + np.square(self.common.sigma * absolute)))
-        normal = -float(special.ndtri(tail * (1 - _SMALL_PART)))
-        moved = np.sqrt(steps * (np.square(norms) + np.square(absolute))) * _rounded(tail)
-        bounds: Floats = np.ldexp(spread * normal + moved, -FRACTION) + steps * absolute / 2
-        return bounds
 
 
 @dataclass(frozen=True)

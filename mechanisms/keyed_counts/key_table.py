@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.smoothing import Rises, Smoothed
+from privstream.mechanisms.views.smoothing import Rises, Smoothed
 
 LARGEST_ENTRY = 1 << 40
 
@@ -71,17 +71,18 @@ class KeyedRows:
         step: number of the step.
         keys: uint64, shape (n,).
         counts: int64, shape (n,): noisy counts.
-        count_stddev: standard deviation of their noise; like the next two one for all, or, shape (n,), of each.
-        count_bound: how far they are off at most, with the probability that the mechanism states.
-        count_spread: how far any one of them is off at most, with probability 0.95.
-        sums: int64, shape (n,): noisy sums, or None; `sum_stddev` and `sum_bound` as for counts, 0 without sums.
-        means: float64, shape (n,): sums divided by counts, or None.
-        mean_bounds: float64, shape (n,): how far means are off where sums and counts are within their bounds, or None.
+        count_stddev: standard deviation of their noise; like the next one for all, or, shape (n,), of each.
+        count_margin: how far any one of them is off at most, with probability 0.95.
+        sums: int64, shape (n,): noisy sums, or None.
+        sum_stddev: as for counts, 0 without sums.
+        means: float64, shape (3, n): sums divided by counts and the ends of the 95% intervals, nan where noise hides
+            the count or the sum; None without sums.
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
         rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
             None if nobody asks.
-        since: int64, shape (n,): the first of the steps without a gap, up to this one, in which the smoothed number of
-            a key is surely above 0, by its interval; 0 where it is not in this one. None without smoothing.
+        since: int64, shape (n,): the first of the steps without a gap, up to this one, in which a key is surely above
+            0, by its count and by the interval of its smoothed number; 0 where it is not in this one. None without
+            smoothing.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
@@ -89,13 +90,10 @@ class KeyedRows:
     keys: Words
     counts: Integers
     count_stddev: float | Floats
-    count_bound: int | Integers
-    count_spread: int | Integers
+    count_margin: int | Integers
     sums: Integers | None = None
     sum_stddev: float | Floats = 0.0
-    sum_bound: int | Integers = 0
     means: Floats | None = None
-    mean_bounds: Floats | None = None
     smoothed: Smoothed | None = None
     rises: Rises | None = None
     since: Integers | None = None
@@ -115,15 +113,20 @@ class KeyedRows:
         shown = self.counts if self.smoothed is None else self.smoothed.estimates
         return replace(self.where(shown >= number), earlier=tuple(one.at_least(number) for one in self.earlier))
 
+    def surely_rising(self) -> KeyedRows:
+        """Return the rows that surely rose, now and earlier."""
+        rose = np.zeros(len(self.keys), bool) if self.rises is None else self.rises.lower > 0
+        return replace(self.where(rose), earlier=tuple(one.surely_rising() for one in self.earlier))
+
     def where(self, kept: NDArray[np.bool_]) -> KeyedRows:
         """Return the rows of this step under a mask; those of earlier steps stay."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        some: Any = {name: column[kept] for name, column in columns.items() if isinstance(column, np.ndarray)}
+        some: Any = {name: column[..., kept] for name, column in columns.items() if isinstance(column, np.ndarray)}
         return replace(
             self,
             **some,
             smoothed=None if self.smoothed is None else self.smoothed.take(kept),
-            rises=None if self.rises is None else Rises(*(part[kept] for part in self.rises)),
+            rises=None if self.rises is None else self.rises.take(kept),
         )
 
 

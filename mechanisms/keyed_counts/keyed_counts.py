@@ -6,22 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import COMMON_STDDEV, OUTSIDE, Accuracy
+from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, SharedNoise, ToeplitzNoise, TreeNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
-from privstream.mechanisms.keyed_counts.left_out import LeftOutLaw, Told, clips_of, limits_windows_alone
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
@@ -32,10 +30,6 @@ LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
 LARGEST_DELTA = 0.1
-LARGEST_FULL_SHARE = 0.5
-USUAL_FULL_SHARE = 0.05
-"""Of the budget, for what limits leave out."""
-WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +48,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         is public. The noise of a key is defined at all steps of the run, whenever the key was first seen.
 
     Accuracy:
-        `stddev(step)` is exact. `error(step, beta, keys)`: with probability 1 - beta so many counts are within it at
-        all of steps 1 .. `step`. `detection(step, beta, tests)`: a key with at least so many people is published with
+        `stddev(step)` is exact. `detection(step, beta, tests)`: a key with at least so many people is published with
         probability 1 - beta, in so many tests at once.
 
     Attributes:
@@ -67,23 +60,15 @@ class KeyedCounts(Mechanism[KeyedState]):
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
         contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
-            no noise of counts smaller, but that of the totals that `full_share` pays for.
+            no noise smaller.
         contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
             in each step. Changes nothing for "window".
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
-        cells: number of keys on that list, of each stream: where a person may contribute to many of them in most steps,
-            with delta > 0, counts of one window have a part of their noise in common. None: they never have.
-        streams: of which each has that list.
         min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
-        max_value: None without sums, else the largest value of a contribution, >= 1; values are integers.
-        signed: whether values are in [-max_value, max_value], and not in [0, max_value].
-        value_share: part of the budget for sums, in (0, 1).
-        full_share: part of the budget, a squared shift, for what limits leave out, in [0, 0.5]; 0 for none. Above 0 it
-            needs a `horizon`, delta > 0, noise of one window, and the unit "person".
+        max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
+            and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
         neighbouring: "add_remove" or "replace_one".
-        beta: probability that not all published error bounds hold.
-        bounded_keys: of so many keys, at all steps; in each window by itself without a horizon.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -110,49 +95,25 @@ class KeyedCounts(Mechanism[KeyedState]):
     contributions_per_window: int | None = None
     contributions_per_key: int | None = None
     public_keys: bool = False
-    cells: int | None = None
-    streams: int = 1
     min_people: int = 1
     max_value: int | None = None
-    signed: bool = False
-    value_share: float = 0.5
-    full_share: float = 0.0
     unit: str = "person"
     neighbouring: str = "add_remove"
-    beta: float = 0.05
-    bounded_keys: int = 10_000
 
     noise_label = "keyed counts"
     state_type: ClassVar[type[Any]] = KeyedState
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
-        for name in ("public_keys", "signed"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be true or false, got {type(getattr(self, name)).__name__}")
+        checks.boolean("public_keys", self.public_keys)
         if checks.probability("delta", self.delta, zero=True) == 0 and not self.public_keys:
             raise ValueError("delta must be > 0 unless the list of items is public, got 0")
         if self.delta > LARGEST_DELTA and not self.public_keys:
             raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of items is public, got {self.delta}")
         self._check_over()
         self._check_limits()
-        checks.probability("value_share", self.value_share)
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
-        self._check_full_share()
-        checks.probability("beta", self.beta)
-        checks.integer("bounded_keys", self.bounded_keys, minimum=1)
-        _ = self.law, self.left_out  # noise that cannot be drawn is refused now, not in mid-stream
-
-    def _check_full_share(self) -> None:
-        if not self.full_share:
-            return
-        if checks.probability("full_share", self.full_share) > LARGEST_FULL_SHARE:
-            raise ValueError(f"full_share must be <= {LARGEST_FULL_SHARE}, got {self.full_share}")
-        if self.delta == 0 or self.horizon is None or self.bounds.span != 1 or self.unit != "person":
-            raise ValueError(
-                "full_share must be 0 without delta and a horizon, over more than a window, or for the unit of an "
-                f"event, got {self.full_share}"
-            )
+        _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
 
     def _check_over(self) -> None:
         if isinstance(self.over, str):
@@ -181,11 +142,6 @@ class KeyedCounts(Mechanism[KeyedState]):
             checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
             raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
-        checks.integer("streams", self.streams, minimum=1)
-        if self.cells is not None and not self.public_keys:
-            raise ValueError(f"cells must be None unless the list of items is public, got {self.cells}")
-        if self.cells is not None:
-            checks.integer("cells", self.cells, minimum=1)
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -198,13 +154,8 @@ class KeyedCounts(Mechanism[KeyedState]):
             per_key=min(self.contributions, steps, self.contributions_per_key or steps),
             people=2 if self.neighbouring == "replace_one" else 1,
             largest=self.max_value,
-            signed=self.signed,
-            value_share=self.value_share,
             min_people=None if self.public_keys else self.min_people,
-            full_share=float(self.full_share),
             per_window=self.contributions_per_window,
-            cells=self.cells or 0,
-            streams=self.streams,
         )
 
     @property
@@ -226,31 +177,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Noise and thresholds."""
         return calibrate(float(self.epsilon), float(self.delta), self.bounds)
 
-    @cached_property
-    def left_out(self) -> LeftOutLaw | None:
-        """How what limits leave out is told, if it is."""
-        return LeftOutLaw.of(self.law) if self.full_share else None
-
-    def with_full_share(self) -> Self:
-        """Return this mechanism with `USUAL_FULL_SHARE` for what limits leave out, where its noise is Gaussian.
-
-        There noise of counts is 3% larger; where it is Laplace noise, it would be several times as large.
-
-        Privacy: a function of public parameters.
-        """
-        curve = self.law.curve
-        gaussian = isinstance(curve.curve if isinstance(curve, SlackCurve) else curve, GaussianCurve)
-        return replace(self, full_share=USUAL_FULL_SHARE) if gaussian else self
-
-    def tell(self, step: int, sums: Integers, told: Told, noise: NoiseSource) -> Told:
-        """Return what has been told after a step of what limits leave out; see `LeftOutLaw.publish`."""
-        assert self.left_out is not None
-        return self.left_out.publish(self._step_number(step), sums, told, self._source(noise).derive("left out"))
-
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
-        theorem = 8 if self.common_stddev else 5 if self.full_share else 1 if self.public_keys else 2
+        theorem = 1 if self.public_keys else 2
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
             neighbouring=self.neighbouring,
@@ -268,21 +198,9 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return the standard deviation of the noise on counts, or on answers "sum", at `step`."""
         return math.sqrt(self._noise(answer).variance(self._step_number(step)))
 
-    @property
-    def common_stddev(self) -> float:
-        """Standard deviation of the part of the noise that all counts of a window of a stream have in common."""
-        noise = self.law.noises[0]
-        return math.sqrt(noise.common_variance(1)) if isinstance(noise, SharedNoise) else 0.0
-
     def threshold(self, step: int) -> int | None:
         """Return the least noisy count with which a key is published at `step`; None if the list of keys is public."""
         return self.law.threshold(self._step_number(step))
-
-    def error(self, step: int, beta: float, keys: int = 1, answer: str = "count") -> int:
-        """Return z such that the answers about so many keys are within z at all of steps 1 .. `step`, but with beta."""
-        tests = 2 * checks.integer("keys", keys, minimum=1) * self._step_number(step)
-        noise = self._noise(answer)
-        return noise.tail_bound(noise.largest_step(step), checks.probability("beta", beta) / tests)
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
@@ -293,66 +211,24 @@ class KeyedCounts(Mechanism[KeyedState]):
     def accuracy(self) -> Accuracy:
         """What holds, from public parameters alone.
 
-        Its numbers are `stddev`, `threshold` and `detection_threshold` at the last step, `error_bound`, the largest one
-        of counts in any row, `sum_stddev` if there are sums, and `common_stddev` of noise in common.
+        Its numbers are `stddev`, `threshold`, `detection_threshold`, with which a key is published in 95 of 100 cases,
+        and `margin`, half of the 95% interval of a count, at the last step; `sum_stddev` if there are sums.
         """
-        last, noise = self.horizon or 1, self._noise("count")
-        numbers = {
+        last = self.horizon or 1
+        numbers: dict[str, Any] = {
             "stddev": self.stddev(last),
             "threshold": self.threshold(last),
-            "detection_threshold": None if self.public_keys else self.detection(last, self.beta, self.bounded_keys),
-            "error_bound": self._row_bound(noise, noise.largest_step(last)),
+            "detection_threshold": None if self.public_keys else self.detection(last, OUTSIDE),
+            "margin": self._noise("count").tail_bound(last, OUTSIDE / 2),
         }
         if self.max_value is not None:
             numbers["sum_stddev"] = self.stddev(last, "sum")
-        claim = accuracy_told(
-            self.unit,
-            self.beta,
-            self.bounded_keys,
-            self.horizon,
-            numbers,
-            steady=self.bounds.span == 1,
-            windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
-        )
-        if common := self.common_stddev:
-            numbers[COMMON_STDDEV] = common
-            where = "one window" if self.streams == 1 else "one window of a stream"
-            claim += (
-                f" Counts of {where} have a part of their noise in common, with a standard deviation of "
-                f"{_written(common)}: no difference between items has it, but all counts there are too high by it, or "
-                "too low, and a sum over items has it once for each."
-            )
-        if self.max_value is not None:
-            low = -self.max_value if self.signed else 0
-            claim += (
-                f" Sums and means are of values clipped to {low:,} and {self.max_value:,}: what lies beyond is in none "
-                "of them, and no interval holds it."
-            )
-        if self.left_out is not None:
-            kept, left_out = self.left_out.stddevs
-            numbers |= {"kept_stddev": kept, "left_out_stddev": left_out}
-            claim += (
-                f" The contributions of all people in a window that count are told with a standard deviation of "
-                f"{_written(kept)}, those that limits leave out with one of {_written(left_out)}"
-            )
-            if (counter := self.left_out.counter) is not None:
-                numbers |= {"used_up_stddev": (used_up := math.sqrt(counter.variance(last)))}
-                claim += (
-                    ", and the number of people who have used up their limit with one of "
-                    f"{_written(used_up)} in the last window"
-                )
-            claim += "."
         return Accuracy(
-            error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
-            failure_probability=self.beta,
-            claim=claim,
+            error=float(numbers["detection_threshold"] or numbers["margin"]),
+            failure_probability=OUTSIDE,
+            claim=accuracy_told(self.unit, numbers, self.max_value),
             numbers=numbers,
         )
-
-    def _row_bound(self, noise: KeyNoise, step: int) -> int:
-        """Return the bound in rows of a step: but with beta, all of `bounded_keys` keys at all steps are within it."""
-        tests = 2 * len(self.law.noises) * self.bounded_keys * (self.horizon or 1)
-        return noise.tail_bound(step, self.beta / tests)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
@@ -392,23 +268,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         tables = (KeyTable.from_fields(prefix, fields) for prefix in ("waiting", "counted"))
         return KeyedState(fields["step"], *tables)
 
-    def _described(self) -> Any:
-        kind, values = super()._described()
-        if self.contributions_per_window is None:  # as in runs of earlier versions
-            del values["contributions_per_window"]
-        if isinstance(self.law.noises[0], SharedNoise):
-            values["noise"] = [f"{part:.6g}" for part in (self.stddev(1), self.common_stddev)]  # alike on every machine
-        else:  # as in runs of earlier versions
-            del values["cells"], values["streams"]
-        if not self.full_share:
-            return [kind, {name: value for name, value in values.items() if name not in (*WORDINGS, "full_share")}]
-        totals: list[str] = []
-        if self.left_out is not None:
-            counter = self.left_out.counter
-            people = [] if counter is None else [math.sqrt(counter.variance(self.horizon or 1))]
-            totals = [f"{deviation:.6g}" for deviation in (*self.left_out.stddevs, *people)]
-        return [kind, {name: value for name, value in values.items() if name not in WORDINGS} | {"totals": totals}]
-
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of its own. What was Gaussian under one label, and is Laplace now, has another."""
         source = super()._source(noise)
@@ -428,7 +287,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             return given.counts[None, :]
         self._check_sums_fit(given.counts)
         largest = given.counts * self.max_value
-        if np.any(given.sums > largest) or np.any(given.sums < (-largest if self.signed else 0)):
+        if np.any(given.sums > largest) or np.any(given.sums < 0):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
 
@@ -442,39 +301,25 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("people must be given where a person may contribute to a key again and min_people is > 1")
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
-        """Return rows with their error bounds."""
+        """Return rows with their errors."""
         return self._with_errors(step, keys, answers, self._errors(self.law.noises, step))
 
     def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
-        """Return how far counts are off, `count_stddev`, `count_bound` and `count_spread`, and sums, the first two."""
-        of_each = [[math.sqrt(noise.variance(step)), self._row_bound(noise, step)] for noise in noises]
-        of_each[0].append(noises[0].tail_bound(step, OUTSIDE / 2))
-        return [error for errors in of_each for error in errors]
+        """Return standard deviation and margin of counts; of sums the deviation, and both margins for means."""
+        counts, *sums = noises
+        found = [math.sqrt(counts.variance(step)), counts.tail_bound(step, OUTSIDE / 2)]
+        for noise in sums:
+            found += [math.sqrt(noise.variance(step)), *(each.tail_bound(step, OUTSIDE / 4) for each in noises)]
+        return found
 
     def _with_errors(self, step: int, keys: Words, answers: Integers, errors: Sequence[Any]) -> KeyedRows:
         """Return rows with the errors that `_errors` gives, for all keys or for each."""
-        deviation, bound, spread, *of_sums = errors
-        counted = KeyedRows(
-            step=step, keys=keys, counts=answers[0], count_stddev=deviation, count_bound=bound, count_spread=spread
-        )
+        deviation, margin, *of_sums = errors
+        rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_stddev=deviation, count_margin=margin)
         if self.max_value is None:
-            return counted
-        means, mean_bounds = means_with_bounds(
-            answers[1],
-            answers[0],
-            sum_bound=of_sums[1],
-            count_bound=bound,
-            low=-self.max_value if self.signed else 0,
-            high=self.max_value,
-        )
-        return replace(
-            counted,
-            sums=answers[1],
-            sum_stddev=of_sums[0],
-            sum_bound=of_sums[1],
-            means=means,
-            mean_bounds=mean_bounds,
-        )
+            return rows
+        means = means_with_ends(answers[1], answers[0], sums=of_sums[2], counts=of_sums[1], largest=self.max_value)
+        return replace(rows, sums=answers[1], sum_stddev=of_sums[0], means=means)
 
     def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
         """Return rows about several windows, of counts that are of one window each.
@@ -496,7 +341,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
         """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
         noise = KeyedCounts._noise(self, answer)
-        assert isinstance(noise, ToeplitzNoise | SharedNoise)
+        assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows) if windows > 1 else noise
 
     def _noise(self, answer: str) -> KeyNoise:
@@ -619,45 +464,29 @@ def _forget_oldest(table: KeyTable, before: int, now: int) -> None:
         table.recent[step % windows] = 0
 
 
-def means_with_bounds(
-    sums: Integers,
-    counts: Integers,
-    *,
-    sum_bound: float | Integers,
-    count_bound: float | Integers,
-    low: float,
-    high: float,
-) -> tuple[Floats, Floats]:
-    """Return means, and how far each is from the true one at most, both float64 (n,).
+def means_with_ends(
+    noisy_sums: Integers, noisy_counts: Integers, *, sums: float | Floats, counts: float | Floats, largest: int
+) -> Floats:
+    """Return means and the ends of their intervals, float64 (3, n); nan where noise hides a count or a sum.
 
     Privacy: post-processing.
 
-    Accuracy: if a true sum S and a true count N >= 1 are within the bounds of what is given, and the values were within
-    [low, high], then S / N lies between the least and the largest quotient that these allow. The mean is the quotient
-    of what is given, moved into that interval; its bound reaches to the farther end.
-
     Args:
-        sums: noisy sums, shape (n,).
-        counts: noisy counts, shape (n,).
-        sum_bound: most by which a sum is off, one for all or one for each.
-        count_bound: the same of counts.
-        low: least value.
-        high: largest value.
+        noisy_sums, noisy_counts: shape (n,).
+        sums, counts: by how much these are off at most, each with a probability of 1 - OUTSIDE / 2.
+        largest: value of one contribution.
 
     Example:
-        >>> means, bounds = means_with_bounds(
-        ...     np.array([500, 30]), np.array([100, 2]), sum_bound=50, count_bound=10, low=0, high=10
-        ... )
-        >>> means.tolist(), [round(bound, 2) for bound in bounds.tolist()]
-        ([5.0, 10.0], [1.11, 10.0])
+        >>> ends = means_with_ends(np.array([500, -30]), np.array([100, 20]), sums=50, counts=10, largest=10)
+        >>> ends.round(2).T.tolist()
+        [[5.0, 4.09, 6.11], [nan, nan, nan]]
     """
-    counted = counts.astype(np.float64)
-    fewest, most = np.maximum(counted - count_bound, 1.0), np.maximum(counted + count_bound, 1.0)
-    least, largest = sums - sum_bound, sums + sum_bound
-    lower = np.clip(np.where(least >= 0, least / most, least / fewest), low, high)
-    upper = np.clip(np.where(largest >= 0, largest / fewest, largest / most), low, high)
-    means = np.clip(sums / np.maximum(counted, 1.0), lower, upper)
-    return means, np.maximum(upper - means, means - lower)
+    fewest, most = np.maximum(noisy_counts - counts, 1.0), np.maximum(noisy_counts + counts, 1.0)
+    lower = np.clip((noisy_sums - sums) / most, 0, largest)
+    upper = np.clip((noisy_sums + sums) / fewest, 0, largest)
+    means = np.clip(noisy_sums / np.maximum(noisy_counts, 1.0), lower, upper)
+    hidden = (noisy_counts - counts < 1) | (noisy_sums <= 0)
+    return np.where(hidden, np.nan, np.array([means, lower, upper]))
 
 
 def list_told(bounds: Bounds) -> tuple[str, ...]:
@@ -666,23 +495,6 @@ def list_told(bounds: Bounds) -> tuple[str, ...]:
         return ()
     most = f"at most {bounds.listed:,} items in the whole run, once for each"
     return (f"On the list of different people a person counts for {most}.",)
-
-
-def left_out_told(bounds: Bounds) -> tuple[str, ...]:
-    """Return what a person is limited to in what is told of contributions that are left out; nothing without it."""
-    if not bounds.full_share:
-        return ()
-    clips = clips_of(bounds)
-    if limits_windows_alone(bounds):
-        return (
-            f"In the total of what counts a person counts at most {clips.kept:,} times in a window, and in that of "
-            f"what limits leave out at most {clips.left_out:,} times.",
-        )
-    return (
-        f"In the totals of what counts and of what limits leave out a person counts at most {clips.kept:,} times in a "
-        f"window, and at most {clips.in_all:,} times in the whole run in the second one. A person uses up the limit at "
-        "most once in the whole run.",
-    )
 
 
 def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
@@ -700,10 +512,9 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
-    found += [*list_told(bounds), *left_out_told(bounds)]
+    found += list_told(bounds)
     if bounds.largest is not None:
-        low = -bounds.largest if bounds.signed else 0
-        found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")
+        found.append(f"The value that is added for one of them is an integer from 0 to {bounds.largest:,}.")
     if bounds.min_people is not None and bounds.min_people > 1:
         where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
         if bounds.listed:
@@ -713,33 +524,13 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
     return tuple(found)
 
 
-def accuracy_told(
-    unit: str,
-    beta: float,
-    items: int,
-    horizon: int | None,
-    numbers: Mapping[str, float | None],
-    *,
-    steady: bool,
-    windows: int | None = None,
-) -> str:
-    """Return what holds, as sentences: of so many items, with the numbers of `KeyedCounts.accuracy`.
-
-    `steady`: they are the same in every window. `windows`: counts are sums over so many, and items are found by others.
-    """
-    last, there = ("", " in a window") if steady else (" in the last window",) * 2
-    several = "" if windows is None else f" over {windows:,} windows"
-    text = f"Counts{several} have a standard deviation of {_written(numbers['stddev'])}{last}"
+def accuracy_told(unit: str, numbers: Mapping[str, float | None], largest: int | None) -> str:
+    """Say what holds, with the numbers of `KeyedCounts.accuracy`."""
+    text = f"Counts have a standard deviation of {_written(numbers['stddev'])}"
     if "sum_stddev" in numbers:
-        text += f", and sums one of {_written(numbers['sum_stddev'])}"
-    together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"
-    text += (
-        f". With probability {1 - beta:g}, all error bounds of {items:,} items {together} hold; those of counts are at "
-        f"most {numbers['error_bound']:,}"
-    )
+        text += f", and sums of values, clipped to 0 and {largest:,}, one of {_written(numbers['sum_stddev'])}"
     if (found := numbers["detection_threshold"]) is not None:
-        text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
-        text += f"{_plural(unit)} have{there}"
+        text += f". An item of {found:,} {_plural(unit)} in a window is published with a probability of 95%"
     return f"{text}."
 
 

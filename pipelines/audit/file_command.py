@@ -45,7 +45,6 @@ from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from typing_extensions import override
 
-FULL_SHARE = "full_share"
 LEAST_EPSILON = 0.5
 """Of attacks on mechanisms: those with less would take more trials than one waits for."""
 
@@ -74,8 +73,6 @@ class FileAudit(AuditCommand):
         if streams and STREAMS_PER_PERSON in self.spec.signature.arguments and several != 1:
             raise ValueError(f"streams_per_person must be 1: attacks are on one stream of a person, got {several}")
         options.pop(STREAMS, None)
-        if FULL_SHARE in self.spec.signature.arguments:  # files of runs with one say so
-            options.setdefault(FULL_SHARE, 0.0)
         return always_met(one_period(options))
 
     @override

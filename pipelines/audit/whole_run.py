@@ -162,14 +162,6 @@ def planned(windows: int, most: int, items: Sequence[str], per_window: int, *, b
     return sent + [[] for _ in range(windows - len(sent))]
 
 
-def _least_hidden(counts: Any, windows: int, names: Sequence[str]) -> Plan:
-    """Return the items of a person whom noise in common hides least: about as many in each window, and not too many."""
-    common = counts.common_stddev**2
-    ones = round((counts.stddev(1) ** 2 + (len(names) - 1) * common) / (2 * common))
-    least, more = divmod(min(counts.contributions, ones * windows), windows)
-    return [list(names[: least + (window < more)]) for window in range(windows)]
-
-
 def _of_counts(transform: Any) -> Spending:
     """Spend contributions of `counts`; a person counts in several windows, or once for each of many items."""
     made = transform.mechanism
@@ -183,10 +175,6 @@ def _of_counts(transform: Any) -> Spending:
     elif made.over == "start":
         plan = [names[:most], *([] for _ in range(windows - 1))]
     else:
-        if made.common_stddev:
-            plan = _least_hidden(made, windows, names)
-            counted = sum(map(len, plan))
-            return Spending(plan=plan, counted=counted, fields=fields, value=value, apart=False, beside=tuple(names))
         per_window = min(len(names), most, -(-(most + 1) // windows))
         # Of random contributions the adversary does not know which count: one more of many hides hardly anything.
         sent = most + (transform.chooses_randomly and most >= MANY and windows * per_window > most)

@@ -14,23 +14,18 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import OF_FILES, in_python, options
-from privstream.pipelines.local_time import moment
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.option_checks import check_numbers, check_texts
 from privstream.pipelines.questions.arguments import given_to, input_fields, plan_of, settled
 from privstream.pipelines.questions.catalogue import COUNTS, QUESTIONS
 from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.options import UNIT, delta_of_people, options_of
-from privstream.pipelines.questions.readings import by_clocks, settle_counts
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.yaml_file import Document, Path, meant, read_document
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import column_names
-from privstream.transforms.methods import AUTO
-from privstream.transforms.timing.calendar import iso
-from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
@@ -40,11 +35,10 @@ SOURCE = ("query", "input_format", "watch", "watermark", "kafka_setting")
 """Keys of the data that say how they are found, which are options of commands."""
 
 WHERE = "where"
-END, WINDOWS = "end", "windows"
-"""Keys that both name the last window; questions that know only the first one get the end of so many windows."""
+END = "end"
 
 SHARED = (
-    *("window", "start", END, WINDOWS, "renew_every", "allowed_lateness"),
+    *("window", "start", END, "renew_every", "allowed_lateness"),
     *("max_contributions", "participation_cap", "neighbouring", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
@@ -81,9 +75,9 @@ PEOPLE = "people"
 KINDS: Mapping[str, tuple[str, ...]] = {
     "ratio": ("ratio", "largest"),
     "over": ("of", "over", "largest"),
-    "against": ("of", "against", "probability", "largest"),
-    "above": ("of", "item", "rank", "above", "clear_below", "for", "number"),
-    "below": ("of", "item", "rank", "below", "clear_above", "for", "number"),
+    "against": ("of", "against", "largest"),
+    "above": ("of", "item", "rank", "above", "clear_below", "for"),
+    "below": ("of", "item", "rank", "below", "clear_above", "for"),
     "by": ("of", "by", "whole", "largest"),
     "whole": ("of", "by", "whole", "largest"),
     "largest": ("of", "largest"),
@@ -93,11 +87,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 OF_WINDOW = "items_per_step"
 """The limit of questions that have one of each window; that of the run they have only where it is their own."""
 
-LIMIT, FROM = "max_contributions", "from"
-"""The limit of counts, and what may stand below it: the folder of an earlier period that has published what suits."""
-
-REMEMBERS = {"forget": False}
-"""What is settled of counts of items that stay found."""
+LIMIT = "max_contributions"
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -113,7 +103,6 @@ class Question:
         options: of its command, as if they had been given there, but for the budget.
         shown: what guarantee files say in place of options that are lists, by name.
         line: where it stands.
-        follows: whether its limit follows from what an earlier period has published.
     """
 
     name: str
@@ -122,7 +111,6 @@ class Question:
     options: argparse.Namespace
     shown: Mapping[str, str]
     line: int
-    follows: bool = False
 
     def with_budget(self, epsilon: float, delta: float) -> argparse.Namespace:
         """Return its options with a budget, and those that follow from them."""
@@ -235,10 +223,8 @@ def read_monitor(path: str, folder: str, input: str | None = None) -> MonitorFil
     questions = tuple(_question(document, name, data, folder) for name in asked)
     if not questions:
         raise document.error(("questions",), "must have at least one question")
-    if END in document.content and WINDOWS in document.content:
-        raise document.error((WINDOWS,), f"must not be given with {END}: both name the last window")
     for key in SHARED:
-        able = any({key, END if key == WINDOWS else key} & {*each.spec.signature.arguments} for each in questions)
+        able = any(key in each.spec.signature.arguments for each in questions)
         if key in document.content and not able:
             raise document.error((key,), "is an option of none of the questions")
     return MonitorFile(
@@ -331,44 +317,14 @@ def _question(document: Document, name: str, data: Mapping[str, Any], folder: st
         value = given.get(key, data.get(key) if key in FIELDS else None)
         if value is not None:
             options[f"{key}_field" if key in FIELDS else OTHER_NAMES.get(key, key)] = value
-    follows = isinstance(options.get(LIMIT), dict) or options.get(LIMIT) == AUTO
-    if follows:
-        options[LIMIT] = _limit_of_period(document, name, spec, options[LIMIT])
     if named := _named_in_alerts(document, name, spec, options):
         options["public_items"] = named
     try:
         read, shown = _read_options(spec, options, data["input"], f"{folder}/{name}")
     except (ValueError, TypeError, UsageError) as error:
         raise wrong_option(document, name, given, in_python(str(error))) from None
-    if WINDOWS in document.content and WINDOWS not in own and END in own and read.end is None:
-        read.end = _end(document, read)
     line = document.lines[keys]
-    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=line, follows=follows)
-
-
-def _limit_of_period(document: Document, name: str, spec: QuestionSpec, given: Any) -> int:
-    """Return the limit of a question that suits what an earlier period has published of it.
-
-    Raises:
-        UsageError: it names no such period, or the question is another one.
-    """
-    own = ("questions", name, LIMIT)
-    keys = own if own in document.lines else (LIMIT,)
-    if not isinstance(given, dict):
-        follows = f", or {{{FROM}: FOLDER}} of the output of an earlier period" if spec is COUNTS else ""
-        rule = f"must be a whole number{follows}; `privstream suggest` finds a first one"
-        raise document.error(keys, f"{rule}, got {given} (for {name})")
-    document.check_keys(keys, (FROM,))
-    folder = _text(document, (*keys, FROM))
-    if spec is not COUNTS or folder is None:
-        raise document.error(
-            keys, f"must be a whole number, but for counts a folder {FROM} which it follows (for {name})"
-        )
-    try:
-        limit: int = loaded("monitor.earlier_period.limit_from")(folder, name)
-    except (ValueError, OSError) as error:
-        raise document.error((*keys, FROM), f"{error} (for {name})") from None
-    return limit
+    return Question(name=name, spec=spec, share=share, options=read, shown=shown, line=line)
 
 
 def wrong_option(document: Document, name: str, given: Mapping[str, Any], message: str) -> UsageError:
@@ -394,7 +350,7 @@ def _named_in_alerts(
     is not on the list, or where no item can be public beside those that are found. What is wrong with a view is told
     when views are read, and with a list when options are.
     """
-    if spec is not COUNTS or settle_counts(options) != REMEMBERS or options.get("top") is not None:
+    if spec is not COUNTS or options.get("domain") is not None or options.get("over") == "start":
         return None
     columns, given = options.get("item_field") or "item", options.get("public_items")
     try:
@@ -432,18 +388,6 @@ def _listed(item: Any, columns: int) -> str | None:
     if len(parts) != columns or not all(parts) or any(set(part) & {"\n", "\r"} for part in parts):
         return None
     return parts[0] if columns == 1 else ",".join('"{}"'.format(part.replace('"', '""')) for part in parts)
-
-
-def _end(document: Document, options: argparse.Namespace) -> str:
-    """Return the end of so many windows as the file says, for questions that have no such option."""
-    zone = options.time_zone
-    start = None if options.start is None else moment("start", options.start, zone or "UTC")
-    try:
-        steps = Steps.of(window=by_clocks(options.window, zone), start=start, windows=document.content[WINDOWS])
-    except (ValueError, TypeError) as error:
-        raise document.error((WINDOWS,), str(error).removeprefix(f"{WINDOWS} ")) from None
-    assert steps.end is not None
-    return iso(steps.bounds_micros(steps.end - 1)[1])
 
 
 def keys_of(spec: QuestionSpec) -> tuple[str, ...]:

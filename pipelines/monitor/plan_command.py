@@ -75,8 +75,7 @@ def shared_out(monitor: MonitorFile, improve: str | None = None, *, ends: bool =
             raise wrong_option(monitor.document, name, monitor.document.mapping(keys), message) from None
         raise monitor.document.error(("privacy",), str(error)) from None
     _check_same_people(monitor, found.guarantee.unit)
-    follows = any(each.follows for each in monitor.questions)
-    return found.at_points(monitor.epsilon, monitor.delta) if follows else found
+    return found
 
 
 def _check_same_people(monitor: MonitorFile, unit: PrivacyUnit) -> None:

@@ -14,9 +14,7 @@ from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.monitor.monitor_file import (
     DATA,
     FIELDS,
-    FROM,
     KINDS,
-    LIMIT,
     NAME,
     OF_RUN,
     OTHER_NAMES,
@@ -60,9 +58,8 @@ SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveM
 THRESHOLD: Mapping[str, Any] = {"type": "number"}
 OF_VIEWS: Mapping[str, Mapping[str, Any]] = {
     **{"of": NAMED, "whole": NAMED, "over": SPAN, "against": SPAN, "item": TEXTS, "by": TEXTS},
-    **{"largest": WHOLE, "for": WHOLE, "rank": SHARE, "probability": SHARE},
+    **{"largest": WHOLE, "for": WHOLE, "rank": SHARE},
     **{"above": THRESHOLD, "below": THRESHOLD, "clear_below": THRESHOLD, "clear_above": THRESHOLD},
-    "number": {"enum": ["counted", "full"], "description": "which number of counts an alert compares"},
     "ratio": {**TEXTS, "type": "array", "minItems": 2, "maxItems": 2},
 }
 """Values of the keys of views."""
@@ -122,8 +119,6 @@ def _if_question(spec: QuestionSpec) -> dict[str, Any]:
         if key not in properties:
             option = options.get(OTHER_NAMES.get(key, key))
             properties[key] = _of_file(key) if option is None else _of_option(option)
-    if spec.word == COUNTS:
-        properties[LIMIT] = _or_from(properties[LIMIT])
     return {"if": chosen, "then": _object(properties, ["question"])}
 
 
@@ -150,13 +145,7 @@ def _shared(key: str) -> dict[str, Any]:
     same = [option, *found]
     choices = dict.fromkeys(choice for each in same for choice in each.choices)
     made = _of_option(option._replace(choices=tuple(choices)))
-    return _or_from(made) if key == LIMIT else made
-
-
-def _or_from(limit: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a limit that may be that which an earlier period suggests."""
-    folder = {**TEXT, "description": "output of an earlier period, whose published numbers say which limit suits"}
-    return {"description": limit["description"], "anyOf": [dict(limit), _object({FROM: folder}, [FROM])]}
+    return made
 
 
 def _of_file(key: str) -> dict[str, Any]:

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.postprocess import NORMAL, consistent_totals, ratio_bounds
-from privstream.mechanisms.smoothing import steady_part
+from privstream.mechanisms.views.smoothing import steady_part
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
 from privstream.pipelines.questions.option_types import length
-from privstream.pipelines.questions.risers import LIKELY
-from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.yaml_file import Document
 from privstream.transforms.alerts.methods import TENTH, near_in_words
@@ -30,14 +28,12 @@ from typing_extensions import override
 DIGITS = 6
 ESTIMATES = (
     ("smoothed", "smoothed_lower", "smoothed_upper"),
+    ("smoothed", "lower", "upper"),
     ("count", "lower", "upper"),
     ("ratio", "lower", "upper"),
     ("estimate", "lower", "upper"),
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""
-
-ALL_PEOPLE = ("full", "full_lower", "full_upper")
-"""Fields of rows of counts with an estimate of the number of all people, whatever limits leave out."""
 
 BOUNDED = ("estimate", "error_bound")
 """Fields of rows that have a number and how far it is off at most."""
@@ -50,9 +46,6 @@ COMPARED = {"KeyCount", "KeySum", "TotalEstimate", "RatioEstimate", "QuantileEst
 
 DIFFERS = 3.0
 """Standard deviations of noise by which smoothing may hold back a window that differs from all others; measured."""
-
-OF_SHARE = "That is of what counts: full numbers are divided by the share that counts, and are off by more."
-"""What is said of an alert about full numbers."""
 
 NAMED_BY = {"item": "item", "quantile": "rank"}
 """Fields of rows that tell numbers of a window apart, and the keys that name one of them."""
@@ -72,9 +65,7 @@ class Table:
         questions: names of those whose noise is in the numbers.
         listed: the public list of items that rows are about; None where items are found.
         transform: what has published the rows; None for a view.
-        live: whether the last rows are those of a run that goes on.
         time: makes times of microseconds, as for `read_row_file`.
-        shared: part of the variance of counts that all of a window of a stream have in common.
     """
 
     row_type: Any
@@ -86,9 +77,7 @@ class Table:
     questions: frozenset[str]
     listed: Domain | None = None
     transform: Any = None
-    live: bool = False
     time: Callable[[int], Any] = timestamp
-    shared: float = 0.0
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
@@ -105,7 +94,6 @@ class Table:
             listed=getattr(transform, "domain", None),
             transform=transform,
             time=time,
-            shared=transform.shared_variance if isinstance(transform, CountsParameters) else 0.0,
         )
 
     def bounds(self, step: int) -> tuple[Any, Any]:
@@ -251,10 +239,6 @@ class OfCounts(OfOne):
         return tables[self.of].having(self.viewed(tables[self.of]))
 
     @override
-    def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
-        return super().follow({self.of: replace(tables[self.of], live=True)}, step, before)
-
-    @override
     def back(self, tables: Mapping[str, Table]) -> int:
         return self._windows(tables[self.of]) + HISTORY
 
@@ -263,7 +247,7 @@ class OfCounts(OfOne):
         key, _, argument = self.span
         windows = self._windows(table)
         try:
-            rows: list[Any] = table.transform.view(**{argument: windows}, live=table.live)(table.rows)
+            rows: list[Any] = table.transform.view(**{argument: windows})(table.rows)
         except ValueError as error:
             raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
         return rows
@@ -301,16 +285,14 @@ class Risers(OfCounts):
 
     Attributes:
         against: how long before, as a duration.
-        probability: with which it must be true that the number has risen.
     """
 
     against: str
-    probability: float = LIKELY
 
     @property
     @override
     def nothing(self) -> str:
-        return f"no rows: no item rose with a probability of {100 * self.probability:g}% or more"
+        return "no rows: nothing surely rose"
 
     @property
     @override
@@ -319,11 +301,7 @@ class Risers(OfCounts):
 
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
-        rows = self.viewed(tables[self.of])
-        risen = [
-            row for row in rows if row.rise is not None and row.rise > 0 and row.rise_probability >= self.probability
-        ]
-        return tables[self.of].having(risen, order=("stream", "window_start", "-rise", "item"))
+        return tables[self.of].having(self.viewed(tables[self.of]), order=("stream", "window_start", "-rise", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,13 +396,10 @@ class Totals(OfOne):
         variances = np.array([1.0 if row is None else row.count_stddev**2 for row in published], np.float64)
         found = consistent_totals(counts, np.square(stddevs), groups, totals, variances)
         sizes = np.bincount(groups, minlength=len(numbers))
-        together = np.square(np.bincount(groups, stddevs)) - np.bincount(
-            groups, np.square(stddevs)
-        )  # of noise in common
         first = np.unique(groups, return_index=True)[1]
         if self.by:
             of_items = [(parts[place], item) for place, (_, _, item) in zip(first.tolist(), numbers, strict=True)]
-            given = found.totals, found.total_variances + table.shared * together, sizes
+            given = found.totals, found.total_variances, sizes
         else:
             of_items = [(row, row.item) for row in parts]
             given = found.parts, found.part_variances, np.ones(len(parts), np.int64)
@@ -532,7 +507,6 @@ class Alerts(OfOne):
         threshold: beyond which an alert begins.
         ends_at: at which, or on the other side of it, an alert ends.
         windows: number of windows in a row in which the number must be beyond the threshold.
-        full: whether the full number is compared, which estimates all people; a row without one is no data.
     """
 
     item: str | float
@@ -541,7 +515,6 @@ class Alerts(OfOne):
     threshold: float
     ends_at: float
     windows: int = 1
-    full: bool = False
 
     @override
     def near(self, tables: Mapping[str, Table]) -> str:
@@ -550,21 +523,14 @@ class Alerts(OfOne):
             return ""
         stddev, windows = counts.mechanism.stddev(1), counts.smoothed_over
         own, alone = TENTH * stddev, (DIFFERS + TENTH) * stddev
-        told = near_in_words([(1, alone, own * steady_part(windows) if windows else own)])
-        return f"{told} {OF_SHARE}" if self.full else told
+        return near_in_words([(1, alone, own * steady_part(windows) if windows else own)])
 
     @override
     def note(self, tables: Mapping[str, Table]) -> str:
         rows = self._watched(tables[self.of]).values()
-        if not any(_number(row, full=self.full)[0] is not None for row in rows):
-            number = "full number" if self.full else "number"
-            return f"no data in any window: {self.of} has published no {number} to compare, so that nothing can alert"
-        if self.full or not limits_bind(tables[self.of].rows):
-            return ""
-        return (
-            f"limits of {self.of} leave people out, and this alert compares numbers that count with its threshold; "
-            "`number: full` compares estimates of all"
-        )
+        if not any(_number(row)[0] is not None for row in rows):
+            return f"no data in any window: {self.of} has published no number to compare, so that nothing can alert"
+        return ""
 
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
@@ -590,8 +556,6 @@ class Alerts(OfOne):
         fields = table.row_type._fields
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
-        if self.full and not (isinstance(table.transform, CountsParameters) and table.transform.mechanism.full_share):
-            raise self.error("number", "must be `counted`, or of a question `counts` with `full_share`")
         named = next((name for name in NAMED_BY if name in fields), None)
         key = "item" if named is None else NAMED_BY[named]
         if (named is None) != (self.item == "") or (named == "quantile") != isinstance(self.item, float):
@@ -628,7 +592,7 @@ class Alerts(OfOne):
         after, found = {}, []
         for stream, watch in watches.items():
             row = rows.get((stream, start.micros))
-            value, lower, upper = (None, None, None) if row is None else _number(row, full=self.full)
+            value, lower, upper = (None, None, None) if row is None else _number(row)
             alert, beyond, state = watch.alert, 0, NO_DATA
             if value is not None:
                 beyond = watch.beyond + 1 if self.sign * (value - self.threshold) > 0 else 0
@@ -658,9 +622,9 @@ class Watch(NamedTuple):
     since: int = 0
 
 
-def _number(row: Any, *, full: bool) -> tuple[float | None, float | None, float | None]:
+def _number(row: Any) -> tuple[float | None, float | None, float | None]:
     """Return the number of a row and the ends of its interval."""
-    for names in [ALL_PEOPLE] if full else ESTIMATES:
+    for names in ESTIMATES:
         if set(names) <= set(row._fields) and getattr(row, names[0]) is not None:
             return tuple(map(float, (getattr(row, name) for name in names)))  # type: ignore[return-value]
     if not set(BOUNDED) <= set(row._fields):

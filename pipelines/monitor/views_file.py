@@ -12,10 +12,8 @@ from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import KINDS, NAME, VIEWS, MonitorFile
 from privstream.pipelines.monitor.views import Alerts, Largest, Ratios, Risers, Sums, Totals, View, item_of
 from privstream.pipelines.questions.option_types import length
-from privstream.pipelines.questions.risers import LIKELY
 from privstream.pipelines.yaml_file import Document, meant
 
-COUNTED, FULL = "counted", "full"
 """Numbers of counts that an alert may compare."""
 
 RISES_OF_SUMS = {"over", "against"}
@@ -76,7 +74,7 @@ def _view(document: Document, name: str, asked: Iterable[str]) -> View:
     if kind == "over":
         return Sums(**common, over=read.span("over"))
     if kind == "against":
-        return Risers(**common, against=read.span("against"), probability=read.share("probability", LIKELY))
+        return Risers(**common, against=read.span("against"))
     if kind in ("by", "whole"):
         whole = None if "whole" not in given else read.text("whole")
         return Totals(**common, by=read.texts("by") if "by" in given else (), whole=whole)
@@ -95,9 +93,6 @@ def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
         raise read.error(
             clear, f"must be {'<=' if sign > 0 else '>='} {threshold:g}, where an alert begins, got {ends_at:g}"
         )
-    number = read.text("number") if read.has("number") else COUNTED
-    if number not in (COUNTED, FULL):
-        raise read.error("number", f"must be {COUNTED} or {FULL}, got `{number}`")
     return Alerts(
         **common,
         item=read.share("rank", 0.5) if read.has("rank") else item_of(item),
@@ -106,7 +101,6 @@ def _alert(read: _Read, common: Mapping[str, Any], kind: str) -> Alerts:
         threshold=threshold,
         ends_at=ends_at,
         windows=read.whole("for", 1) or 1,
-        full=number == FULL,
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.part_told import ASSUMED
 from privstream.pipelines.pictures.truth import found_and_missed, share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import UTC, plural
@@ -15,7 +14,6 @@ from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, 
 from privstream.pipelines.plot.promise import Promise, held, of_each_row, without_limits
 from privstream.pipelines.questions.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
@@ -31,12 +29,9 @@ def prepare(given: Given) -> Drawing:
     last = newest_rises(given) if given.rows and given.options.get("rising") else None
     risen = None if last is None else risers(last, given.top)
     names = None if risen is None else [row.item for row in risen]
-    full = limits_bind(given.rows) and not given.options.get("rising")
-    found = bands(given.rows, given.truth or [], each=given.of_windows, names=names, full=full)
+    found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
     means = by_model(given) if is_smoothed(given.rows) else of_each_row(given.promise, given.bands)
-    means = BY_SHARES if full else means
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
-    text += f" {told}" if (told := given.limits) else ""
     text += judged(given)
     if last is not None and risen is not None:
         text = f"{rises_in_words(last, risen, given.promise)} {text}"
@@ -47,11 +42,9 @@ def prepare(given: Given) -> Drawing:
         text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
     of_people = over in (None, "window", "start")  # else a person has a contribution in each of several windows
-    title = given.title("People with each item" if of_people else "Contributions of people to each item", full=full)
+    title = given.title("People with each item" if of_people else "Contributions of people to each item")
     title = title if risen is None else f"{title}: what rose most"
     values = given.counted("people") if of_people else given.counted("contributions", "that count")
-    if full:
-        values = "people, estimated without limits" if of_people else "contributions, estimated without limits"
     return partial(
         draw_bands,
         found,
@@ -96,11 +89,8 @@ def rises_in_words(last: Sequence[KeyCount], risen: Sequence[KeyCount], promise:
     clocks = UTC if promise is None else promise.clocks
     if not risen:
         return none_rose(last, back, clocks)
-    told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
-    return (
-        f"Rises {window_of(last, clocks)}, against {before(back)}, with intervals of 95% and the probability that more "
-        f"people have the item: {'; '.join(told)}."
-    )
+    told = [f"{row.item} {rise} ({between})" for row in risen for rise, between in [cells(row)]]
+    return f"Rises {window_of(last, clocks)}, against {before(back)}, with 95% intervals: {'; '.join(told)}."
 
 
 def by_model(given: Given) -> str:
@@ -112,14 +102,6 @@ def by_model(given: Given) -> str:
         "with probability 95%, each by itself, if they stay near levels that move"
         f"{without_limits(given.promise)}."
     )
-
-
-BY_SHARES = (
-    "Lines: full numbers, which are counts, smoothed over windows where they can be, divided by the share of "
-    "contributions that counts in the window. Bands: where the numbers of all people are, with probability 95%, each "
-    f"by itself, if {ASSUMED}. Thin: the numbers that count within limits. Hatched: what is assumed."
-)
-"""What is seen where full numbers are drawn."""
 
 
 def _gaps(promise: Promise | None) -> str:
@@ -140,7 +122,6 @@ def bands(
     *,
     each: bool,
     names: Sequence[str] | None = None,
-    full: bool = False,
 ) -> list[Band]:
     """Return one band for each of the items with the largest counts, or smoothed ones, with gaps where it is missing.
 
@@ -149,7 +130,6 @@ def bands(
         truth: what is true.
         each: whether counts are those of each window by itself.
         names: the items to draw, if not the largest.
-        full: whether lines are full numbers, above those that count.
     """
     published: dict[str, dict[int, Counted]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
@@ -175,10 +155,8 @@ def bands(
             return np.array([np.nan if point is None else getattr(point, name) for point in points], np.float64)
 
         kind = "smoothed" if smoothed else "count"
-        estimates, dots, counted = column(kind), column("count") if smoothed else None, None
-        if full:
-            estimates, dots, counted = column("full"), None, estimates
-        name = "full_" if full else "smoothed_" if smoothed else ""
+        estimates, dots = column(kind), column("count") if smoothed else None
+        name = "smoothed_" if smoothed and hasattr(rows[0], "smoothed_lower") else ""
         ends = np.array([column(f"{name}lower"), column(f"{name}upper")])
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         return Band(
@@ -188,7 +166,6 @@ def bands(
             error_bounds=ends[1] - estimates,
             truth=holders if np.isfinite(holders).any() else None,
             points=dots,
-            counted=counted,
             starts=begins,
             ends=ends,
         )
@@ -213,8 +190,7 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
     if not judged:
         return text
     outside = sum(band.outside for band in found)
-    full = any(band.counted is not None for band in found)
-    kind = "full numbers" if full else f"{'smoothed ' * is_smoothed(rows)}counts"
+    kind = f"{'smoothed ' * is_smoothed(rows)}counts"
     together = share_of_truth(judged)
     return (
         f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "

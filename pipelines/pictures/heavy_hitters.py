@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 from matplotlib.axes import Axes
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.pictures.counts import BY_SHARES, bands, by_model, caption
+from privstream.pipelines.pictures.counts import bands, by_model, caption
 from privstream.pipelines.pictures.truth import Verdict, detection_threshold, judge, key
 from privstream.pipelines.plot.bands import draw_bands
 from privstream.pipelines.plot.chart import (
@@ -36,7 +36,6 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec, is_smoothed
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import HeavyHitter
 
 MISSED_LABELS = 4
@@ -309,17 +308,15 @@ def prepare(given: Given) -> Drawing:
 
 def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Drawing:
     """Return what draws smoothed counts, as those of `counts`, and says what was missed."""
-    full = limits_bind(given.rows)
-    found = bands(given.rows, given.truth or [], each=True, full=full)
-    text = caption(given.rows, found, BY_SHARES if full else by_model(given)) + given.when
-    text += f" {told}" if (told := given.limits) else ""
+    found = bands(given.rows, given.truth or [], each=True)
+    text = caption(given.rows, found, by_model(given)) + given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += UNSURE
     if verdict is not None and threshold is not None:
         text = f"{text} {verdict.of_heavy(threshold)}"
     words: dict[str, Any] = {
-        "values": f"{'people' if full else given.counted('people')} in a window{', estimated without limits' * full}",
-        "title": given.title("Heavy hitters: items of many people", full=full),
+        "values": f"{given.counted('people')} in a window",
+        "title": given.title("Heavy hitters: items of many people"),
         "caption": text,
     }
     return partial(draw_bands, found, top=given.top, renewals=given.renewals, clocks=given.clocks, **words)

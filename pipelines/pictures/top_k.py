@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
-from privstream.pipelines.pictures.counts import BY_SHARES
 from privstream.pipelines.pictures.truth import share_of_truth
 from privstream.pipelines.plot.bands import Band, draw_bands
 from privstream.pipelines.plot.chart import INK, chart, starts_of, style_axes
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, of_each_row
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.left_out import limits_bind
 from privstream.transforms.row_types import RankedItem
 
 Bar = Callable[[RankedItem], tuple[float, float]]
@@ -31,20 +28,6 @@ def by_bound(row: RankedItem) -> tuple[float, float]:
 def by_itself(row: RankedItem) -> tuple[float, float]:
     """Return the interval of the row, which is much narrower than its bound where estimates are smoothed."""
     return row.lower, row.upper
-
-
-def of_full(row: RankedItem) -> tuple[float, float]:
-    """Return the interval of the full number, which is the estimate of the row here."""
-    return row.lower, row.upper
-
-
-def in_full(rows: Sequence[RankedItem]) -> list[RankedItem]:
-    """Return the rows that have full numbers, with these as their estimates."""
-    return [
-        row._replace(estimate=row.full, lower=row.full_lower, upper=row.full_upper)
-        for row in rows
-        if row.full is not None and row.full_lower is not None and row.full_upper is not None
-    ]
 
 
 def smoothed(promise: Promise | None) -> bool:
@@ -67,15 +50,9 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
     if smoothed(given.promise):
         bar, meaning = by_itself, of_each_row(given.promise, given.bands)
     values = given.counted("people in a window")
-    if full := limits_bind(rows):
-        rows, bar, meaning = in_full(rows), of_full, BY_SHARES
-        title, values = given.title("The leading items", full=True), "people in a window, estimated without limits"
     text = caption(rows, given.truth, meaning, bar) if rows else given.empty("There are no rows.")
-    text += f" {told}" if (told := given.limits) else ""
     if rows and not drowned(rows, bar):
         of_items = bands(rows, given.truth or [], bar)
-        if full:
-            of_items = with_counted(of_items, given.rows)
         more: Any = {"values": values, "top": given.top, "renewals": given.renewals, "clocks": given.clocks}
         draw_bands(of_items, stream, format, title=title, caption=text, **more)
         return
@@ -112,15 +89,6 @@ def bands(rows: Sequence[RankedItem], truth: Sequence[ItemHolders], bar: Bar) ->
         true_numbers = holders if np.isfinite(holders).any() else None
         found.append(Band(item, ends, estimates, upper - estimates, true_numbers, starts=starts, ends=limits))
     return found
-
-
-def with_counted(found: Sequence[Band], rows: Sequence[RankedItem]) -> list[Band]:
-    """Return lines of full numbers with what counts of them, which is the estimate of rows."""
-    counted = {(row.item, int(row.window_end.micros)): row.estimate for row in rows}
-    return [
-        replace(band, counted=np.array([counted.get((band.name, end), np.nan) for end in band.times.tolist()]))
-        for band in found
-    ]
 
 
 def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, meaning: str, bar: Bar = by_bound) -> str:

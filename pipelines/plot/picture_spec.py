@@ -15,7 +15,6 @@ from privstream.pipelines.console import clock
 from privstream.pipelines.local_time import Clocks, moment
 from privstream.pipelines.plot.chart import COLOURS, UTC, short
 from privstream.pipelines.plot.promise import Promise, left_out, meaning, of_each_row
-from privstream.pipelines.sinks.left_out import limits_in_words
 from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
@@ -126,15 +125,9 @@ class Given:
         """Number of items in colour."""
         return int(self.options["top"])
 
-    @property
-    def limits(self) -> str:
-        """What rows tell of limits, in words."""
-        return limits_in_words(self.rows, None if self.promise is None else self.promise.of_totals)
-
-    def title(self, words: str, *, full: bool = False) -> str:
-        """Return the title, with the name of the stream; `full`: of numbers that estimate what limits leave out."""
+    def title(self, words: str) -> str:
+        """Return the title, with the name of the stream."""
         limited = f"{words}, within limits" if left_out(self.promise) else words
-        limited = f"{words}, estimated without limits" if full else limited
         return f"{limited}, {short(self.stream)}" if self.stream else limited
 
     @property

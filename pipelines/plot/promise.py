@@ -55,12 +55,6 @@ class Promise:
         parameters = self.maybe("parameters")
         return Clocks.of(parameters if isinstance(parameters, Mapping) else {})
 
-    @property
-    def of_totals(self) -> tuple[float, float] | None:
-        """Standard deviations of what counts in a window and of what limits leave out; None where none are told."""
-        found = [self.maybe("accuracy", f"{name}_stddev") for name in ("kept", "left_out")]
-        return None if None in found else (float(found[0]), float(found[1]))
-
     def number(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there.
 
@@ -241,6 +235,7 @@ def in_words(row: Any, parameters: Mapping[str, Any]) -> Any:
     """Return a row for people: where an interval says nothing there are words in place of its estimate."""
     nothing = hasattr(row, "estimate") and hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
     said = {"estimate": NOTHING_KNOWN} if nothing else {}
-    if getattr(row, "smoothed", None) is not None and covers_all(row.smoothed_lower, row.smoothed_upper, parameters):
+    known = getattr(row, "smoothed_lower", None) is not None
+    if known and covers_all(row.smoothed_lower, row.smoothed_upper, parameters):
         said["smoothed"] = NOTHING_KNOWN
     return row._replace(**said) if said else row

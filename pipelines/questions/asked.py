@@ -21,7 +21,6 @@ from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_
 from privstream.pipelines.questions.options import UNIT
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
-from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.sinks.row_files import COMPLETE, with_item_columns, write_json
 from privstream.pipelines.sinks.terminal_table import TERMINAL
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
@@ -40,7 +39,7 @@ READ = "Read"
 """What stages are called that read for all questions."""
 
 ROWS_OF_QUERY = "rows of the query.parquet"
-SHARDS = "shards"
+SHARDS, LEAST_SHARDS = "shards", 4
 BYTES_OF_SHARD = 1 << 30
 """Of input, at most, whose people one shard has: one window of it is in memory at a time."""
 
@@ -147,20 +146,12 @@ class Asked:
             lines.append(NO_COUNTERS)
         if self.destination is not None and unbounded and report.known:
             lines.append(self.destination.sent_from(arguments.output, counters))
-        advice = [self.transform.advice, self._of_usual_limit(report)]
-        advice = [f"{NOTE}{text}" for text in advice if text]
+        advice = [f"{NOTE}{text}" for text in [self.transform.advice] if text]
         if nothing is not None:
             return Told(lines, (), (), nothing)
         return Told(
             lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
         )
-
-    def _of_usual_limit(self, report: RunReport) -> str:
-        """Say what it costs that nobody has given a limit of people; empty where that is as it should be."""
-        accuracy = self.promised["accuracy"]
-        if accuracy.get("stddev") is None:
-            return ""
-        return usual_limit_in_words(self.promised["parameters"], accuracy, report.used_up, vars(self.arguments))
 
 
 @dataclass(frozen=True)
@@ -304,9 +295,7 @@ def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventF
         workers: number of processes.
         files: that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
     """
-    if SHARDS not in given:
-        return dict(given)
-    least = max(given[SHARDS], sum(file.size for file in files) // BYTES_OF_SHARD)
+    least = max(LEAST_SHARDS, sum(file.size for file in files) // BYTES_OF_SHARD)
     return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
 
 

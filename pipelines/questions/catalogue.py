@@ -88,8 +88,8 @@ COUNTS = QuestionSpec(
     summary="count the people who have each item, by window, in the last days or since the start; no list of items is "
     "needed",
     description="Counts the people who have each item: in each window, in the last windows, or since the start. The "
-    "items need not be known before. With --start and --end, an item is found when enough people have it in one window "
-    "or in several, and then has a row in every window; with --forget, in each window in which enough people have it.",
+    "items need not be known before: one is found when enough people have it in one window or in several, and then has "
+    "a row in every window.",
     protected="a person over the whole run, or an event",
     known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
     transform="counts.transform.KeyedCounts",
@@ -115,7 +115,7 @@ COUNTS = QuestionSpec(
             "contributions_over_limit",
             "contributions_before_limit",
             "times an item of a person was left out, who has contributed as often as limits allow",
-            ("max_contributions", "max_contributions_per_window"),
+            ("max_contributions", "max_per_window"),
             lasting=True,
         ),
     ),
@@ -142,10 +142,9 @@ COUNTS = QuestionSpec(
         ),
     ),
     prepare="questions.readings.check_span",
-    settle="questions.readings.settle_counts",
     below="questions.risers.below",
     files=("domain", "public_items"),
-    unplanned=("streams", "public_items", "top", "rising", "at_least", "selection", "spread"),
+    unplanned=("streams", "public_items", "top", "rising", "at_least"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns={
@@ -153,7 +152,7 @@ COUNTS = QuestionSpec(
         "threshold": "threshold",
         "stddev": "standard deviation of counts",
         "sum_stddev": "of sums",
-        "error_bound": "error bound",
+        "margin": "95% within",
     },
     picture=Part("pictures.counts.PICTURE", "the items that most people have, and the true counts"),
     simulation=Part(

@@ -26,18 +26,13 @@ WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("window", "period", "over", "start", "end", "horizon", "windows", "renew_every", "allowed_lateness"), WINDOWS
-    ),
+    **dict.fromkeys(("window", "over", "start", "end", "renew_every", "allowed_lateness"), WINDOWS),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "participation_cap", "items_per_step", "selection"), LIMITS),
-    **dict.fromkeys(
-        ("max_contributions", "max_contributions_per_window", "spread", "max_per_window", "categories_per_row"), LIMITS
-    ),
+    **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row"), LIMITS),
     **dict.fromkeys((STREAMS_PER_PERSON, "visits_per_person", "separator"), LIMITS),
     **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
-    "shards": RUNNING,
 }
 """Under which heading of a help page an option stands; all others are about the answers."""
 
@@ -48,7 +43,7 @@ BARE: Mapping[str, Any] = {"rising": 1}
 
 def options_of(spec: QuestionSpec) -> list[Option]:
     """Return the options that are a question's own, in the order of its signature."""
-    hidden = {NOISE, *spec.hidden, *(option.name for option in spec.extras)}
+    hidden = {NOISE, "windows", "horizon", "period", "shards", *spec.hidden, *(option.name for option in spec.extras)}
     return [
         *(_option(spec, argument) for name, argument in spec.signature.arguments.items() if name not in hidden),
         *spec.extras,

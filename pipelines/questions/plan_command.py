@@ -18,7 +18,6 @@ from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.readings import arguments_of, by_clocks
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
-from privstream.pipelines.questions.usual_limit import planned_in_words
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
@@ -137,17 +136,9 @@ class PlanCommand:
                     "error_without_delta": self._without_delta(arguments, epsilon),
                     "advice": taken.advice,
                     "guarantee": taken.guarantee.to_dict(),
-                    **self._of_usual_limit(arguments, taken),
                 }
             )
         return {"question": self.spec.word, "budgets": budgets}
-
-    def _of_usual_limit(self, arguments: argparse.Namespace, taken: Any) -> dict[str, str]:
-        """Return what is said where nobody gives a limit of people, if there is something to say."""
-        if self.spec.word != "counts":
-            return {}
-        text = planned_in_words(vars(arguments), taken.accuracy.to_dict(), taken.mechanism.contributions)
-        return {"usual_limit": text} if text else {}
 
     def _without_delta(self, arguments: argparse.Namespace, epsilon: float) -> float | None:
         """Return the error of such a run with a delta of 0, if that is smaller; a run takes the delta it is given."""
@@ -233,7 +224,7 @@ class PlanCommand:
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
             pure, unit = budget["error_without_delta"], self.spec.error_unit
             better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
-            advice = [f"{NOTE}{text}" for text in (budget["advice"], budget.get("usual_limit")) if text]
+            advice = [f"{NOTE}{text}" for text in [budget["advice"]] if text]
             show(title, table, [*reasons, taken["sentence"], *better, *advice])
             self._print_needed(asked)
 

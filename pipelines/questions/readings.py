@@ -81,29 +81,6 @@ def check_span(given: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def settle_counts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Say of a run what it once did otherwise, and so was another run, with other noise.
-
-    That is whether it forgets items that it could remember, and which contributions of a person count over files.
-    """
-    until = any(given.get(name) is not None for name in ("end", "windows", "horizon", "renew_every"))
-    if given.get("start") is None or not until:
-        return {}
-    found: dict[str, Any] = {}
-    if given.get("selection") is None and not given.get("spread") and given.get("unit") != "event" and _ends(given):
-        found["selection"] = "auto"
-    if given.get("domain") is None and given.get("over") != "start":
-        found["forget"] = bool(given.get("forget"))
-    return found
-
-
-def _ends(given: Mapping[str, Any]) -> bool:
-    """Return whether a run reads input that ends."""
-    if "input" not in given:
-        return False
-    return not is_unbounded(argparse.Namespace(**given))
-
-
 def settle_heavy_hitters(given: Mapping[str, Any]) -> dict[str, Any]:
     """Say of a run by counts that could remember items whether it forgets them: it was once another run."""
     until = any(given.get(name) is not None for name in ("end", "windows", "horizon", "renew_every"))

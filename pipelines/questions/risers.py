@@ -12,22 +12,19 @@ from privstream.transforms.row_types import KeyCount
 from rich.table import Table
 from rich.text import Text
 
-LIKELY = 0.9
-"""Probability from which an item is said to have risen: of those told with less, too many have not."""
-
 SHOWN = 10
 """Items of a stream in a terminal."""
 
-MODEL = "between: 95%, each by itself, if counts stay near levels that move; likely: that more people have the item now"
+MODEL = "between: 95%, each by itself, if counts stay near levels that move"
 
 
 def risers(rows: Sequence[KeyCount], most: int) -> list[KeyCount]:
-    """Return, of each item that very likely rose, the row with its largest rise; the largest rise first."""
+    """Return, of each item that surely rose, the row with its largest rise; the largest rise first."""
     largest: dict[tuple[str, str], KeyCount] = {}
     for row in rows:
         name = row.stream, row.item
-        likely = row.rise is not None and row.rise > 0 and (row.rise_probability or 0) >= LIKELY
-        if likely and (name not in largest or _rise(row) > _rise(largest[name])):
+        surely = row.rise is not None and (row.rise_lower or 0) > 0
+        if surely and (name not in largest or _rise(row) > _rise(largest[name])):
             largest[name] = row
     return sorted(largest.values(), key=lambda row: (-_rise(row), row.stream, row.item))[:most]
 
@@ -42,6 +39,8 @@ def newest(rows: Sequence[KeyCount]) -> list[KeyCount]:
 def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
     """Yield what a terminal shows below the rows: for each stream, what surely rose most in the last window."""
     back = promise.maybe("parameters", "rising")
+    if back is not None and not rows:
+        yield Text(printable(f"Nothing surely rose in any window, against {before(back)}."))
     for stream in sorted({row.stream for row in rows if row.rise is not None}):
         last = newest([row for row in rows if row.stream == stream])
         of = f" of {stream}" if stream else ""
@@ -50,7 +49,7 @@ def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
             continue
         title = f"what rose most{of} {window_of(last, promise.clocks)}, against {before(back)}"
         table = Table(title=Text(printable(title)), title_justify="left", caption=MODEL, caption_justify="left")
-        for name in ("item", "now", "rise", "between", "likely"):
+        for name in ("item", "now", "rise", "between"):
             table.add_column(name, justify="left" if name == "item" else "right")
         for row in risers(last, SHOWN):
             table.add_row(Text(printable(row.item)), f"{row.smoothed:,.0f}", *cells(row))
@@ -59,10 +58,7 @@ def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
 
 def none_rose(last: Sequence[KeyCount], back: Any, clocks: Clocks, of: str = "") -> str:
     """Say that no item surely rose in a window, and how many perhaps did."""
-    perhaps = sum((row.rise or 0) > 0 and (row.rise_probability or 0) > 0.5 for row in last)
-    likely = f"{perhaps:,} more likely rose than not" if perhaps else "none more likely rose than not"
-    when = f"{window_of(last, clocks)}, against {before(back)}"
-    return f"No item{of} surely rose {when}, with a probability of 90%; {likely}."
+    return f"Nothing{of} surely rose {window_of(last, clocks)}, against {before(back)}."
 
 
 def window_of(rows: Sequence[KeyCount], clocks: Clocks) -> str:
@@ -77,16 +73,9 @@ def before(back: Any) -> str:
     return "the window before" if back == 1 else f"{back} windows before"
 
 
-def cells(row: KeyCount) -> tuple[str, str, str]:
-    """Return a rise, its interval, and its probability, as texts."""
-    between = f"{row.rise_lower:+,.0f} to {row.rise_upper:+,.0f}"
-    return f"{row.rise:+,.0f}", between, percent(row.rise_probability)
-
-
-def percent(probability: float | None) -> str:
-    """Write a probability, with a digit more where it is near 0 or 1."""
-    shown = 100 * (probability or 0)
-    return f"{shown:.0f}%" if 1 < shown < 99 else f"{shown:.1f}%"
+def cells(row: KeyCount) -> tuple[str, str]:
+    """Return a rise and its interval, as texts."""
+    return f"{row.rise:+,.0f}", f"{row.rise_lower:+,.0f} to {row.rise_upper:+,.0f}"
 
 
 def _rise(row: KeyCount) -> float:

@@ -79,10 +79,8 @@ class RunCommand:
         note = partial(shown_in_words, row_type, promised)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised)
         words = (self.spec.title, shown, note, below)
-        clocks, of_totals, table = promised.clocks, promised.of_totals, self.spec.table
-        with file_or_terminal(
-            arguments.output, row_type, *words, table=table, clocks=clocks, of_totals=of_totals
-        ) as path:
+        clocks, table = promised.clocks, self.spec.table
+        with file_or_terminal(arguments.output, row_type, *words, table=table, clocks=clocks) as path:
             try:
                 write = run.write_to(asked, path, unbounded=run.unbounded)
             except (ValueError, TypeError, OSError) as error:

@@ -7,13 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.mechanisms.keyed_counts.part_told import ASSUMED, TOLD_IN_PART, part_left_out
 from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
-from privstream.pipelines.sinks.left_out import MUCH, UsedUp
 from privstream.pipelines.sinks.row_files import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
-from privstream.transforms.counts.finished import OF_TOLD, PLAIN, USED_UP, WITHOUT_FULL
-from privstream.transforms.counts.finished import TOLD as WITH_NOISE
 from privstream.transforms.events.parameters import PARTS
 
 OUTSIDE = {
@@ -75,13 +71,11 @@ AFTER_READING = "point_type"
 MALFORMED = "events_malformed_"
 
 
-TOLD = (
-    "how much limits leave out is told in the rows, with noise (kept, left_out, used_up); exact numbers are not "
-    "printed beside it, and limits may be chosen by it"
-)
-
-CHOOSE = ("start", "end", "windows", "streams", "domain")
+CHOOSE = ("start", "end", "streams", "domain")
 """Options that say which events are asked for."""
+
+MUCH = 0.05
+"""A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
 
 MOST = 0.5
 """A run notes that it was not asked about such a share of its records, or a larger one."""
@@ -166,8 +160,7 @@ class RunReport:
         self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
-        told = bool(coverage.published)  # with noise: exact numbers are not printed beside it
-        self._limits = [] if told else [limit for limit in spec.limits if counters.get(limit.left_out)]
+        self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
         whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
         beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
@@ -180,10 +173,7 @@ class RunReport:
 
     def warnings(self) -> list[str]:
         """Return a line for each reason for which published numbers leave out much of what they are about."""
-        return [
-            f"{WARNING}{text}"
-            for text in (*self._of_records(), *self._of_limits(), *self._of_totals(), *self._of_values())
-        ]
+        return [f"{WARNING}{text}" for text in (*self._of_records(), *self._of_limits(), *self._of_values())]
 
     def notes(self) -> list[str]:
         """Return a line if options leave out most records: numbers are not about them, but that may be a mistake.
@@ -235,65 +225,6 @@ class RunReport:
             f"intervals, is about the rest: {self._coverage.beyond}{looks}{self._coverage.more}.{cost} {NOT_BY_THIS}"
         )
 
-    def _of_totals(self) -> Iterator[str]:
-        """Warn of limits that leave out much by what rows tell, if noise does not explain it."""
-        sure, part, lower, upper = self._left_out_as_told or (False, 0.0, 0.0, 0.0)
-        if not sure or part < MUCH:
-            return
-        options = " or ".join(f"--{limit.option}" for limit in self._coverage.limits)
-        looks = f", {self._coverage.later}" if any(limit.lasting for limit in self._coverage.limits) else ""
-        yield (
-            f"limits leave out about {_percent(part)} (between {_percent(lower)} and {_percent(upper)}) of all "
-            f"contributions, by the totals with noise in the rows ({TOLD_IN_PART}): {options}. Counts, and their "
-            f"intervals, are about the rest: {self._coverage.beyond}{looks}{self._coverage.more}. "
-            f"{self._full_numbers} A larger {options} leaves out less, for more noise (privstream plan "
-            f"{self._spec.word})."
-        )
-
-    @property
-    def used_up(self) -> UsedUp | None:
-        """What rows tell of the people who have used up their limit; None if they do not, or if much is left out.
-
-        Of that a warning speaks, and what it asks for is a larger limit.
-        """
-        sure, part, _, _ = self._left_out_as_told or (True, 1.0, 0.0, 1.0)
-        if (sure and part >= MUCH) or not all(name in self.counters for name in USED_UP):
-            return None
-        people, lower, upper = (self.counters[name] for name in USED_UP)
-        return UsedUp(people, lower, upper, float(self.counters.get(WITH_NOISE[0], 0)))
-
-    @property
-    def _left_out_as_told(self) -> tuple[bool, float, float, float] | None:
-        """Whether limits leave out more than noise explains, and which part, with its interval; None if not told."""
-        kept, left_out, *variances = (self.counters.get(name, 0) for name in (*WITH_NOISE, *OF_TOLD))
-        if not all(variances):
-            return None
-        found = part_left_out(kept, left_out, (variances[0], variances[1]))
-        return (left_out > PLAIN * math.sqrt(variances[1]), *found) if found else (False, 1.0, 0.0, 1.0)
-
-    @property
-    def _told(self) -> str:
-        """What rows tell of limits; and how much these may leave out, where noise explains what seems left out.
-
-        It is no warning: small data is like that, whether anything is left out or not.
-        """
-        sure, _, _, upper = self._left_out_as_told or (True, 0.0, 0.0, 0.0)
-        if sure:
-            return TOLD
-        most = f"they leave out at most {_percent(upper)}, if anything ({TOLD_IN_PART})"
-        most = most if upper < 1 else "noise hides how much it is"
-        empty = f". {self._full_numbers}" if self.counters.get(WITHOUT_FULL) else ""
-        return f"{TOLD}; by these totals {most}{empty}"
-
-    @property
-    def _full_numbers(self) -> str:
-        """What full numbers estimate, and in how many rows they are empty."""
-        empty, rows = (self.counters.get(name, 0) for name in (WITHOUT_FULL, self._spec.published))
-        if empty:
-            some = "No row has a full number" if empty >= rows else f"{empty:,} of {rows:,} rows have no full number"
-            return f"{some}: noise hides whether enough counts{'' if empty >= rows else '; the others estimate all'}."
-        return f"Full numbers estimate all, if {ASSUMED}."
-
     def _options(self, limit: Excess) -> Sequence[str]:
         """Return the options that set a limit: of those that it has, the ones that can leave something out."""
         binding = {limit.option for limit in self._coverage.limits}
@@ -325,7 +256,6 @@ class RunReport:
             why = f": {_listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
-        lines += [self._told] if self._coverage.published else []
         return lines + [
             f"{number:,} {what}"
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond

@@ -9,10 +9,8 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from privstream.mechanisms.accuracy import COMMON_STDDEV
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.entries import MINUTES, Entry
@@ -24,11 +22,9 @@ from privstream.pipelines.questions.risers import before, cells, newest, risers,
 from privstream.pipelines.questions.run_report import OUTSIDE
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
-from privstream.pipelines.questions.usual_limit import usual_limit_in_words
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.sinks.left_out import limits_bind, limits_in_words, used_up
-from privstream.pipelines.sinks.terminal_table import COSTS, FULL, SAME_LINE, View
+from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import ALERT, ENDED, Alert, AlertState, CategoryFlag, deciding, is_time
 
@@ -198,7 +194,7 @@ def words_of(result: Result, accounts: Accounts | None, docs: str = "") -> dict[
         "why_nothing": result.spec.why_nothing,
         "accuracy": result.promise.number("accuracy", "sentence"),
         "highlights": highlights(result),
-        "found": [*(_standing_out(result) or newest_in_words(result))[:MOST_FOUND], *_of_limits(result)],
+        "found": (_standing_out(result) or newest_in_words(result))[:MOST_FOUND],
         "left_out": left_out(
             result.limits,
             result.spec,
@@ -339,13 +335,7 @@ def highlights(result: Result) -> list[str]:
 
     Privacy: post-processing of rows.
     """
-    return [*_of_limits(result), *_standing_out(result)]
-
-
-def _of_limits(result: Result) -> list[str]:
-    """Return what is told of limits."""
-    of_limits = limits_in_words(result.rows, result.promise.of_totals)
-    return list(filter(None, [of_limits, _of_usual_limit(result)]))
+    return _standing_out(result)
 
 
 def _standing_out(result: Result) -> list[str]:
@@ -370,10 +360,7 @@ MOST_FOUND = 3
 
 
 def newest_in_words(result: Result) -> list[str]:
-    """Return a sentence with the first numbers of the last window, the largest ones where rows have an order.
-
-    They are full numbers where the picture draws these.
-    """
+    """Return a sentence with the first numbers of the last window, the largest ones where rows have an order."""
     clocks = result.promise.clocks
     named = {*result.row_type._fields}
     if not result.rows or named.isdisjoint(("count", "estimate")) or "rule" in named:
@@ -383,11 +370,8 @@ def newest_in_words(result: Result) -> list[str]:
         return []
     last = max(map(_end, result.rows))
     rows = view.sorted([row for row in result.rows if _end(row) == last])
-    if full := FULL in named and limits_bind(result.rows):
-        view = replace(view, number=FULL, ends=("full_lower", "full_upper"))
-        rows = [row for row in rows if row.full is not None]
     told = [f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows[:MOST_FOUND]]
-    when = f"In the window until {clocks.moment(last)}{', estimated without limits' * full}: " if last else ""
+    when = f"In the window until {clocks.moment(last)}: " if last else ""
     return [f"{when}{'; '.join(told)}."] if told else []
 
 
@@ -401,15 +385,6 @@ def _about(row: Any) -> str:
 def _rounded(number: float | None) -> str:
     """Return a number without digits that nobody reads."""
     return "-" if number is None else f"{number:,.0f}" if abs(number) >= 100 else f"{number:.4g}"
-
-
-def _of_usual_limit(result: Result) -> str:
-    """Say what it costs that nobody has given a limit of people, as the run says it; empty where it did not."""
-    names = ("stddev", "left_out_stddev", COMMON_STDDEV)
-    known = {name: value for name in names if (value := result.promise.maybe("accuracy", name)) is not None}
-    if "stddev" not in known or "left_out_stddev" not in known:
-        return ""
-    return usual_limit_in_words(result.parameters, known, used_up(result.rows, known["left_out_stddev"]), {})
 
 
 def _end(row: Any) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 
 from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import Time, is_time
@@ -32,7 +31,6 @@ ROUNDED_BY = {
     **SPREAD,
     "estimate": "gap_stddev",
     "gap_lower_bound": "gap_stddev",
-    "mean": "mean_error_bound",
 }
 """Numbers and what says how many of their digits are noise."""
 
@@ -46,14 +44,11 @@ NOTHING = "-"
 """What is written where there is no value."""
 
 SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
-FULL, FULL_BETWEEN = "full", "full_between"
-IN_FILES = (
-    *("reported_at", "backfilled", "rise_probability", "mean_error_bound"),
-    *("kept", "left_out", "used_up", "used_up_lower", "used_up_upper"),
-)
+MEAN, MEAN_BETWEEN = "mean", "mean_between"
+IN_FILES = ("reported_at", "backfilled")
 """What only files tell."""
 
-IF_ROOM = (RISE_BETWEEN, FULL_BETWEEN, "since", "trend")
+IF_ROOM = (RISE_BETWEEN, MEAN_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
 SPARED = (
@@ -113,9 +108,8 @@ class View:
         names = [name for name in view.names if name not in hidden]
         if any(getattr(row, RISE, None) is not None for row in rows):
             names += [RISE, RISE_BETWEEN]
-        if any(getattr(row, "kept", None) is not None for row in rows):
-            place = names.index("item") + 1 if limits_bind(rows) else len(names)
-            names[place:place] = [FULL, FULL_BETWEEN]
+        if MEAN in names:
+            names.insert(names.index(MEAN) + 1, MEAN_BETWEEN)
         known = view.number or next((name for name in ("count", "estimate") if name in names and RULE not in types), "")
         several = known and len({row.window_start for row in rows if "window_end" in types}) > 1
         if several:
@@ -127,9 +121,12 @@ class View:
     @classmethod
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
-        names = [name for name in types if not name.startswith((SMOOTHED, RISE, FULL))]
+        names = [name for name in types if not name.startswith((SMOOTHED, RISE, f"{MEAN}_"))]
+        own = ("smoothed_lower", "smoothed_upper")
         if any(getattr(row, SMOOTHED, None) is not None for row in rows):
-            number, ends = SMOOTHED, ("smoothed_lower", "smoothed_upper")
+            number, ends = SMOOTHED, own if {*own} <= {*types} else ("lower", "upper")
+        elif SMOOTHED in types and own[0] not in types:
+            number, ends = "count", ("lower", "upper")
         elif {"error_bound", "lower", "upper"} <= {*types} and any(row.lower is not None for row in rows):
             number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
         else:  # intervals of counts alone say no more than ±, and there may be none
@@ -177,7 +174,6 @@ def print_rows(
     limit: int | None = None,
     console: Console | None = None,
     clocks: Clocks = UTC,
-    of_totals: tuple[float, float] | None = None,
 ) -> None:
     """Print rows as a table that fits a terminal, if names are not too long; files have all columns.
 
@@ -193,7 +189,6 @@ def print_rows(
         limit: print so many rows at most, and say how many were left out.
         console: where to print; the standard output if None.
         clocks: by which times are shown.
-        of_totals: noise of what is told of limits, where it is known: see `limits_in_words`.
     """
     console = console or Console()
     view, types = View.of(rows, row_type, clocks), field_types(row_type)
@@ -222,8 +217,8 @@ def print_rows(
     console.width = usual
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
-    words = [alike, note(tuple(columns)) if callable(note) else note, limits_in_words(rows, of_totals)]
-    words += [text for name, text in ((FULL, FULL_IN_WORDS), (TREND, TREND_IN_WORDS)) if name in columns]
+    words = [alike, note(tuple(columns)) if callable(note) else note]
+    words += [TREND_IN_WORDS] if TREND in columns else []
     words.append(f"Only in files: {', '.join(left_out)}." if left_out else "")
     if told := " ".join(filter(None, words)):
         console.print(Text(printable(told)))
@@ -259,10 +254,10 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
     """Write one column."""
     if name == BETWEEN:
         texts = [view.interval(row) for row in rows]
-    elif name == FULL_BETWEEN:
-        texts = ["-" if row.full is None else _ends(row.full_lower, row.full_upper) for row in rows]
-    elif name == FULL:
-        texts = ["-" if row.full is None else _rounded(row.full, (row.full_upper - row.full_lower) / 4) for row in rows]
+    elif name == MEAN_BETWEEN:
+        texts = [NOTHING if row.mean is None else _ends(row.mean_lower, row.mean_upper) for row in rows]
+    elif name == MEAN:
+        texts = [_rounded_mean(row) for row in rows]
     elif name == RISE_BETWEEN:
         texts = [_ends(row.rise_lower, row.rise_upper) for row in rows]
     elif name == RISE:
@@ -277,6 +272,11 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
         else:
             texts = [_cell(row, name, value) for row, value in zip(rows, values, strict=True)]
     return [Text(printable(text).replace("\n", "\\n")) for text in texts]
+
+
+def _rounded_mean(row: Any) -> str:
+    """Write a mean, without the digits that noise hides."""
+    return NOTHING if row.mean is None else _rounded(row.mean, (row.mean_upper - row.mean_lower) / 4)
 
 
 def _trends(rows: Sequence[Any], shown: Sequence[Any], view: View) -> list[Text]:
@@ -380,7 +380,7 @@ def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tupl
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     room = 0
     for name, column in columns.items():
-        between = name in (BETWEEN, RISE_BETWEEN, FULL_BETWEEN)
+        between = name in (BETWEEN, RISE_BETWEEN, MEAN_BETWEEN)
         number = between or (name != TREND and types[name] in (int, float))
         whole = number or name == TREND or types[name] is Time  # a number that is broken is another number
         longest = max((cell.cell_len for cell in column), default=0)
@@ -404,14 +404,12 @@ def file_or_terminal(
     *,
     table: bool = True,
     clocks: Clocks = UTC,
-    of_totals: tuple[float, float] | None = None,
 ) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
 
     `shown` makes of each row what is printed in its place; `note` stands below the rows, or what it makes of the
     names of their columns, and what `below` makes of all
-    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`; `of_totals` is the
-    noise of what rows tell of limits.
+    of them at the end; without `table` nothing else is printed. Times are shown by `clocks`.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -426,6 +424,6 @@ def file_or_terminal(
         rows = read_row_file(file, row_type)
         if table:
             printed = rows if shown is None else list(map(shown, rows))
-            print_rows(printed, row_type, title=title, note=note, clocks=clocks, of_totals=of_totals)
+            print_rows(printed, row_type, title=title, note=note, clocks=clocks)
         for each in () if below is None else below(rows):
             Console().print(each)

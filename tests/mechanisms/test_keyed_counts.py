@@ -9,7 +9,7 @@ import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
-from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_bounds
+from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_ends
 from privstream.mechanisms.noise import correlated
 from privstream.mechanisms.noise.correlated import BandedFactor, BufferedFactor, LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
@@ -590,7 +590,7 @@ def test_mean_bounds_cover_all_that_sums_and_counts_allow():
         true_counts = rng.integers(1, 60, 20_000)
         true_sums = rng.integers(low * true_counts, high * true_counts + 1)
         sums, counts = true_sums + rng.integers(-40, 41, 20_000), true_counts + rng.integers(-15, 16, 20_000)
-        means, bounds = means_with_bounds(sums, counts, sum_bound=40, count_bound=15, low=low, high=high)
+        means, bounds = means_with_ends(sums, counts, sum_bound=40, count_bound=15, low=low, high=high)
         assert np.all(abs(means - true_sums / true_counts) <= bounds + 1e-12)
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.smoothing import NORMAL
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.views.smoothing import NORMAL
 from privstream.transforms.alerts.methods import CountedAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.threshold_tests import NEVER, PUBLISHED, Runs, TestCounts
@@ -25,7 +24,6 @@ from typing_extensions import override
 DIGITS = 1
 """Of smoothed numbers."""
 
-SHARED = "shared"
 """What a state has that is of a run whose counts have noise in common."""
 
 
@@ -54,11 +52,6 @@ class CompareCounts(TestCounts, state="compare_counts"):
         self.signs = np.array([rule.sign for rule in method.plan.rules])
         self.thresholds = np.array([rule.threshold for rule in method.plan.rules])
 
-    @property
-    def shares(self) -> bool:
-        """Whether counts have noise in common: windows with noise of another kind must not come before."""
-        return isinstance(self.method.counts, SharedCounts)
-
     @override
     def initial(self, key: bytes) -> CountedRuns:
         start = super().initial(key)
@@ -68,14 +61,12 @@ class CompareCounts(TestCounts, state="compare_counts"):
     @override
     def snapshot(self, state: Runs) -> bytes:
         assert isinstance(state, CountedRuns)
-        fields = {"fired": state.fired, "since": state.since} | ({SHARED: 1} if self.shares else {})
+        fields = {"fired": state.fired, "since": state.since}
         return pack("alert runs", 1, fields | ({"recent": state.recent} if len(state.recent) else {}))
 
     @override
     def restore(self, data: bytes) -> CountedRuns:
         fields: dict[str, Any] = unpack("alert runs", 1, data)
-        if (SHARED in fields) != self.shares:
-            raise SnapshotError("state must be of a run with the same noise, got that of another commit")
         recent = fields.get("recent", np.zeros((0, fields["fired"].size), np.int64))
         if len(recent) != self.lengths.max() - 1:
             raise SnapshotError("state must be of a run with the same rules")
@@ -203,8 +194,8 @@ class SmoothAlerts:
             some = lengths == windows
             totals = np.concatenate([np.zeros((windows, int(some.sum()))), np.cumsum(counts[:, some], axis=0)])
             means[:, some] = (totals[windows:] - totals[:-windows]) / windows
-            smooth = SmoothFinished(self.steps.period, own, windows=windows, common=common)
-            level, lower, upper = smooth.of_series(counts, starts)[..., some] / windows
+            smooth = SmoothFinished(self.steps.period, own, windows=windows)
+            level, lower, upper = smooth.of_series(counts)[..., some] / windows
             moved = self.method.moved(windows)
             held = np.maximum(np.clip(level, means[:, some] - moved, means[:, some] + moved), 0.0)
             down, up = (

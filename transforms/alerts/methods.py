@@ -14,11 +14,10 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.smoothing import WITHOUT_MODEL, steady_part
+from privstream.mechanisms.views.smoothing import WITHOUT_MODEL, steady_part
 from privstream.transforms.alerts.rules import (
     AlertRule,
 )
@@ -104,7 +103,7 @@ class CountedAlerts:
     """
 
     plan: AlertPlan
-    counts: KeyedCounts | SharedCounts
+    counts: KeyedCounts
     smoothed_over: int = 0
 
     proof: ClassVar[str] = "docs/proofs/alerts.md, section 6"
@@ -132,7 +131,7 @@ class CountedAlerts:
         """Return the standard deviation of the error of a smoothed mean over so many windows, of a number that stays
         what it is."""
         own, common = self.stddevs_apart
-        return math.hypot(own * steady_part(self.smoothed_over, windows), common)
+        return math.hypot(own * steady_part(self.smoothed_over), common)
 
     def distance(self, duration: int, tests: int) -> float:
         """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
@@ -158,8 +157,6 @@ class CountedAlerts:
 
     def noisy(self, key: bytes, step: int, values: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Return the counts of one window of a key, int64 (n,), with noise; `noise` is that of the run."""
-        if isinstance(self.counts, SharedCounts):
-            return self.counts.release(key, step, values, noise)
         keys = np.arange(len(values), dtype=np.uint64)
         given = KeyedStep(step=1, keys=keys, counts=values)
         _, rows = self.counts.step(self.counts.initial_state(keys), given, noise.derive("counts", key, step))
@@ -243,8 +240,6 @@ class CountedAlerts:
         return found
 
     def _tail_bound(self, tail: float, windows: int) -> int:
-        if isinstance(self.counts, SharedCounts):
-            return self.counts.sum_tail_bound(windows, tail)
         noise = self.counts.law.noises[0]
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows).tail_bound(windows, tail)
@@ -282,13 +277,13 @@ def selected_bounds(gaps: np.ndarray, beyond: np.ndarray, within: np.ndarray) ->
 
 
 @lru_cache(maxsize=256)
-def _reaches(counts: KeyedCounts | SharedCounts, beta: float, windows: int) -> tuple[np.ndarray, np.ndarray]:
+def _reaches(counts: KeyedCounts, beta: float, windows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return what sums of noise over so many windows are beyond and within, as `selected_bounds` takes them.
 
     Of several Laplace noises, one is so large, and the sum of the others at least 0, with half the probability.
     """
-    noise = None if isinstance(counts, SharedCounts) else counts.law.noises[0]
-    if noise is None or not noise.is_laplace:
+    noise = counts.law.noises[0]
+    if not noise.is_laplace:
         stddev = _stddev(counts, windows) * windows
         return windows - stddev * special.ndtri(beta * SHARES), -stddev * special.ndtri(SHARES)
     assert isinstance(noise, ToeplitzNoise)
@@ -301,12 +296,12 @@ def _reaches(counts: KeyedCounts | SharedCounts, beta: float, windows: int) -> t
     return np.array(beyond), np.array(within)
 
 
-def _stddevs(counts: KeyedCounts | SharedCounts) -> tuple[float, float]:
+def _stddevs(counts: KeyedCounts) -> tuple[float, float]:
     """Return standard deviations of the noise of a count by itself, and of that which all counts have in common."""
-    return counts.stddevs if isinstance(counts, SharedCounts) else (counts.stddev(1), 0.0)
+    return counts.stddev(1), 0.0
 
 
-def _stddev(counts: KeyedCounts | SharedCounts, windows: int) -> float:
+def _stddev(counts: KeyedCounts, windows: int) -> float:
     """Return the standard deviation of the noise of a mean of so many counts."""
     own, common = _stddevs(counts)
     return math.sqrt(own**2 / windows + common**2)

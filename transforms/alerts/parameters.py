@@ -12,7 +12,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.shared_counts import SharedCounts
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
@@ -380,19 +379,7 @@ class SparseVectorParameters(AlertParameters):
             public_keys=True,
             neighbouring=plan.mechanism.neighbouring,
         )
-        apart, cells = CountedAlerts(plan=plan, counts=counts), len(plan.rules) * streams * windows
-        if self.delta == 0 or cells == 1 or counts.neighbouring != "add_remove" or self.steps.renewal is not None:
-            return apart  # periods must have no noise in common
-        shared = SharedCounts.possible(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            cells=cells,
-            contributions=counts.contributions,
-            horizon=windows,
-        )
-        if shared is None:
-            return apart
-        return min(apart, CountedAlerts(plan=plan, counts=shared), key=lambda method: method.typical_stddev)
+        return CountedAlerts(plan=plan, counts=counts)
 
     def _by_status(self) -> StatusAlerts:
         """Return the method that charges people for changes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ from privstream.transforms.cardinality.parameters import (
     CardinalityParameters,
     PresenceRules,
 )
-from privstream.transforms.counts.finished import season
 from privstream.transforms.events.bounding import (
     Charged,
     LimitCounter,
@@ -125,16 +123,13 @@ class SmoothSizes:
         """Return the rows, by window and stream; their estimates may be below 0 before, and not after it."""
         ordered = sorted(rows, key=attrgetter("window_start", "stream"))
         found: list[CardinalityEstimate] = []
-        own = self.mechanism.stddevs[0] if rows else 0.0
         for _, of_period in groupby(
             ordered, key=lambda row: int(self.steps.renewals(self.steps.ending(row.window_end)))
         ):
             published = list(of_period)
             streams = len({row.stream for row in published})
             sizes = np.array([row.estimate for row in published], np.float64).reshape(-1, streams)
-            stddev = own * math.sqrt(streams)  # what sizes have in common changes no difference of weekdays
-            factors, unsure, apart = season(self.steps.period, np.arange(len(sizes)), sizes.sum(axis=1), stddev)
-            smoothed = self.mechanism.smooth(sizes, factors[:, None], np.hypot(unsure, apart)[:, None])
+            smoothed = self.mechanism.smooth(sizes)
             columns = (ends.ravel().tolist() for ends in smoothed)
             found += (
                 CardinalityEstimate._make((*row[:3], max(row.estimate, 0), row.error_bound, *ends))

@@ -4,14 +4,12 @@ events, whoever sent them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import Clips
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -59,41 +57,6 @@ def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
     return PeopleLists(mechanism.listed, mechanism.last_listed)
 
 
-TOTALS = "\x00totals"
-"""The stream, which no events have, of what is told of limits, as three items: see `LeftOutLaw.publish`."""
-
-
-class Totals(NamedTuple):
-    """How contributions are added up for all streams together.
-
-    Attributes:
-        clips: what is told of one person at most.
-        groups: of streams, to each of whose shards of keys the totals go.
-        key_shards: shards of keys.
-    """
-
-    clips: Clips
-    groups: tuple[str, ...]
-    key_shards: int
-
-    def send(self, step: int, sums: np.ndarray, *, new: bool, values: bool) -> Iterator[Keyed]:
-        """Send sums, int64 (3,), to every shard of keys of every group of streams: each draws the same noise for them.
-
-        `new`, `values`: whether counts of this step say who is new, and have sums of values.
-        """
-        nothing = np.zeros(len(sums), np.int64)
-        batch = CountBatch(
-            np.arange(len(sums), dtype=np.uint64),
-            sums,
-            Names.none(),
-            nothing if new else None,
-            nothing if values else None,
-        )
-        for group in self.groups:
-            for shard in range(self.key_shards):
-                yield sealed_counts(StepKey(group, step, shard), InStreams.of(TOTALS, batch))
-
-
 class CountContributions(BoundOverRun, state="count_contributions"):
     """Leave out what is beyond a person's limit, and count the rest by group of streams and shard of keys.
 
@@ -109,8 +72,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
             are depends on that person's events alone: the first that count, those of one step in the order above.
-        totals: how much counts, how much is left out and how many people use up their limit is added up, too; None if
-            not.
     """
 
     kind = "contributed"
@@ -131,18 +92,11 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
         lists: PeopleLists | None = None,
-        totals: Totals | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.lists = lists
         # pairs of a person and a key, by the keyed hash of both and the stream; and keys for which a list counts people
-        self.limit_names = (
-            "times",
-            "pairs",
-            *(() if lists is None else ("listed",)),
-            *(() if totals is None else ("left_out",)),
-        )
-        self.totals = totals
+        self.limit_names = ("times", "pairs", *(() if lists is None else ("listed",)))
         self.noise = noise
         self.contributions = contributions
         self.per_window = per_window
@@ -187,35 +141,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             if self.remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
             counted = new if self.newcomers else None
-        sums = None
-        if self.totals is not None:
-            sums, charged["left_out"] = self._added_up(self.totals, users[rows], users[admitted], used)
-        return charged, self.counted(step, self._count(held, admitted, counted), sums)
-
-    def counted(self, step: int, found: StreamCounts, sums: np.ndarray | None) -> list[Keyed]:
-        """Return what is sent on of a step: its counts, and what is told of limits, if something is."""
-        sent = list(by_group(step, found, self.groups, self.key_shards))
-        if self.totals is not None and sums is not None:
-            has = {"new": found.batch.new is not None, "values": found.batch.sums is not None}
-            sent += self.totals.send(step, sums, **has)
-        return sent
-
-    def _added_up(self, totals: Totals, came: np.ndarray, kept: np.ndarray, used: Used) -> tuple[np.ndarray, Charges]:
-        """Return how much counts of a step, how much does not, and how many people use up their limit, int64 (3,), and
-        what that charges.
-
-        Of each person the first two are clipped, by what that person has had alone.
-        """
-        people, number = np.unique(came, return_counts=True)
-        counted = np.zeros(len(people), np.int64)
-        some, numbers = np.unique(kept, return_counts=True)
-        counted[np.searchsorted(people, some)] = numbers
-        left_out = np.minimum(number - counted, totals.clips.left_out)
-        over = np.flatnonzero(left_out)
-        told = np.minimum(left_out[over], totals.clips.in_all - used["left_out"].charged(people[over]))
-        used_up = used["times"].charged(some) + numbers == self.contributions  # once: then nothing more counts
-        sums = np.array([np.minimum(counted, totals.clips.kept).sum(), told.sum(), used_up.sum()], np.int64)
-        return sums, Charges.of(np.repeat(people[over], told))
+        return charged, [*by_group(step, self._count(held, admitted, counted), self.groups, self.key_shards)]
 
     @override
     def remembered(self, step: int, used: Used) -> Used:
@@ -337,61 +263,9 @@ def sealed_counts(key: StepKey, counted: StreamCounts) -> Keyed:
     return key._replace(step=0).to_bytes(), seal_encoded(key, counted.to_bytes())
 
 
-def without_totals(counted: StreamCounts) -> tuple[StreamCounts, np.ndarray]:
-    """Return counts without what is told of limits among them, and this, int64 (3,): zeros where there is nothing."""
-    sums = np.zeros(3, np.int64)
-    if TOTALS not in counted.streams:
-        return counted, sums
-    code = counted.streams.index(TOTALS)
-    here = np.arange(counted.starts[code], counted.starts[code + 1])
-    np.add.at(sums, counted.batch.items[here].astype(np.int64), counted.batch.counts[here])
-    rest = np.setdiff1d(np.arange(len(counted.batch.items)), here, assume_unique=True)
-    return counted.take(rest), sums
-
-
 def unsealed_counts(record: bytes) -> StreamCounts:
     """Return the counts in what `sealed_counts` returned."""
     return InStreams.from_bytes(CountBatch, sealed_batch(record))
-
-
-TOLD_MARK = b"told "
-"""Before the keys of totals among those of who has what."""
-
-
-@dataclass(frozen=True)
-class TellBaskets:
-    """Adds up how much of what people have in a step counts, and how much does not; of each person both are clipped.
-
-    There is one stream, and no limit but that of a window.
-
-    Attributes:
-        steps: the windows.
-        items_per_step: items of a person that count in a window.
-        totals: how they are added up.
-        lists: of different people, as `CountContributions` has them; None without one.
-    """
-
-    steps: Steps
-    items_per_step: int
-    totals: Totals
-    lists: PeopleLists | None
-
-    def __call__(self, key: StepKey, people: np.ndarray, items: np.ndarray) -> Iterator[Keyed]:
-        """Send on the totals of what people have, uint64 (n,) each."""
-        order = np.lexsort((items, people))
-        distinct = people[order][first_of_run(people[order], items[order])]
-        came = np.diff(np.append(np.flatnonzero(first_of_run(distinct)), len(distinct)))
-        kept = np.minimum(came, self.items_per_step)
-        left_out = np.minimum(came - kept, self.totals.clips.left_out)
-        sums = np.array([np.minimum(kept, self.totals.clips.kept).sum(), left_out.sum(), 0], np.int64)
-        new = self.lists is not None and self.steps.number(key.step) <= self.lists.last
-        for name, record in self.totals.send(key.step, sums, new=new, values=False):
-            yield TOLD_MARK + name, record
-
-
-def is_told(element: Keyed) -> bool:
-    """Tell whether an element is a total of `TellBaskets`, and not who has what."""
-    return element[0].startswith(TOLD_MARK)
 
 
 class CountEvents(BoundEvents, state="count_events"):

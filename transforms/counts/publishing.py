@@ -6,7 +6,7 @@ import io
 import json
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -23,7 +23,6 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, USED_UP, Told, full_counts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -39,8 +38,8 @@ from privstream.transforms.batches import (
     sealed_key,
     string_buffers,
 )
-from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts, without_totals
-from privstream.transforms.counts.finished import NORMAL, LargestCounts, listed, rise_columns
+from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts
+from privstream.transforms.counts.finished import LargestCounts, listed
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain, PublicKeys
 from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
@@ -51,7 +50,6 @@ from privstream.transforms.timing.steps import Steps
 
 SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
-TOGETHER = 128  # windows by which the share that counts is smoothed
 REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 
@@ -65,9 +63,8 @@ class KeyPublisher:
         noise: of the run.
         domain: the public list of keys, which are then positions in it, or None.
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
-        at_least: rows with a smaller published number are left out; None for none.
-        everything: whether limits can leave out nothing, by public parameters: counts, or smoothed ones, are the full
-            numbers.
+        at_least: rows with a smaller shown number are left out; None for none.
+        rising: whether rows are left out that did not surely rise.
         in_columns: whether rows are published as tables, which `SmoothFinished.in_columns` finishes.
         always: the keys that are published in every window, beside those that are found; None for none.
     """
@@ -78,7 +75,7 @@ class KeyPublisher:
     domain: Domain | None
     choose: LargestCounts | None = None
     at_least: int | None = None
-    everything: bool = False
+    rising: bool = False
     in_columns: bool = False
     always: PublicKeys | None = None
 
@@ -127,6 +124,8 @@ class KeyPublisher:
         """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
         if self.at_least is not None:
             found = found.at_least(self.at_least)
+        if self.rising:
+            found = found.surely_rising()
         rows = list(self.rows(step, held, found, names))
         if self.choose is not None:
             return self.choose.among(rows)
@@ -165,54 +164,25 @@ class KeyPublisher:
     def _columns(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, back: int) -> list[Any]:
         """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
         start, end = self.steps.bounds(step - back)
-        told, full = self._full(held.told, found, back)
+        counts, deviation, margin = found.of_each("counts", "count_stddev", "count_margin")
+        shown: tuple[Any, ...]
+        if found.smoothed is None:
+            shown = None, np.maximum(counts - margin, 0.0), np.maximum(counts + margin, 0.0)
+        else:
+            shown = found.smoothed
         columns = [
             *(start, end),
-            *found.of_each("counts", "count_stddev", "count_bound"),
-            *(np.maximum(0, found.counts + side * found.count_spread) for side in (-1, 1)),
-            *((None,) * 3 if found.smoothed is None else found.smoothed),
+            *(counts, deviation),
+            *shown,
             self.steps.bounds(step)[1],
             back > 0,
-            *((None,) * 4 if found.rises is None else rise_columns(found.rises)),
-            *told,
-            *full,
+            *((None,) * 3 if found.rises is None else found.rises),
         ]
         streams, items = self.texts(held, found.keys, names)
-        values = () if found.sums is None else found.of_each("sums", "sum_stddev", "means", "mean_bounds")
+        values: Sequence[Any] = ()
+        if found.sums is not None and found.means is not None:
+            values = found.sums, *found.of_each("sum_stddev"), *found.means
         return [streams, *columns[:2], items, *columns[2:], *values]
-
-    def tell(self, step: int, sums: np.ndarray, told: Told) -> Told:
-        """Return what has been told of limits, with one window more; nothing where nothing is told."""
-        if self.mechanism.left_out is None:
-            return told
-        return self.mechanism.tell(self.steps.number(step), sums, told, self.steps.renewed(self.noise, step))
-
-    def _full(self, told: Told, found: KeyedRows, back: int) -> tuple[tuple[Any, ...], list[np.ndarray]]:
-        """Return what is told in every row, from `kept` on, and the columns of full numbers, about the window so many
-        before the last one of which something is told; nan where there are none, and where they are still to come."""
-        nothing, untold = [np.full(len(found.keys), np.nan)] * 3, (None,) * 5
-        if self.everything:
-            if found.smoothed is not None:
-                return untold, [*found.smoothed]
-            counts, spread = found.counts, np.broadcast_to(found.count_spread, len(found.keys))
-            ends = (np.maximum(counts + side * spread, 0) for side in (0, -1, 1))
-            return untold, [end.astype(np.float64) for end in ends]
-        law, windows = self.mechanism.left_out, told.numbers.shape[1]
-        if law is None or back >= windows:
-            return untold, nothing
-        numbers = told.numbers[:, windows - 1 - back].tolist()
-        of_window = (*numbers[:USED_UP], *law.used_up(numbers[USED_UP], found.step))
-        if self.in_columns:
-            return of_window, nothing
-        several = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
-        recent = told.numbers if back else told.numbers[:, -max(TOGETHER, several) :]
-        shares = law.shares(recent).of_sums(several)
-        stddevs = np.broadcast_to(found.count_stddev, len(found.keys))
-        if (smoothed := found.smoothed) is not None:
-            stddevs = (smoothed.upper - smoothed.estimates) / NORMAL
-        levels = found.counts if smoothed is None else smoothed.estimates
-        at = recent.shape[1] - 1 - back
-        return of_window, [*full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at], law.least_share)]
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""
@@ -229,11 +199,10 @@ class KeyPublisher:
 
 
 class KeysOfStreams(NamedTuple):
-    """The streams of a group, their keys that a mechanism knows by numbers, and what has been told of limits."""
+    """The streams of a group, and their keys that a mechanism knows by numbers."""
 
     streams: tuple[str, ...]
     pairs: Pairs
-    told: Told = NOTHING_TOLD
 
 
 class PublishWindows(OrderedSteps, state="publish_windows"):
@@ -272,9 +241,7 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 
 class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, texts of keys, and what was
-    told of limits.
-    """
+    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, and texts of keys."""
 
     @property
     def counts(self) -> Any:
@@ -285,15 +252,8 @@ class RememberedKeys(Protocol):
         """Its keys."""
 
     @property
-    def told(self) -> Told:
-        """That of the windows until now."""
-
-    @property
     def columns(self) -> dict[str, Any]:
         """The texts, as columns of a snapshot."""
-
-    def having(self, told: Told) -> RememberedKeys:
-        """Return the same with something else told."""
 
     def after(self, counts: Any, pairs: Pairs, names: Names) -> RememberedKeys:
         """Return what follows a step that came with these texts."""
@@ -328,27 +288,23 @@ class CountsOnClock(SingleSteps):
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
         of: dict[str, Any] = {"streams": self.of_streams, "shards": self.key_shards}
-        told = {} if self.publisher.mechanism.left_out is None else state.told.fields
-        return pack(self.kind, 1, of | {"counts": counts} | pairs | told | state.columns)
+        return pack(self.kind, 1, of | {"counts": counts} | pairs | state.columns)
 
     def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
 
         Raises:
-            SnapshotError: it was written by a version that kept each stream under keys of its own, or by a run with
-                other streams, which numbers stand for, or with other shards, in which other keys are.
+            SnapshotError: it was written by a run with other streams, which numbers stand for, or with other shards, in
+                which other keys are.
         """
         found: dict[str, Any] = unpack(self.kind, 1, data)
         if found.pop("streams") != self.of_streams:
             raise SnapshotError("state must be of a run with the same streams")
-        if (shards := found.pop("shards", self.key_shards)) != self.key_shards:  # earlier versions do not tell
+        if (shards := found.pop("shards")) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
-        told = NOTHING_TOLD
-        if self.publisher.mechanism.left_out is not None:
-            told = Told(**{name: found.pop(f"told_{name}") for name in vars(NOTHING_TOLD)})
-        return self.remembered(counts, pairs, found).having(told)
+        return self.remembered(counts, pairs, found)
 
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
@@ -373,7 +329,7 @@ class CountsOnClock(SingleSteps):
         state, found = self._counted(key, step, _join(batches), state)
         if not len(found.keys):
             return state, []
-        held = KeysOfStreams(self._streams(key), state.pairs, state.told)
+        held = KeysOfStreams(self._streams(key), state.pairs)
         if self.publisher.in_columns:
             place = StepKey(key[SHARD_DIGITS:].decode(), step, int(key[:SHARD_DIGITS], 16))
             return state, [(place.to_bytes(), self.publisher.publish_table(step, held, found, state.named(found)))]
@@ -385,15 +341,13 @@ class CountsOnClock(SingleSteps):
         """Return the streams of a key."""
         group = key[SHARD_DIGITS:].decode()
         if group not in self.groups:
-            raise SnapshotError("state of counts must be kept by groups of streams, got that of an earlier version")
+            raise SnapshotError("state of counts must be of a run with the same groups of streams")
         return self.groups[group]
 
     def _counted(
         self, key: bytes, step: int, counted: StreamCounts, state: RememberedKeys
     ) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
-        counted, sums = without_totals(counted)
-        told = self.publisher.tell(step, sums, state.told)
         streams = self._streams(key)
         place = {stream: code for code, stream in enumerate(streams)}
         codes = np.array([place.get(stream, -1) for stream in counted.streams], np.int64)[counted.codes]
@@ -403,11 +357,11 @@ class CountsOnClock(SingleSteps):
         pairs = state.pairs.with_more(codes[unknown], counted.batch.items[unknown])
         held = KeysOfStreams(streams, pairs)
         counts, found = self.publisher.count(step, held, numbers, counted.batch, state.counts)
-        return state.after(counts, pairs, counted.batch.names).having(told), found
+        return state.after(counts, pairs, counted.batch.names), found
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe late counts."""
-        counted, _ = without_totals(InStreams.from_bytes(CountBatch, batch))
+        counted = InStreams.from_bytes(CountBatch, batch)
         self.late.inc(int(counted.batch.counts.sum()))
         yield from self.publisher.late(step, counted)
 
@@ -422,16 +376,11 @@ class NamedState:
     counts: KeyedState
     pairs: Pairs
     names: Names
-    told: Told = NOTHING_TOLD
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts."""
         return {f"names_{name}": column for name, column in vars(self.names).items()}
-
-    def having(self, told: Told) -> NamedState:
-        """Return the same with something else told."""
-        return replace(self, told=told)
 
     def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
         """Return what follows a step that came with these texts."""
@@ -470,17 +419,12 @@ class FoundNames:
     counts: FoundState
     pairs: Pairs
     texts: tuple[pa.LargeStringArray, ...] = ()
-    told: Told = NOTHING_TOLD
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts."""
         offsets, text = string_buffers(self._taken(np.arange(len(self.pairs.keys))))
         return {"offsets": offsets, "text": text}
-
-    def having(self, told: Told) -> FoundNames:
-        """Return the same with something else told."""
-        return replace(self, told=told)
 
     def after(self, counts: FoundState, pairs: Pairs, names: Names) -> FoundNames:
         """Return what follows a step that came with these texts."""
@@ -534,8 +478,7 @@ class PublishFound(CountsOnClock, state="publish_found"):
         self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
     ) -> tuple[RememberedKeys, Iterable[Any]]:
         """Publish one window; at once where nothing has come and nothing is remembered."""
-        told = self.mechanism.left_out is not None
-        if told or batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
+        if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
             return super().advance(key, step, batches, state)
         counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
         return FoundNames(counts, Pairs.none()), []
@@ -551,7 +494,7 @@ class PublishFound(CountsOnClock, state="publish_found"):
         """Forget, every now and then, keys that have no effect any more: when is public."""
         if state.counts.step and state.counts.step % self.mechanism.kept == 0:
             assert isinstance(state, FoundNames)
-            state = state.only(*self.mechanism.compact(state.counts)).having(state.told)
+            state = state.only(*self.mechanism.compact(state.counts))
         return super()._counted(key, step, counted, state)
 
 

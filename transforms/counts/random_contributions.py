@@ -23,7 +23,7 @@ from privstream.transforms.counts.contributions import (
     CountContributions,
     PeopleLists,
     StreamCounts,
-    Totals,
+    by_group,
     joined,
 )
 from privstream.transforms.events.bounding import (
@@ -57,14 +57,12 @@ class Chosen(NamedTuple):
         came: how many rows there were to choose from.
         rows: those that count, int64, increasing.
         new: bool, of each row of `held` whether the person is new to the key, or on its list; None if nobody asks.
-        sums: what is told of limits, int64 (3,); None if nothing is.
     """
 
     held: InStreams[HolderBatch]
     came: int
     rows: np.ndarray
     new: np.ndarray | None
-    sums: np.ndarray | None
 
 
 class Listed(NamedTuple):
@@ -88,19 +86,16 @@ class Counted(NamedTuple):
         came: how many rows there were to choose from.
         kept: how many of them count.
         counts: of these rows, by stream and key.
-        sums: what is told of limits, int64 (3,); None if nothing is.
     """
 
     came: int
     kept: int
     counts: StreamCounts
-    sums: np.ndarray | None
 
     def with_more(self, other: Counted) -> Counted:
         """Return what counts of the people in both, who are different ones."""
-        sums = None if self.sums is None or other.sums is None else self.sums + other.sums
         counts = joined([self.counts, other.counts])
-        return Counted(self.came + other.came, self.kept + other.kept, counts, sums)
+        return Counted(self.came + other.came, self.kept + other.kept, counts)
 
 
 class CountRandomContributions(CountContributions, state="count_random"):
@@ -143,12 +138,12 @@ class CountRandomContributions(CountContributions, state="count_random"):
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
         ((_, counted),) = batches
         self.limited.add(step, counted.came, counted.came - counted.kept)
-        return Handled(state, None, self.counted(step, counted.counts, counted.sums))
+        return Handled(state, None, [*by_group(step, counted.counts, self.groups, self.key_shards)])
 
     def _counted(self, chosen: Chosen) -> Counted:
         """Count what was chosen of a step."""
         counts = self._count(chosen.held, chosen.rows, chosen.new)
-        return Counted(chosen.came, len(chosen.rows), counts, chosen.sums)
+        return Counted(chosen.came, len(chosen.rows), counts)
 
     def _held(self, records: Mapping[int, Sequence[bytes]], part: PartOfPeople) -> Held:
         """Return what a part of people has in each step in which it has something."""
@@ -190,11 +185,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
             first = np.unique(pairs, return_index=True)[1]
         counts = self._counts(held, starts, order, persons, steps, first)
         came = slice(None) if first is None else _not_counted_before(pairs, first, counts)
-        sums = (
-            None
-            if self.totals is None
-            else self._told(self.totals, persons[came], steps[came], counts[came], len(held))
-        )
         number = np.bincount(steps[came], minlength=len(held)).tolist() if self.distinct else sizes
         listed = []
         if self.lists is not None:
@@ -206,7 +196,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         new = self._new(held, rows, listed)
         del order, counts, chosen
         for place, (step, some, marks) in enumerate(zip(list(held), rows, new, strict=True)):
-            yield step, Chosen(held.pop(step), number[place], some, marks, None if sums is None else sums[place])
+            yield step, Chosen(held.pop(step), number[place], some, marks)
 
     def _counts(
         self,
@@ -259,38 +249,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
         return draw_in_streams(
             lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
         )
-
-    def _told(
-        self, totals: Totals, persons: np.ndarray, steps: np.ndarray, counts: np.ndarray, of_steps: int
-    ) -> np.ndarray:
-        """Return how much counts of each step, how much does not, and how many people use up their limit, int64
-        (of_steps, 3): the same as `_added_up`, for all steps at once.
-
-        Args:
-            persons, steps, counts: of the rows that came to the limit, person by person, and of each step by step.
-        """
-        rows = np.flatnonzero(counts)
-        whose, when = persons[rows], steps[rows]
-        kept = np.bincount(when, minlength=of_steps)
-        clip = totals.clips.kept
-        beyond = (whose[clip:] == whose[:-clip]) & (when[clip:] == when[:-clip])  # more of a person than are told
-        kept -= np.bincount(when[clip:][beyond], minlength=of_steps)
-        last = np.append(np.flatnonzero(np.diff(whose)), len(whose) - 1)[: len(whose)]
-        ends = np.diff(last, prepend=-1) == self.contributions  # nothing more of these people counts
-        used_up = np.bincount(when[last[ends]], minlength=of_steps)
-        return np.stack([kept, self._told_left_out(totals, persons, steps, ~counts, of_steps), used_up], axis=1)
-
-    def _told_left_out(
-        self, totals: Totals, persons: np.ndarray, steps: np.ndarray, left_out: np.ndarray, of_steps: int
-    ) -> np.ndarray:
-        """Return how much of what is left out is told of each of so many steps, int64; see `_told`."""
-        rows = np.flatnonzero(left_out)  # few: most people have less than the limit
-        whose, when = persons[rows], steps[rows]
-        starts = np.flatnonzero(first_of_run(whose, when))
-        number = np.minimum(np.diff(np.append(starts, len(rows))), totals.clips.left_out)
-        until = _running(whose[starts], number)
-        told = np.minimum(until, totals.clips.in_all) - np.minimum(until - number, totals.clips.in_all)
-        return np.bincount(when[starts], told, of_steps).astype(np.int64)
 
     def _new(self, held: Held, rows: Sequence[np.ndarray], listed: Sequence[Listed]) -> Iterator[np.ndarray | None]:
         """Yield for each step which rows make a person new to a key, or put it on its list, bool; None if nobody asks.
@@ -398,11 +356,3 @@ def _beyond(groups: np.ndarray, draws: np.ndarray, limit: int) -> np.ndarray:
     lengths = np.diff(np.append(firsts, len(groups)))
     place = np.arange(len(groups)) - np.repeat(firsts, lengths)
     return sorted_in_groups(groups, draws)[place >= limit]
-
-
-def _running(persons: np.ndarray, amounts: np.ndarray) -> np.ndarray:
-    """Return the sum of the amounts of each person, in rows that are in the order of people, up to each row."""
-    first = first_of_run(persons)
-    until = np.cumsum(amounts)
-    before = (until - amounts)[first]
-    return np.asarray(until - before[np.cumsum(first) - 1])

@@ -11,11 +11,10 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CountContributions,
     CountEvents,
-    Totals,
     lists_of,
 )
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import KeyPublisher, in_groups, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.domain import PublicKeys
@@ -41,11 +40,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             raise ValueError(
                 "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
                 "compared when a run has ended"
-            )
-        if not events.is_bounded and self.selection == "random":
-            raise ValueError(
-                "selection must not be random when the input is unbounded: it is known at the end of the run, or of a "
-                "period, which contributions of a person count"
             )
 
     @override
@@ -84,7 +78,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             timer_offset=2,
             contributions=self.mechanism.contributions,
             per_window=self.mechanism.contributions_per_window,
-            spread=self.spread,
+            spread=not self.chooses_randomly and self.steps.count is not None,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
             groups=self._groups,
@@ -92,23 +86,23 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             limits=self._value_limits,
             domain=self.domain,
             lists=lists_of(self.mechanism),
-            totals=self._totals,
         )
         return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
 
     @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         mechanism = self.mechanism
-        if self._to_finish and isinstance(mechanism, FoundKeys):
+        finished = self._to_finish and self.finish is not None
+        if finished and isinstance(mechanism, FoundKeys):
             mechanism = replace(mechanism, over="window", rising=0, smooths=False)
         publisher = KeyPublisher(
             steps=self.steps,
             mechanism=mechanism,
             noise=self.counting_noise,
             domain=self.domain,
-            choose=self._choose,
-            at_least=None if self._to_finish else self.at_least,
-            everything=not self._by_person or not self._may_leave_out,
+            choose=None if finished else self.chosen,
+            at_least=None if finished else self.at_least,
+            rising=self.rising is not None and not finished,
             in_columns=self._in_columns,
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
         )
@@ -116,17 +110,10 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             counted,
             apply_dofn,
             publisher,
-            clocked=self._clocked,
+            clocked=True,
             streams=self.streams,
             groups=self._groups,
             key_shards=self.shards,
             timer_offset=3,
             shared=self._shared,
         )
-
-    @property
-    def _totals(self) -> Totals | None:
-        """How what limits leave out is added up, if it is."""
-        if (told := self.mechanism.left_out) is None:
-            return None
-        return Totals(told.clips, tuple(in_groups(self.streams or ("",), self._groups)), self.shards)

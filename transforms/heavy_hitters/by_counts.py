@@ -11,36 +11,23 @@ import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.found_keys import SURELY, FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.contributions import (
-    TOLD_MARK,
     CountContributions,
-    TellBaskets,
-    Totals,
     add_up,
-    is_told,
     lists_of,
     sealed_counts,
 )
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, in_groups, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_monitor import with_streaks
 from privstream.transforms.heavy_hitters.methods import ByCounts
-from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter, KeyCount
+from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
 from privstream.transforms.timing.clocked import Follow
 from privstream.transforms.timing.steps import Steps
-
-
-def baskets_of(counts: KeyedCounts, steps: Steps, key_shards: int, groups: int) -> TellBaskets | None:
-    """Return what tells what the limit of a window leaves out, if it is told: of one stream, without other limits."""
-    if counts.left_out is None:
-        return None
-    clips = counts.left_out.clips
-    return TellBaskets(steps, clips.kept, Totals(clips, tuple(in_groups(("",), groups)), key_shards), lists_of(counts))
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,7 @@ class FinishedHitters:
             row = smoothed[place]
             step = self.steps.ending(row.window_end)
             last, first = since.get((row.stream, row.item), (step, row.window_start))
-            if not row.smoothed_lower:
+            if not row.smoothed_lower or (row.count or 0) <= SURELY * self.smooth.stddev:
                 continue
             goes_on = last == step - 1 and not self.steps.starts_afresh(last, step)
             first = first if goes_on else row.window_start
@@ -76,10 +63,6 @@ class FinishedHitters:
             found[place] = row._replace(since=first, status=CONTINUES if goes_on else STARTED)
         Metrics.counter("privstream", HitterPublisher.counter).dec(len(smoothed) - len(found))
         return [found[place] for place in sorted(found)]
-
-
-# What rows of both kinds say of a number. Their error bound is of other tests, and a rise is no column of hitters.
-DESCRIBED = slice(KeyCount._fields.index("lower"), KeyCount._fields.index("backfilled") + 1)
 
 
 def publish_held(
@@ -96,17 +79,16 @@ def publish_held(
     """Add the last stages: from who has what within all limits to rows.
 
     Where there is a list of different people, it is counted, too, of which of them it counts; what is held must then be
-    by shard of people. Totals of what limits leave out may be among what is held.
+    by shard of people.
 
     Args:
-        held: who has what within all limits, and totals.
+        held: who has what within all limits.
         apply_dofn: adds a stage.
         publisher: writes the rows; its noise chooses the items of a person, where a list would count more than it may.
         clocked, streams, groups, key_shards, timer_offset: see `publish_counts`.
     """
-    mechanism = publisher.mechanism
     told: dict[str, Any] = {"clocked": clocked, "streams": streams, "groups": groups, "key_shards": key_shards}
-    if (lists := lists_of(mechanism)) is None:
+    if (lists := lists_of(publisher.mechanism)) is None:
         counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
         return publish_counts(counted, apply_dofn, publisher, timer_offset=timer_offset, **told)
     stage = CountContributions(
@@ -118,29 +100,11 @@ def publish_held(
         key_shards=key_shards,
         lists=lists,
     )
-    if mechanism.left_out is None:
-        counted = apply_dofn(held, stage, Keyed)
-    else:
-        totals = held | "Totals" >> beam.Filter(is_told) | "ToShards" >> beam.Map(unmarked).with_output_types(Keyed)
-        people = held | "Holders" >> beam.Filter(is_held).with_output_types(Keyed)
-        counted = (apply_dofn(people, stage, Keyed), totals) | "WithTotals" >> beam.Flatten()
-    return publish_counts(counted, apply_dofn, publisher, timer_offset=timer_offset + 1, **told)
-
-
-def is_held(element: Keyed) -> bool:
-    """Tell whether an element is who has what, and not a total."""
-    return not is_told(element)
-
-
-def unmarked(element: Keyed) -> Keyed:
-    """Return a total as `publish_counts` takes it."""
-    return element[0].removeprefix(TOLD_MARK), element[1]
+    return publish_counts(apply_dofn(held, stage, Keyed), apply_dofn, publisher, timer_offset=timer_offset + 1, **told)
 
 
 def count_holders(element: Keyed) -> Keyed:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
-    if is_told(element):
-        return unmarked(element)
     held = InStreams.from_bytes(HolderBatch, element[1])
     ones = CountBatch(held.batch.items, np.ones(len(held.users), np.int64), held.batch.names)
     return sealed_counts(StepKey.from_bytes(element[0]), add_up(InStreams(held.streams, held.starts, ones)))
@@ -182,19 +146,19 @@ class HitterPublisher(KeyPublisher):
         if found.since is not None:
             ago = np.where(found.since > 0, found.step - found.since, 0)
         counted = super().rows(step, held, found, names, back=back)
-        for row, windows in zip(counted, ago.tolist(), strict=True):
+        (margins,) = found.of_each("count_margin")
+        for row, windows, margin in zip(counted, ago.tolist(), margins.tolist(), strict=True):
             since, status = self.steps.bounds(step - back - windows)[0], CONTINUES if windows else STARTED
-            full = row.kept, row.left_out, row.full, row.full_lower, row.full_upper
-            yield HeavyHitter._make((*row[:6], since, status, *row[DESCRIBED], *full))
+            ends = max(0, row.count - margin), max(0, row.count + margin)
+            smoothed = (None,) * 3 if row.smoothed is None else (row.smoothed, row.lower, row.upper)
+            yield HeavyHitter._make((*row[:6], since, status, *ends, *smoothed, row.reported_at, row.backfilled))
 
 
 def finished_hitters(method: ByCounts) -> FinishedHitters | None:
     """Smooth counts of windows that follow each other, where items have one in each of them, and say since when."""
     if not method.remembers:
         return None
-    smooth = SmoothFinished(
-        method.steps.size, method.counts.stddev(1), steps=method.steps, left_out=method.counts.left_out
-    )
+    smooth = SmoothFinished(method.steps.size, method.counts.stddev(1), steps=method.steps)
     return FinishedHitters(smooth, method.steps)
 
 
@@ -208,7 +172,6 @@ def publish_by_counts(
         noise=method.noise,
         domain=method.domain,
         threshold=method.threshold,
-        everything=method.complete,
         unfinished=method.to_finish,
         always=method.always,
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
-from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, TOGETHER, Limit
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
@@ -21,7 +19,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     PrivacyGuarantee,
 )
-from privstream.transforms.counts.keyed_counts import for_end, forgets, short_period
+from privstream.transforms.counts.keyed_counts import forgets, short_period
 from privstream.transforms.events.coverage import (
     JUST_FOUND,
     TOO_LARGE,
@@ -57,7 +55,6 @@ class ByCounts:
         shards: of items.
         missing: what must be given that items stay found; empty if they do, or are not to.
         to_finish: whether `finish` gets the rows: then all of those of items that stay found are published.
-        complete: whether limits can leave out nothing, by public parameters.
         always: items that need not be found; None for none.
     """
 
@@ -71,7 +68,6 @@ class ByCounts:
     shards: int
     missing: str = ""
     to_finish: bool = False
-    complete: bool = False
     always: PublicKeys | None = None
 
     @property
@@ -86,12 +82,12 @@ class ByCounts:
 
     def for_end(self) -> ByCounts:
         """Return this method for a run whose rows `finish` gets."""
-        return replace(self, to_finish=True, counts=for_end(self.counts, self.steps))
+        return replace(self, to_finish=True, counts=self.counts)
 
     @cached_property
     def error(self) -> int:
         """Most by which a count is off: in each of so many tests, on either side, but with probability beta."""
-        return self.counts.error(1, self.counts.beta, keys=self.tests)
+        return self.counts.law.noises[0].tail_bound(1, 0.025 / self.tests)
 
     @property
     def threshold(self) -> int:
@@ -359,31 +355,3 @@ class ByStatus(ByMonitor):
             f"{1 - self.monitor.beta:g}; one that {between:,} people have stays for {windows:,.0f} windows on average. "
             "There are counts where an item starts or ends."
         )
-
-
-def check_full_share(
-    share: float | None, *, possible: bool, limits: Mapping[str, object], method: str = "counts"
-) -> float:
-    """Return the share of the budget for what limits leave out, 0 for none.
-
-    Args:
-        share: as it is given.
-        possible: whether every window of an item has noisy counts of its own, with delta.
-        limits: arguments with which it is not told, by name; those that are not given are None.
-        method: the one that is asked for.
-
-    Raises:
-        ValueError, TypeError: it is out of range, or above 0 where nothing can be told.
-    """
-    if share is None or not checks.probability("full_share", share, zero=True):
-        return 0.0
-    if method != "counts":
-        raise ValueError(f"full_share must be given with the method counts alone, got {method!r}")
-    for name, value in limits.items():
-        if value is not None:
-            raise ValueError(f"full_share must not be given with {name}: what items_per_step leaves out is told alone")
-    if not possible:
-        raise ValueError(
-            "full_share must not be given without delta, or start, and end or renew_every, or where windows forget"
-        )
-    return share

@@ -29,7 +29,7 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
     streams_hashed,
 )
-from privstream.transforms.counts.keyed_counts import FULL, public_list
+from privstream.transforms.counts.keyed_counts import public_list
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -40,7 +40,7 @@ from privstream.transforms.events.coverage import (
 from privstream.transforms.events.domain import Domain, Items, PublicKeys
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import SELECTIONS, Parameters, check_shards, check_streams
-from privstream.transforms.heavy_hitters.methods import ByCounts, ByMonitor, ByStatus, check_full_share
+from privstream.transforms.heavy_hitters.methods import ByCounts, ByMonitor, ByStatus
 from privstream.transforms.methods import (
     AUTO,
     FEW_HITS,
@@ -135,10 +135,6 @@ class HeavyHittersParameters(Parameters):
         count_share: share of epsilon that pays for noisy counts. With 0, items are reported without a count. The method
             "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
             noise is on counts.
-        full_share: share of the budget that pays for what `items_per_step` leaves out, in [0, 0.5], as a part of a
-            squared shift; 0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the number
-            of people as it would be without that limit. It needs the method "counts", delta > 0, and `start`, and `end`
-            or `renew_every`; not with streams, `participation_cap` or `forget`.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -180,7 +176,6 @@ class HeavyHittersParameters(Parameters):
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         count_share: float = 0.25,
-        full_share: float | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -243,16 +238,6 @@ class HeavyHittersParameters(Parameters):
             beta=beta,
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
-        )
-        self._full_share = check_full_share(
-            full_share,
-            method=method,
-            possible=delta > 0 and not capped and (known or not (self.forget or self._missing)),
-            limits={
-                "participation_cap": participation_cap,
-                "streams": streams,
-                "streams_per_person": streams_per_person,
-            },
         )
         of_run = steps.count or horizon
         of_stream = _least(participation_cap, of_run)
@@ -318,8 +303,6 @@ class HeavyHittersParameters(Parameters):
         domain, steps, items = self._tested_domain, self.steps, self.items_per_step
         missing = "" if domain is not None or self.forget else self._missing
         kind = KeyedCounts if domain is not None or self.forget or missing else FoundKeys
-        limits = items_in_window(items, self.selection, domain, "")
-        told: dict[str, Any] = {"full_share": self._full_share, "contributions_per_window": items}
         counts = kind(
             epsilon=monitor.epsilon,
             delta=monitor.delta,
@@ -327,11 +310,7 @@ class HeavyHittersParameters(Parameters):
             contributions=items * windows,
             public_keys=domain is not None,
             neighbouring=monitor.neighbouring,
-            beta=monitor.beta,
-            **(told if self._full_share and limits else {}),
         )
-        if isinstance(counts, FoundKeys):
-            counts = counts.with_list()
         stream = "" if self.streams_per_person is None else " of a stream"
         noise = self.noise.derive("heavy hitters by counts", monitor.label, steps.label, self._limits_label)
         always = None if self.public_items is None else PublicKeys(self.public_items, self.noise)
@@ -352,7 +331,6 @@ class HeavyHittersParameters(Parameters):
             shards=self.shards,
             missing=missing,
             always=always,
-            complete=not limits and self._participations is None and self.streams_per_person is None,
         )
 
     @property
@@ -429,8 +407,7 @@ class HeavyHittersParameters(Parameters):
         stream = "" if self.streams_per_person is None else " of a stream"
         possible = None if self.steps.count is None else self.steps.count * (self.streams_per_person or 1)
         items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
-        told = isinstance(self.answer, ByCounts) and self.answer.counts.left_out is not None
-        found = people_who_count(
+        return people_who_count(
             [
                 *items,
                 *windows_of_person(self._participations, self._capped_by, possible, streams=bool(stream)),
@@ -440,7 +417,6 @@ class HeavyHittersParameters(Parameters):
             *self.answer.scope,
             more=f"; items that they have may be missing{FOR_OTHERS if items else ''}",
         )
-        return replace(found, published=FULL) if told else found
 
     @property
     @override

@@ -10,7 +10,7 @@ from privstream.transforms.events.bounding import bound_items_of_people
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split_stages import SplitEvents
-from privstream.transforms.heavy_hitters.by_counts import baskets_of, finished_hitters, publish_by_counts
+from privstream.transforms.heavy_hitters.by_counts import finished_hitters, publish_by_counts
 from privstream.transforms.heavy_hitters.by_monitor import publish_by_monitor, with_empty_steps
 from privstream.transforms.heavy_hitters.by_status import publish_by_status
 from privstream.transforms.heavy_hitters.methods import ByCounts, ByMonitor, ByStatus
@@ -60,9 +60,6 @@ class ShiftingHeavyHitters(HeavyHittersParameters, PeopleTransform):  # noqa: D1
             streams=self.streams_per_person,
             domain=self._tested_domain,
             by_people=isinstance(self.answer, ByCounts) and self.answer.lists,
-            also=baskets_of(self.answer.counts, self.steps, self.shards, self._groups)
-            if isinstance(self.answer, ByCounts)
-            else None,
         )
 
     @override

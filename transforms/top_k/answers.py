@@ -19,7 +19,7 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, InStreams, Keyed, Names, StepKey
-from privstream.transforms.counts.finished import LargestCounts, SmoothFinished, listed
+from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
@@ -29,8 +29,6 @@ from privstream.transforms.rows import KeyCount, RankedItem
 from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.methods import FoundItems, RankedList
-
-UNTOLD = tuple(KeyCount._field_defaults.values())
 
 
 class CountHolders(beam.DoFn):
@@ -113,12 +111,14 @@ class RankItems(SingleSteps, state="rank_items"):
 
     def _counts(self, stream: str, start: Timestamp, end: Timestamp, found: KeyedRows) -> list[KeyCount]:
         """Return the noisy counts of one step."""
-        ends = (np.maximum(0, found.counts + side * found.count_spread) for side in (-1, 1))
-        columns = (*found.of_each("counts", "count_stddev", "count_bound"), *ends)
-        numbers = zip(*(column.tolist() for column in columns), strict=True)
-        later: tuple[Any, ...] = (None, None, None, end, False)
-        items = zip(self.domain.texts.to_pylist(), numbers, strict=True)
-        return [KeyCount._make((stream, start, end, item, *of_item, *later, *UNTOLD)) for item, of_item in items]
+        (margins,) = found.of_each("count_margin")
+        ends = (np.maximum(0.0, found.counts + side * margins) for side in (-1, 1))
+        counts, stddevs = found.of_each("counts", "count_stddev")
+        numbers = zip(self.domain.texts.to_pylist(), *(c.tolist() for c in (counts, stddevs, *ends)), strict=True)
+        return [
+            KeyCount(stream, start, end, item, count, stddev, None, lower, upper, end, False)
+            for item, count, stddev, lower, upper in numbers
+        ]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Describe late counts by stream, window and item."""
@@ -155,12 +155,9 @@ class EstimatePublisher(KeyPublisher):
         start, end = self.steps.bounds(step)
         bounds = error_bounds(self.reach, found.smoothed.estimates, found.counts)
         columns = (found.smoothed.estimates, bounds, found.smoothed.lower, found.smoothed.upper)
-        (kept, left_out, *_), full = self._full(held.told, found, back)
         texts = (column.to_pylist() for column in self.texts(held, found.keys, names))
-        numbers = zip(*(column.tolist() for column in columns), *map(listed, full), strict=True)
-        for stream, item, (*ends, number, fewest, most) in zip(*texts, numbers, strict=True):
-            about = stream, start, end, UNRANKED, item, None
-            yield RankedItem._make((*about, *ends, kept, left_out, number, fewest, most))
+        for stream, item, *ends in zip(*texts, *(column.tolist() for column in columns), strict=True):
+            yield RankedItem._make((stream, start, end, UNRANKED, item, None, *ends))
 
 
 def error_bounds(reach: float, estimates: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -231,13 +228,8 @@ class FinishedRanks:
                 gap=None,
                 estimate=row.smoothed,
                 error_bound=bound,
-                lower=row.smoothed_lower,
-                upper=row.smoothed_upper,
-                kept=row.kept,
-                left_out=row.left_out,
-                full=row.full,
-                full_lower=row.full_lower,
-                full_upper=row.full_upper,
+                lower=row.lower,
+                upper=row.upper,
             )
             for row, bound in zip(found, bounds, strict=True)
         )
@@ -271,12 +263,12 @@ def finished_ranks(answer: RankedList | FoundItems) -> FinishedRanks | None:
         return None
     if isinstance(answer, FoundItems):
         counts = answer.mechanism
-        smooth = SmoothFinished(answer.steps.size, counts.stddev(1), steps=answer.steps, left_out=counts.left_out)
+        smooth = SmoothFinished(answer.steps.size, counts.stddev(1), steps=answer.steps)
         return FinishedRanks(smooth, answer.top, answer.reach)
     ranked = answer.mechanism
     assert isinstance(ranked, CountedTopK)
-    stddev, (_, common) = ranked.estimate_variance**0.5, ranked.stddevs
-    smooth = SmoothFinished(answer.steps.size, stddev, steps=answer.steps, common=common)
+    stddev = ranked.estimate_variance**0.5
+    smooth = SmoothFinished(answer.steps.size, stddev, steps=answer.steps)
     return FinishedRanks(smooth, ranked.top, ranked.measure_error(answer.beta))
 
 

@@ -10,7 +10,6 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.counts.keyed_counts import for_end
 from privstream.transforms.events.coverage import (
     together,
 )
@@ -159,7 +158,7 @@ class FoundItems:
 
     def for_end(self) -> FoundItems:
         """Return this answer for a run whose rows `finish` gets."""
-        return replace(self, to_finish=True, mechanism=for_end(self.mechanism, self.steps))
+        return replace(self, to_finish=True, mechanism=self.mechanism)
 
     @property
     def note(self) -> str:
@@ -178,7 +177,7 @@ class FoundItems:
     @cached_property
     def reach(self) -> int:
         """How far noisy counts are off: but with probability beta, those of so many items in a window together."""
-        return self.mechanism.error(1, self.mechanism.beta, keys=MOST_ITEMS)
+        return self.mechanism.law.noises[0].tail_bound(1, 0.005 / MOST_ITEMS)
 
     @property
     def prediction(self) -> Accuracy:
@@ -190,15 +189,12 @@ class FoundItems:
             for windows in durations
             for people in [counts.needed[f"needed_in_{windows}"]]
         )
-        surely, confidence = found["detection_threshold"], f"With probability {1 - counts.beta:g}"
+        surely = found["detection_threshold"]
         return Accuracy(
             error=float(surely),
-            failure_probability=counts.beta,
+            failure_probability=counts.accuracy.failure_probability,
             claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
-            f"{told}.{counts.list_claim} {confidence}, each of {counts.bounded_keys:,} items is found that at least "
-            f"{surely:,} people have in a window. {confidence}, estimates are within their error bounds of at least "
-            f"{self.reach:,} people, {self.scope}. The noise of a count has a standard deviation of "
-            f"{found['stddev']:.3g}; estimates are smoothed over windows, and mostly closer.",
+            f"{told}. The noise of a count has a standard deviation of {found['stddev']:.3g}; estimates are smoothed.",
             numbers={
                 **{name: found[name] for name in ("stddev", "threshold", "detection_threshold")},
                 **counts.needed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.keyed_counts.keyed_counts import left_out_told, list_told
+from privstream.mechanisms.keyed_counts.keyed_counts import list_told
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
@@ -26,7 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
     streams_hashed,
 )
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.transforms.counts.keyed_counts import FULL, public_list, short_period
+from privstream.transforms.counts.keyed_counts import public_list, short_period
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -37,10 +36,9 @@ from privstream.transforms.events.coverage import (
 from privstream.transforms.events.domain import Domain, Items, PublicKeys
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import SELECTIONS, Parameters, check_shards, check_streams
-from privstream.transforms.heavy_hitters.methods import check_full_share
 from privstream.transforms.methods import AUTO, USUAL_ITEMS, choose_method, usual_items
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
-from privstream.transforms.top_k.methods import MOST_COUNTS, MOST_ITEMS, FoundItems, RankedList
+from privstream.transforms.top_k.methods import MOST_COUNTS, FoundItems, RankedList
 from typing_extensions import Unpack, override
 
 UNITS = ("person", "person_in_window")
@@ -133,9 +131,6 @@ class TopKParameters(Parameters):
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
-        full_share: share of the budget that pays for what `items_per_step` leaves out, in [0, 0.5], as a part of a
-            squared shift; 0.05 makes the noise of counts larger by 3%. Then rows have `full`: an estimate of the number
-            of people as it would be without that limit. Not with a `domain`, streams or `participation_cap`.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -174,7 +169,6 @@ class TopKParameters(Parameters):
         method: Literal["auto", "exponential_gaps", "laplace_gaps", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
-        full_share: float | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -209,8 +203,6 @@ class TopKParameters(Parameters):
             _check_without_list(method, checks.probability("delta", delta, zero=True), self.steps)
         self._limit_contributions(participation_cap, streams_per_person)
         self.items_per_step = self._items_of_person(items_per_step, max_contributions)
-        without = {"domain": domain, "streams": streams, "participation_cap": participation_cap}
-        self._full_share = check_full_share(full_share, possible=True, limits=without)
         self.public_items = public_list(public_items, useful=domain is None, refused=ON_THE_LIST)
         self.answer: RankedList | FoundItems
         if domain is None:
@@ -220,7 +212,6 @@ class TopKParameters(Parameters):
 
     def _found_items(self, epsilon: float, delta: float, top: int) -> FoundItems:
         """Return what ranks items that are found."""
-        told: dict[str, Any] = {"full_share": self._full_share, "contributions_per_window": self.items_per_step}
         noise = self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases)
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             noise = noise.derive("public items", self.public_items.digest)
@@ -231,10 +222,7 @@ class TopKParameters(Parameters):
                 horizon=self.steps.count,
                 contributions=self._releases * self.items_per_step,
                 neighbouring=self.neighbouring,
-                beta=self.beta,
-                bounded_keys=MOST_ITEMS,
-                **(told if self._full_share else {}),
-            ).with_list(),
+            ),
             top=top,
             steps=self.steps,
             noise=noise,
@@ -371,16 +359,6 @@ class TopKParameters(Parameters):
         return {"items_per_step": self.items_per_step}
 
     @property
-    @override
-    def fingerprint(self) -> bytes:
-        """Where counts of a window share noise, of that as well: an earlier commit may have answered by another method,
-        and the promise of this one does not cover what that has published."""
-        made = self.answer.mechanism
-        if not isinstance(made, CountedTopK) or made.shared is None:
-            return super().fingerprint
-        return hashlib.blake2b(super().fingerprint + b"noise in common", digest_size=8).digest()
-
-    @property
     def promise(self) -> PrivacyGuarantee:
         """What one person, or one person in one window, is promised."""
         limits, made = [], self.answer.mechanism.guarantee
@@ -392,7 +370,7 @@ class TopKParameters(Parameters):
         if self._participations is not None:
             limits.append(f"Each person takes part in at most {_many(self._participations, 'window')}{stream}.")
         if isinstance(self.answer, FoundItems):
-            limits += [*list_told(self.answer.mechanism.bounds), *left_out_told(self.answer.mechanism.bounds)]
+            limits += list_told(self.answer.mechanism.bounds)
         in_window = self.unit == "person_in_window"
         if in_window:
             limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
@@ -421,8 +399,7 @@ class TopKParameters(Parameters):
         """Who counts: people within their limits."""
         stream = "" if self.streams is None else " of a stream"
         items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
-        told = isinstance(self.answer, FoundItems) and self.answer.mechanism.left_out is not None
-        found = people_who_count(
+        return people_who_count(
             [
                 *items,
                 *windows_of_person(self._participations, "participation_cap", None, streams=bool(stream)),
@@ -432,7 +409,6 @@ class TopKParameters(Parameters):
             note=self.answer.note,
             more=f"; their order and gaps may be others{FOR_OTHERS if items else ''}",
         )
-        return replace(found, published=FULL) if told else found
 
     @property
     def prediction(self) -> Accuracy:

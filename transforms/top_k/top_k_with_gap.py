@@ -10,7 +10,6 @@ from privstream.transforms.events.bounding import bound_items_of_people
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split_stages import SplitEvents
-from privstream.transforms.heavy_hitters.by_counts import baskets_of
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.top_k.answers import finished_ranks, publish_found_items, publish_list
 from privstream.transforms.top_k.methods import FoundItems
@@ -56,9 +55,6 @@ class TopKWithGap(TopKParameters, PeopleTransform):  # noqa: D101 - its docstrin
             streams=self._streams_limit,
             domain=self.domain,
             by_people=isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0,
-            also=baskets_of(self.answer.mechanism, self.steps, self.shards, self._groups)
-            if isinstance(self.answer, FoundItems)
-            else None,
         )
 
     @override
