@@ -41,18 +41,6 @@ class Share(NamedTuple):
     lower: float
     upper: float | None
 
-    @property
-    def text(self) -> str:
-        """Say it."""
-        if self.upper is None:
-            return f"at least {_percent(self.lower)}"
-        return f"about {_percent(self.share)} ({_percent(self.lower)} to {_percent(self.upper)})"
-
-
-def _percent(share: float) -> str:
-    """Write a share without digits that noise does not leave, except for small ones."""
-    return f"{100 * share:.0f}%" if share >= 0.0095 or share < 0.0005 else f"{100 * share:.1f}%"
-
 
 @dataclass(frozen=True)
 class DroppedShare:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -141,8 +142,10 @@ class SuggestLimits(Parameters):
         return [*rows, LimitShare(above, None, *rest, None, None, None, None, None, None, "")]
 
     def later_run(self, limit: int) -> FoundKeys:
-        """Return the counts of the later run under a limit."""
-        return FoundKeys(epsilon=self.for_epsilon, delta=self.delta, horizon=self.steps.count or 1, contributions=limit)
+        """Return the counts of the later run under a limit, which may drop something."""
+        windows = self.steps.count or 1
+        made = FoundKeys(epsilon=self.for_epsilon, delta=self.delta, horizon=windows, contributions=limit)
+        return made.with_dropped_share(math.inf)
 
     def _row(self, found: NoisyHistogram, cell: int, best: int | None) -> LimitShare:
         """Return the row of a cell in which people can be seen."""
