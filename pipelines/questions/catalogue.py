@@ -104,21 +104,6 @@ COUNTS = QuestionSpec(
     values_with="max_value",
     units_without_users=("event",),
     why_nothing="no item reached a threshold, so nothing is published",
-    limits=(
-        Excess(
-            "items_over_limit",
-            "items_before_limit",
-            "times an item of a person was left out, of whom one window has more than --max_contributions",
-            ("max_contributions",),
-        ),
-        Excess(
-            "contributions_over_limit",
-            "contributions_before_limit",
-            "times an item of a person was left out, who has contributed as often as limits allow",
-            ("max_contributions", "max_per_window"),
-            lasting=True,
-        ),
-    ),
     clipped=(
         Excess(
             "values_clipped",
@@ -128,7 +113,7 @@ COUNTS = QuestionSpec(
         ),
         Excess(
             "contributions_clipped",
-            "contributions_before_limit",
+            "events_usable",
             "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
             "which counts as the nearest limit",
             instead=SUMS_CLIPPED,

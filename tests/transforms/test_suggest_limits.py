@@ -86,7 +86,7 @@ def test_what_most_people_have_is_suggested():
     rows = rows_of(made(epsilon=2.0, for_epsilon=8.0), [batch_of(300)])
     (row,) = [row for row in rows if row.suggested]
     assert row.limit in (24, 32) and row.kept > 0.9
-    assert [row.limit for row in rows] == sorted(row.limit for row in rows[:-1]) + [None]
+    assert [row.limit for row in rows] == [*sorted(row.limit for row in rows[:-1]), None]
     stddevs, found = ([getattr(row, name) for row in rows[:-1]] for name in ("stddev", "found_in_one"))
     assert stddevs == sorted(stddevs) and found == sorted(found)
     assert all(row.found_in_all <= row.found_in_one for row in rows[:-1])
