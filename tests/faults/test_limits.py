@@ -153,3 +153,23 @@ def test_t2_suggest_says_only_what_was_measured(tmp_path, capsys):
     people_in = np.bincount(items, minlength=2_000) / 30
     sure = [f"i{item}" for item in np.flatnonzero(people_in > 1.5 * row["found_in_all"])]
     assert sum(item in found for item in sure) >= 0.8 * len(sure)
+
+
+def test_the_share_and_the_rows_are_the_same_for_any_number_of_workers(tmp_path):
+    written(tmp_path, *people_of("few", 2_000, 20, 30, np.random.default_rng(6)))
+    found = []
+    for workers in (1, 2):
+        limits = run(tmp_path, 30, 12, f"--workers {workers} --overwrite --run_id same")
+        found.append((limits, sorted((tmp_path / "out.jsonl").read_text().splitlines())))
+    assert found[0] == found[1] and found[0][0]["dropped"]["lower"] > 0.2
+
+
+def test_two_limits_drop_what_either_drops(tmp_path):
+    users, items, days = people_of("few", 3_000, 20, 30, np.random.default_rng(7))
+    has = written(tmp_path, users, items, days)
+    found = run(tmp_path, 30, 10, "--max_per_window 4")
+    rows = np.unique(np.stack([users, items, days], axis=1), axis=0)
+    each = np.bincount(rows[:, 0] * 30 + rows[:, 2], minlength=90_000).reshape(3_000, 30)
+    truth = 1 - np.minimum(np.minimum(each, 4).sum(axis=1), 10).sum() / has.sum()
+    assert found["max_per_window"] == 4 and truth > 0.3
+    assert holds(found, truth) and found["dropped"]["lower"] > truth - 0.2

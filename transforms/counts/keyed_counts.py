@@ -340,6 +340,7 @@ class CountsParameters(Parameters):
             beyond=f"the numbers of all {what} may be larger",
             looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
+            published="The share that limits drop in the run is released" if self.mechanism.dropped else "",
         )
 
     @property
