@@ -383,9 +383,9 @@ class TestWholeRuns:
             "end": 300,
             "epsilon": 2.0,
             "delta": delta,
-            "domain": Domain("abcdefgh"),  # too many for noise in common, with which one more shows no more
+            "domain": Domain("abcdefgh"),
         }
-        options = given | {"max_contributions": limit, "selection": "first", "full_share": 0}
+        options = given | {"max_contributions": limit}
         attack = whole_run(spec, options, spec.transform_class(**options, noise=SeededNoise(1)))
         assert Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG).find(attack).verdict == REFUTED
 

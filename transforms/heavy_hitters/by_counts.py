@@ -22,6 +22,7 @@ from privstream.transforms.counts.contributions import (
 )
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.events.bounding import Bound
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_monitor import with_streaks
 from privstream.transforms.heavy_hitters.methods import ByCounts
@@ -95,7 +96,7 @@ def publish_held(
         steps=publisher.steps,
         noise=publisher.noise,
         timer_offset=timer_offset,
-        contributions=None,
+        bound=Bound(LARGEST_CONTRIBUTIONS),  # others have limited them
         groups=groups,
         key_shards=key_shards,
         lists=lists,
