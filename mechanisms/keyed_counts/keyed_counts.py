@@ -368,7 +368,9 @@ class KeyedCounts(Mechanism[KeyedState]):
             answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
             windows: how many they are, int64 (n,), at least 1.
         """
-        most = int(windows.max(initial=1))
+        if not len(keys):
+            return self._rows(step, keys, answers)
+        most = int(windows.max())
         noises = [self._summed_noise(answer, most) for answer in ANSWERS[: len(self.law.noises)]]
         distinct, place = np.unique(windows, return_inverse=True)
         errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)

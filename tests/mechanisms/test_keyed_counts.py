@@ -28,7 +28,7 @@ OVER = [
     {"over": 4, "horizon": 9, "public_keys": True, "delta": 0.0},
     {"over": "start", "horizon": 9, "public_keys": True, "contributions": 9},
     {"over": "start", "horizon": 1000, "public_keys": True, "delta": 0.0},
-    {"over": "start", "horizon": 9, "max_value": 50, "signed": True, "min_people": 2},
+    {"over": "start", "horizon": 9, "max_value": 50, "min_people": 2},
 ]
 
 
@@ -85,11 +85,10 @@ def plain(rows):
 )
 def test_figures_per_window_are_those_of_half_of_delta_each_or_better(windows, sigma, threshold, detected):
     """The figures are those of continuous noise; integers cost at most one count at the threshold."""
-    accuracy = made(contributions=windows, beta=0.01).accuracy
+    accuracy = made(contributions=windows).accuracy
     assert accuracy.numbers["stddev"] <= sigma + 0.05
     assert accuracy.numbers["stddev"] > 0.97 * sigma
     assert threshold * 0.99 < accuracy.numbers["threshold"] <= threshold + 1
-    assert detected * 0.99 < accuracy.numbers["detection_threshold"] <= detected + 1
     assert accuracy.error == accuracy.numbers["detection_threshold"]
 
 
@@ -221,19 +220,6 @@ def test_bare_keys_are_published_as_seldom_as_stated(people):
     assert 0.3 * allowed < len(rows.keys) < allowed + 6 * math.sqrt(allowed)
     fewer = given(1, counts - 1)
     assert not len(mechanism.step(mechanism.initial_state(), fewer, SeededNoise(4))[1].keys)
-
-
-def test_errors_hold_and_are_not_much_too_large():
-    mechanism = made(over="start", horizon=9, contributions=8, contributions_per_key=1, beta=0.5, bounded_keys=2000)
-    inputs = [given(t, np.full(2000, 500)) for t in range(1, 10)]
-    broken, quarter = 0, 0
-    for seed in range(12):
-        _, rows = run(mechanism, mechanism.initial_state(), inputs, seed)
-        worst = [abs(row.counts - 500 * row.step).max() / row.count_bound for row in rows]
-        broken, quarter = broken + (max(worst) > 1), quarter + (max(worst) > 0.75)
-    assert broken <= 11
-    assert quarter >= 6
-    assert mechanism.error(9, 0.5, 2000) == max(row.count_bound for row in rows) > rows[-1].count_bound
 
 
 def test_detection_is_as_likely_as_stated():
@@ -407,19 +393,10 @@ def test_sums_and_means_are_near_the_truth():
     mechanism = made(over="start", horizon=4, max_value=100, contributions=8, contributions_per_key=1)
     counts = np.full(500, 2000)
     _, rows = mechanism.step(mechanism.initial_state(), given(1, counts, counts * 30), SeededNoise(8))
-    assert np.all(abs(rows.sums - 60_000) <= rows.sum_bound)
-    assert np.all(abs(rows.means - 30) <= rows.mean_bounds)
-    assert rows.mean_bounds.max() < 8
+    means, lower, upper = rows.means
+    assert np.mean((lower <= 30) & (upper >= 30)) > 0.95 and np.all((lower <= means) & (means <= upper))
+    assert (upper - lower).max() < 16
     assert rows.sum_stddev == pytest.approx(100 * rows.count_stddev, rel=0.01)
-
-
-def test_replacing_and_values_of_both_signs_cost_more():
-    base = made(contributions=50, public_keys=True, max_value=9)
-    replaced, signed = replace(base, neighbouring="replace_one"), replace(base, signed=True)
-    assert replaced.stddev(1) == pytest.approx(math.sqrt(2) * base.stddev(1), rel=0.01)
-    assert signed.stddev(1, "sum") == pytest.approx(base.stddev(1, "sum"))
-    both = replace(replaced, signed=True)
-    assert both.stddev(1, "sum") == pytest.approx(2 * base.stddev(1, "sum"), rel=0.01)
 
 
 def test_events_with_pure_epsilon():
@@ -428,19 +405,7 @@ def test_events_with_pure_epsilon():
     since = replace(window, over="start", horizon=1024)
     assert since.guarantee.curve.delta(1.0) == 0
     assert str(since.guarantee.unit) == "one event"
-    assert since.error(1024, 0.05) < 100
-
-
-def test_the_fields_of_wording_change_no_noise():
-    mechanism = made(contributions=3)
-    other = replace(mechanism, beta=0.3, bounded_keys=7)
-    inputs = steps_of(mechanism, 40)
-    assert plain(run(mechanism, mechanism.initial_state(), inputs)[1]) == plain(
-        run(other, other.initial_state(), inputs)[1]
-    )
-    other.restore(mechanism.snapshot(mechanism.initial_state()))
-    with pytest.raises(SnapshotError, match="equal parameters"):
-        replace(mechanism, min_people=2).restore(mechanism.snapshot(mechanism.initial_state()))
+    assert since.stddev(1024) < 40
 
 
 @pytest.mark.slow
@@ -517,7 +482,7 @@ def step(**fields) -> KeyedStep:
     return KeyedStep(step=1, keys=np.arange(2, dtype=np.uint64), counts=np.array([5, 5]), **fields)
 
 
-@pytest.mark.parametrize("fields", [{}, {"signed": True}, {"neighbouring": "replace_one"}, {"delta": 0.0}])
+@pytest.mark.parametrize("fields", [{}, {"neighbouring": "replace_one"}, {"delta": 0.0}])
 @pytest.mark.parametrize("over", [1000, "start"])
 def test_noise_whose_sums_floats_would_round_is_refused(over, fields):
     if over == "start" and "delta" in fields:
@@ -584,25 +549,6 @@ def test_sums_that_do_not_fit_are_refused_and_never_wrap(waiting):
         mechanism.step(mechanism.initial_state(), KeyedStep(step=1, **wrapped), SeededNoise(1))
 
 
-def test_mean_bounds_cover_all_that_sums_and_counts_allow():
-    rng = np.random.default_rng(3)
-    for low, high in ((0, 9), (-9, 9)):
-        true_counts = rng.integers(1, 60, 20_000)
-        true_sums = rng.integers(low * true_counts, high * true_counts + 1)
-        sums, counts = true_sums + rng.integers(-40, 41, 20_000), true_counts + rng.integers(-15, 16, 20_000)
-        means, bounds = means_with_ends(sums, counts, sum_bound=40, count_bound=15, low=low, high=high)
-        assert np.all(abs(means - true_sums / true_counts) <= bounds + 1e-12)
-
-
-def test_the_accuracy_of_sums_says_what_they_leave_out_in_numbers_that_people_read() -> None:
-    told = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, max_value=10_000, horizon=13).accuracy
-    assert f"and sums one of {told.numbers['sum_stddev']:,.0f}." in told.claim and "e+" not in told.claim
-    assert "Sums and means are of values clipped to 0 and 10,000: what lies beyond is in none of them" in told.claim
-    signed = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, max_value=10_000, signed=True).accuracy
-    assert "clipped to -10,000 and 10,000" in signed.claim
-    assert "clipped" not in KeyedCounts(epsilon=1.0, delta=1e-6, contributions=39, horizon=13).accuracy.claim
-
-
 @pytest.mark.parametrize(
     "factor",
     [*(BandedFactor(*sizes) for sizes in [(1, 2), (2, 2), (48, 5), (48, 48), (100, 13)]), LevelledFactor(90, 3)],
@@ -613,3 +559,16 @@ def test_factors_of_few_steps_are_those_of_scipy_bit_for_bit(factor, monkeypatch
     monkeypatch.setattr(correlated, "_FEW", 0)
     other = replace(factor)
     assert (found == (other.inverse if isinstance(factor, BandedFactor) else other.squares(None))).all()
+
+
+def test_means_have_an_interval_or_are_empty():
+    rng = np.random.default_rng(3)
+    true_counts = rng.integers(1, 60, 20_000)
+    true_sums = rng.integers(0 * true_counts, 9 * true_counts + 1)
+    sums, counts = true_sums + rng.integers(-40, 41, 20_000), true_counts + rng.integers(-15, 16, 20_000)
+    means, lower, upper = means_with_ends(sums, counts, sums=40, counts=15, largest=9)
+    known = ~np.isnan(means)
+    assert np.array_equal(known, (counts > 15) & (sums > 0)) and known.any()
+    true = (true_sums / true_counts)[known]
+    assert np.all((lower[known] <= true + 1e-12) & (true <= upper[known] + 1e-12))
+    assert np.all(np.isnan(lower) == ~known) and np.all(means[known] > 0)

@@ -4,9 +4,9 @@ import itertools
 
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
-from privstream.transforms.batches import GROUPS, StepKey, sealed_key
-from privstream.transforms.counts.contributions import TOTALS, unsealed_counts
-from privstream.transforms.counts.publishing import clock_names, in_groups, on_clock
+from privstream.transforms.batches import StepKey, sealed_key
+from privstream.transforms.counts.contributions import unsealed_counts
+from privstream.transforms.counts.publishing import clock_names, on_clock
 from privstream.transforms.timing.clocked import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
 from workloads import SECOND, START
@@ -46,7 +46,7 @@ class Chain:
         self.counted += counted
         clocked = type(publish.fn).__name__ != "PublishWindows"
         publish.feed([on_clock(element) for element in counted] if clocked else counted)
-        if self.made.selection != "random" or not count.cells.timers:  # they hold the watermark
+        if not self.made.chooses_randomly or not count.cells.timers:  # they hold the watermark
             publish.advance(watermark)
         self.rows += publish.take()
 
@@ -80,15 +80,13 @@ def drive_at_once(made, events, chance, **options):
 
 def exact(chain):
     """Return what was counted before noise: (step, stream, item) -> (contributions, people who are new)."""
-    found, first_group = {}, min(in_groups(chain.made.streams or ("",), GROUPS))
+    found = {}
     for _, record in chain.counted:
-        group, step, shard = sealed_key(record)
+        step = sealed_key(record).step
         for stream, batch in unsealed_counts(record).each():
-            if stream == TOTALS and (shard or group != first_group):
-                continue  # every shard of keys of every group of streams gets the same ones
             people = batch.counts if batch.new is None else batch.new
             for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
-                names = ("kept", "left out", "used up") if stream == TOTALS else chain.made.domain or batch.names
+                names = chain.made.domain or batch.names
                 name = names[item]
                 before = found.get((step, stream, name), (0, 0))
                 found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.keyed_counts.left_out import NOTHING_TOLD, full_counts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
@@ -30,85 +30,47 @@ COMMON = {
     "start": START,
     "end": START + 10 * WINDOWS,
     "shards": 3,
-    "selection": "first",
 }
 CONFIGURATIONS = {
-    "window": {"start": None, "end": None},
-    "window, people": {"min_people": 3, "neighbouring": "replace_one", "forget": True},
-    "window, streams": {"streams": STREAMS, "max_contributions": 6, "shards": 1, "forget": True},
     "found": {"epsilon": 4.0},
-    "found, people": {"min_people": 3, "neighbouring": "replace_one"},
-    "found, rising": {"epsilon": 4.0, "rising": 2, "streams": STREAMS},
-    "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0},
-    "found, list": {"epsilon": 4.0, "max_contributions": 6},
-    "found, list, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0, "min_people": 2},
-    "found, full": {"epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
-    "found, full, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 8.0, "full_share": 0.2},
-    "found, window limit": {"max_contributions": 6, "max_contributions_per_window": 2, "epsilon": 6.0},
-    "found, window limit, full, streams": {
+    "found, people": {"min_people": 3},
+    "found, rising": {"epsilon": 60.0, "rising": 2, "streams": STREAMS},
+    "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0, "min_people": 2},
+    "found, window limit, streams": {
         "streams": STREAMS,
         "max_contributions": 6,
-        "max_contributions_per_window": 2,
+        "max_per_window": 2,
         "epsilon": 8.0,
-        "full_share": 0.3,
     },
     "found, public items": {"public_items": BESIDE, "epsilon": 3.0},
-    "found, public items, streams, list": {
-        "public_items": BESIDE,
-        "streams": STREAMS,
-        "max_contributions": 6,
-        "epsilon": 6.0,
-        "min_people": 2,
-    },
     "found, public items, several windows": {"public_items": BESIDE, "over": 30, "epsilon": 3.0},
-    "found, several windows, full": {"over": 30, "epsilon": 8.0, "full_share": 0.3, "max_contributions": 3},
-    "found, random": {"selection": "random", "epsilon": 4.0},
-    "found, random, window limit, full, streams, list": {
-        "selection": "random",
+    "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
+    "found, random": {"epsilon": 4.0},
+    "found, random, window limit, streams": {
         "streams": STREAMS,
         "max_contributions": 12,
-        "max_contributions_per_window": 4,
+        "max_per_window": 4,
         "epsilon": 8.0,
-        "full_share": 0.3,
     },
-    "start, random, streams": {"over": "start", "streams": STREAMS, "max_contributions": 3, "selection": "random"},
-    "window, public, random": {"domain": LISTED, "selection": "random"},
-    "window, public, full": {"domain": LISTED, "full_share": 0.5, "max_contributions": 2, "epsilon": 8.0},
+    "start, random, streams": {"over": "start", "streams": STREAMS, "max_contributions": 3},
+    "window, public, random": {"domain": LISTED},
     "window, public": {"domain": LISTED},
-    "window, public, in common, streams": {
-        "domain": LISTED,
-        "streams": STREAMS,
-        "max_contributions": 72,
-        "epsilon": 2.0,
-    },
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
-    "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
-    "trailing": {"over": 30, "epsilon": 2.0, "forget": True},
-    "trailing, people": {
-        "over": 20,
-        "min_people": 2,
-        "streams": STREAMS[:2],
-        "max_contributions": 3,
-        "epsilon": 40.0,
-        "forget": True,
-    },
-    "trailing, public": {"over": 50, "domain": LISTED, "neighbouring": "replace_one", "epsilon": 2.0},
+    "trailing, public": {"over": 50, "domain": LISTED, "epsilon": 2.0},
     "start": {"over": "start", "epsilon": 4.0},
-    "start, people": {"over": "start", "min_people": 5, "neighbouring": "replace_one"},
+    "start, people": {"over": "start", "min_people": 5},
     "start, streams": {"over": "start", "streams": STREAMS, "max_contributions": 2},
     "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS, "epsilon": 4.0},
     "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
 }
 ONE_OF_EACH_CHAIN = (
-    "window, streams",
     "window, public",
     "window, public, random",
-    "trailing, people",
     "start, public",
     "start, random, streams",
     "found, streams",
-    "found, window limit, full, streams",
-    "found, random, window limit, full, streams, list",
+    "found, window limit, streams",
+    "found, random, window limit, streams",
     "found, public items, several windows",
 )
 """Of configurations with the same stages some, which have much of what these can do."""
@@ -116,10 +78,12 @@ Contribution = tuple[int, str, str, str]  # step, stream, item, user
 
 
 def transform(name: str, **changes) -> KeyedCounts:
-    """The transform of a configuration; lists of people are for longer runs, unless it asks for one."""
+    """The transform of a configuration; with random contributions as a command over files has it."""
     made = KeyedCounts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
-    if "list" in name:
-        made.mechanism = replace(made.mechanism, listed=2)
+    if "random" in name:
+        made = made.to_finish()
+        if isinstance(made.mechanism, FoundKeys):
+            made.mechanism = replace(made.mechanism, smooths=False)
     return made
 
 
@@ -139,11 +103,6 @@ def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[
 
 def contributions(made: KeyedCounts, events) -> list[Contribution]:
     """Return what counts of the events, in order of steps."""
-    return kept_and_totals(made, events)[0]
-
-
-def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict[int, list[int]]]:
-    """Return what counts of the events, in order of steps, and clipped totals of that and of the rest by step."""
     steps, limit = made.steps, made.mechanism.contributions
     code, at_once = coder(made), made.mechanism.contributions_per_window
     found = defaultdict(lambda: defaultdict(set))
@@ -155,9 +114,7 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
     people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
     own = {stream: made.noise.derive("contribution", stream) for stream in made.streams or ("",)}
     times, known, kept = Counter(), defaultdict(set), []
-    told, totals, law = Counter(), defaultdict(lambda: [0, 0, 0]), made.mechanism.left_out
-    clips = None if law is None else law.clips
-    chosen = random_ones(made, found) if made.selection == "random" else None
+    chosen = random_ones(made, found) if made.chooses_randomly else None
     for step in sorted(found):
         orders = {stream: item_order(made, stream, step) for stream in own}
         for user, pairs in found[step].items():
@@ -171,23 +128,18 @@ def kept_and_totals(made: KeyedCounts, events) -> tuple[list[Contribution], dict
                 possible = [pair for pair in possible if pair not in known[user]]
             possible.sort(key=lambda pair: lot(own[pair[0]], person, pair[1]))
             some = [pair for pair in possible if chosen is None or (step, *pair) in chosen[user]]
-            counted = some[: limit - times[user]][:at_once]
-            if clips is not None:
-                rest = min(len(possible) - len(counted), clips.left_out, clips.in_all - told[user])
-                told[user] += rest
-                totals[step][0] += min(len(counted), clips.kept)
-                totals[step][1] += rest
-                totals[step][2] += bool(counted) and times[user] + len(counted) == limit
+            allowed = limit if made.chooses_randomly else -(-limit * steps.number(step) // steps.count)
+            counted = some[: max(0, allowed - times[user])][:at_once]
             for pair in counted:
                 times[user] += 1
                 known[user].add(pair)
                 kept.append((step, pair[0], coded[pair], user))
-    return kept, totals
+    return kept
 
 
 def item_order(made: KeyedCounts, stream: str, step: int):
     """Return what draws a person's random order of items: one for all windows where random items count once."""
-    once = made.selection == "random" and made.mechanism.over == "start"
+    once = made.chooses_randomly and made.mechanism.over == "start"
     return made.noise.derive("item order", stream, made.steps.first or 0 if once else step)
 
 
@@ -233,8 +185,7 @@ def coder(made: KeyedCounts):
 
 def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard."""
-    (kept, totals), code, rows = kept_and_totals(made, events), coder(made), []
-    told = noisy_totals(made, totals)
+    kept, code, rows = contributions(made, events), coder(made), []
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, _, item, _ in kept}
     by_place = defaultdict(list)
@@ -274,56 +225,28 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
             for rows_of_step in (found, *found.earlier):
                 keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
                 texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
-                rows += key_counts(made, stream, step, found.step - rows_of_step.step, texts, rows_of_step, told)
+                rows += key_counts(made, stream, step, found.step - rows_of_step.step, texts, rows_of_step)
     return sorted(rows)
 
 
-def noisy_totals(made: KeyedCounts, totals: dict[int, list[int]]) -> np.ndarray:
-    """Return what is told of all steps, int64 (3, steps); nothing where nothing is."""
-    told = NOTHING_TOLD
-    if made.mechanism.left_out is not None:
-        for number, step in enumerate(range(made.steps.first, made.steps.end), start=1):
-            sums = np.array(totals.get(step, [0, 0, 0]), np.int64)
-            told = made.mechanism.tell(number, sums, told, made.counting_noise)
-    return told.numbers
-
-
-def full_numbers(made: KeyedCounts, step: int, back: int, found: KeyedRows, told: np.ndarray) -> list[list]:
-    """Return the columns of full numbers of rows."""
-    if made.mechanism.left_out is None:
-        return [[None] * len(found.keys)] * 8
-    known = told[:, : step + 1 - made.steps.first]
-    at = known.shape[1] - 1 - back
-    shares = made.mechanism.left_out.shares(known).of_sums(getattr(made.mechanism, "windows", 1))
-    levels, stddevs = found.counts, np.full(len(found.keys), found.count_stddev)
-    if found.smoothed is not None:
-        levels, stddevs = found.smoothed.estimates, (found.smoothed.upper - found.smoothed.estimates) / 1.96
-    full = full_counts(levels, stddevs, shares.estimates[at], shares.stddevs[at])
-    kept, left_out, people = known[:, at].tolist()
-    numbers = kept, left_out, *made.mechanism.left_out.used_up(people, at + 1)
-    of_window = [[number] * len(found.keys) for number in numbers]
-    return [*of_window, *([None if np.isnan(one) else float(one) for one in column] for column in full)]
-
-
-def key_counts(
-    made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows, told: np.ndarray
-):
+def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
     end = Timestamp(micros=(step + 1) * made.steps.size)
     start = Timestamp(micros=(step - back) * made.steps.size)
-    errors = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
-    full = full_numbers(made, step, back, found, told)
-    for place, (item, count, stddev, bound, spread) in enumerate(zip(texts, *errors, strict=True)):
-        smoothed = [None] * 3 if found.smoothed is None else [float(ends[place]) for ends in found.smoothed]
-        if made.at_least is not None and (count if found.smoothed is None else smoothed[0]) < made.at_least:
+    errors = found.of_each("counts", "count_stddev", "count_margin")
+    for place, (item, count, stddev, margin) in enumerate(zip(texts, *errors, strict=True)):
+        shown = None, max(0.0, count - margin), max(0.0, count + margin)
+        if found.smoothed is not None:
+            shown = tuple(float(ends[place]) for ends in found.smoothed)
+        if made.at_least is not None and (count if shown[0] is None else shown[0]) < made.at_least:
             continue
-        risen = [None] * 4
-        if found.rises is not None and not np.isnan(found.rises.differences[place]):
-            columns = (found.rises.differences, *found.rises.interval, found.rises.probabilities)
-            risen = [float(column[place]) for column in columns]
+        risen = [None] * 3
+        if found.rises is not None:
+            risen = [float(column[place]) for column in found.rises]
+            if not risen[1] > 0:
+                continue
         window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
-        noise = (count, stddev, bound, max(0, count - spread), max(0, count + spread))
-        yield KeyCount(*window, item, *noise, *smoothed, end, back > 0, *risen, *(column[place] for column in full))
+        yield KeyCount(*window, item, count, stddev, *shown, end, back > 0, *risen)
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:

@@ -106,7 +106,7 @@ def stream_of(made):
 SILENT = cases(
     sets=["doors", "sessions", "events in streams"],
     histograms=["plain", "people", "flags"],
-    counts=["window", "start", "start, public"],
+    counts=["found", "start", "start, public"],
     ranks=["streams"],
     found_ranks=["streams"],
 )
@@ -119,7 +119,7 @@ SILENT = cases(
     elsewhere=cases(
         sets=["events in streams"],
         histograms=["people", "flags"],
-        counts=["window", "start, public"],
+        counts=["found", "start, public"],
         ranks=["streams"],
         found_ranks=["streams"],
     ),
@@ -128,7 +128,7 @@ def test_windows_without_events(case):
     flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
     results = yield of_elements([], made)
     rows = flow.check(results, made, [])
-    assert bool(rows) == (case not in [("counts", "window"), ("counts", "start"), ("found ranks", "streams")])
+    assert bool(rows) == (case not in [("counts", "found"), ("counts", "start"), ("found ranks", "streams")])
 
 
 @some_quick(
@@ -137,7 +137,7 @@ def test_windows_without_events(case):
         sets=["visits in streams"],
         histograms=["people, streams"],
         counts=[
-            "window, streams",
+            "found, streams",
             "found, streams",
             "found, full, streams",
             "trailing, people",
@@ -186,7 +186,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
     cases(
         sets=["doors", "visits in streams"],
         histograms=["several categories", "people", "published flags"],
-        counts=["window, people", "trailing, people", "start, public"],
+        counts=["found, people", "start, public"],
     ),
     runners=["prism"],
 )
@@ -217,7 +217,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(case):
 @one_job(
     "late events",
     itertools.product(
-        cases(sets=["doors"], histograms=["people", "approximate"], counts=["window", "start"]),
+        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found", "start"]),
         ["alone", "beside one"],
     ),
     runners=["prism"],
@@ -350,8 +350,8 @@ def test_the_key_and_everything_public_decide_the_noise(question, name):
     ("question", "pair"),
     [
         ("sets", ("doors", "sessions")),
-        ("counts", ("window", "trailing")),
-        ("counts", ("trailing", "start, public")),
+        ("counts", ("found", "start")),
+        ("counts", ("start", "start, public")),
     ],
 )
 def test_two_transforms_stand_side_by_side(question, pair):

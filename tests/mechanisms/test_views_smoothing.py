@@ -1,0 +1,70 @@
+"""The smoother of published counts: coverage and error on simulated series, and what it must never do."""
+
+import numpy as np
+import pytest
+from privstream.mechanisms.views.smoothing import WITHOUT_MODEL, rises, series, smooth, steady_part
+
+WINDOWS, KEYS = 52, 200
+
+
+def simulated(kind, rng):
+    t, base = np.arange(WINDOWS)[:, None], rng.uniform(50, 400, KEYS)[None]
+    at = rng.integers(1, WINDOWS, KEYS)[None]
+    return {
+        "steady": base + 0 * t,
+        "drift": np.maximum(0, base + np.cumsum(rng.normal(0, 8, (WINDOWS, KEYS)), axis=0)),
+        "jump": base + np.where(t >= at, rng.uniform(50, 300, KEYS)[None], 0),
+        "burst": base + np.where((t >= at) & (t < at + 2), rng.uniform(50, 400, KEYS)[None], 0),
+        "weekly": base * (1 + 0.3 * np.isin(t % 7, (5, 6))),
+    }[kind]
+
+
+@pytest.mark.parametrize("stddev", [13.0, 66.0])
+@pytest.mark.parametrize("kind", ["steady", "drift", "jump", "burst", "weekly"])
+def test_intervals_hold_and_errors_are_not_those_of_counts(kind, stddev):
+    rng = np.random.default_rng(7)
+    true = simulated(kind, rng)
+    noisy = np.rint(true + rng.normal(0, stddev, true.shape))
+    found = smooth(noisy, stddev)
+    assert np.mean((found.lower <= true) & (true <= found.upper)) > 0.9
+    error = np.sqrt(np.mean(np.square(found.estimates - true))) / stddev
+    assert error < (0.3 if kind == "steady" else 0.95)
+    last = smooth(noisy[:-1], stddev)
+    assert np.mean((last.lower <= true[:-1]) & (true[:-1] <= last.upper)) > 0.9
+
+
+def test_gaps_and_ends():
+    noisy = np.array([[np.nan, 5.0], [100.0, np.nan], [110.0, -300.0]])
+    found = smooth(noisy, 10.0)
+    assert np.array_equal(np.isnan(found.estimates), np.isnan(noisy))
+    known = ~np.isnan(noisy)
+    assert np.all(found.lower[known] >= 0) and np.all(found.upper[known] >= found.lower[known])
+    reach = np.abs(found.estimates - noisy) + WITHOUT_MODEL * 10 + 0.1
+    assert np.all((found.upper - found.estimates)[known] <= reach[known] + 300)
+    assert smooth(np.zeros((3, 0)), 1.0).estimates.shape == (3, 0)
+    alone = [smooth(noisy[:, [i]], 10.0).estimates[2, 0] for i in (0, 1)]
+    assert alone == found.estimates[2].tolist(), "keys are independent"
+
+
+def test_rises_are_known_where_both_windows_are_and_hold_the_truth():
+    rng = np.random.default_rng(1)
+    true = simulated("jump", rng)
+    noisy = np.rint(true + rng.normal(0, 20, true.shape))
+    found = rises(smooth(noisy, 20.0), noisy, 20.0, 3)
+    assert np.isnan(found.differences[:3]).all() and not np.isnan(found.differences[3:]).any()
+    change = true[3:] - true[:-3]
+    assert np.mean((found.lower[3:] <= change) & (change <= found.upper[3:])) > 0.94
+    assert np.mean(found.lower[3:][change == 0] > 0) < 0.02
+    assert np.mean(found.lower[3:][change > 120] > 0) > 0.9
+    assert np.isnan(rises(smooth(noisy[:2], 20.0), noisy[:2], 20.0, 3).lower).all()
+
+
+def test_the_part_of_noise_that_is_left_falls_with_windows():
+    parts = [steady_part(windows) for windows in (1, 4, 16, 64)]
+    assert parts[0] == pytest.approx(1, abs=0.15) and parts == sorted(parts, reverse=True) and parts[-1] < 0.4
+
+
+def test_values_become_a_matrix_and_come_back():
+    keys, windows, values = np.array([5, 2, 5]), np.array([8, 9, 10]), np.array([1.0, 2.0, 3.0])
+    matrix, place = series(keys, windows, values)
+    assert matrix.shape == (3, 2) and np.array_equal(matrix[place], values) and np.isnan(matrix).sum() == 3
