@@ -119,7 +119,7 @@ class Account:
             dataset=self.dataset,
             command=identity.command,
             version=identity.version,
-            parameters={**identity.parameters, BOUNDS: getattr(arguments, "beta", None)} | labels,
+            parameters={**identity.parameters, BOUNDS: getattr(arguments, BOUNDS, None)} | labels,
             data=identity.data,
             key=noise.fingerprint,
             guarantee=guarantee,

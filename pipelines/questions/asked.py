@@ -309,10 +309,9 @@ def shaping(
     options = dict(vars(arguments))
     if spec.former_units:
         options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
-    if spec.methods or spec.settle is not None:
-        made = transform_of(spec, given, KeyedNoise.random("options"), unbounded=unbounded)
-        options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused)
-        options |= {} if unbounded else dict(made.views)
+    made = transform_of(spec, given, KeyedNoise.random("options"), unbounded=unbounded)
+    options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused)
+    options |= {} if unbounded else dict(made.views)
     return argparse.Namespace(**options)
 
 
