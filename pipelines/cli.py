@@ -69,7 +69,7 @@ COMMANDS: Commands = {
     "init": ("monitor.init_command", "write a monitor, a file of questions, from the names of the fields of a file"),
     "schema": ("monitor.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
-    "suggest": ("suggest.command", "choose limits of people privately, from data: what nobody can guess"),
+    "suggest": ("suggest.command", "choose the limit of a person from the data, privately"),
     "views": ("monitor.views_command", "make the views of a monitor from what its run has published"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }

@@ -498,50 +498,35 @@ class AlertState(NamedTuple):
 
 
 class LimitShare(NamedTuple):
-    """How many people have a number in a cell of a public grid, and what a limit at its upper edge keeps.
+    """How many people have a number of contributions in a cell of a public grid, and what a limit at its end keeps.
 
-    All numbers are noisy or follow from noisy ones. Each interval by itself holds the truth with probability 1 - beta.
-    People far from all others cannot be seen: shares are of those in the cells of their `measure` that have an upper
-    edge, and a lower one or none below it; the rest of the grid is one more row at each end, whose interval says how
-    many people may be there.
+    All numbers are noisy or follow from noisy ones. Each interval by itself holds the truth with probability 0.95.
+    People far from all others cannot be seen: shares are of those in rows with a `limit`. The last row has none; its
+    interval says how many people may have more.
 
     Attributes:
-        measure: what is counted of a person: "contributions" (items in windows of streams), "items_per_window" (the
-            largest number of items in one window of a stream), "windows" (of streams, with an item), "windows_per_item"
-            (the largest number of windows with one item of a stream), "streams", or "values" (one of the person's
-            values, chosen at random; for counts one sum of those for an item in a window).
-        above: people in this row have more than this; None for no bound.
+        above: people in this row have more contributions than this, items in windows.
         limit: and at most this; None for no bound.
         people: estimated number of them.
         people_lower, people_upper: its interval.
-        within: share of people who have at most `limit`; None where there is none.
-        within_lower, within_upper: its interval.
-        kept: share of all that people have, as `measure` says, that counts if of each person at most `limit` does. Of
-            values it is the share of their sum, if larger ones count as `limit`. Negative ones count as 0.
+        kept: share of all contributions that counts if of each person at most `limit` do.
         kept_lower, kept_upper: its interval.
-        error: predicted error of a row about one of the largest items (of a rank where values are ranked, of a sum
-            where `measure` is values) with the limit of this row, or with that which it suggests: the share that limits
-            leave out, and the noise as a part of what they keep. None where it takes several limits to predict it.
-        found: predicted share of the largest items that are found if they last all windows; None as above.
-        suggested: the options that the numbers suggest, such as `--max_contributions 48`; empty if they suggest none.
-        enough_epsilon: epsilon of the later run with which four fifths of the largest items are found, with errors of
-            at most a half, under the limits that suit it; None where the one that is asked about is enough, and where
-            none up to 64 is.
+        stddev: standard deviation of the noise of a count in the later run with this limit.
+        found_in_one: people whose contributions of an item must count in one window of that run for the item to be
+            found, with an even chance.
+        found_in_all: the same in each of all its windows.
+        suggested: the option that the numbers suggest, such as `--max_contributions 48`; else empty.
     """
 
-    measure: str
-    above: Optional[float]
+    above: float
     limit: Optional[float]
     people: int
     people_lower: int
     people_upper: int
-    within: Optional[float]
-    within_lower: Optional[float]
-    within_upper: Optional[float]
     kept: Optional[float]
     kept_lower: Optional[float]
     kept_upper: Optional[float]
-    error: Optional[float]
-    found: Optional[float]
+    stddev: Optional[float]
+    found_in_one: Optional[int]
+    found_in_all: Optional[int]
     suggested: str
-    enough_epsilon: Optional[float]

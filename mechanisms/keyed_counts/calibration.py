@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
@@ -58,6 +59,7 @@ class Bounds:
         min_people: that a key must have; None if the list of keys is public.
         listed: keys of a person on a list of different people; 0 without one.
         per_window: contributions of one person in one window, or None where there is no limit of its own.
+        dropped: whether the share of contributions that limits drop is released: docs/proofs/limits_of_people.md.
     """
 
     span: int | None
@@ -69,6 +71,7 @@ class Bounds:
     min_people: int | None
     listed: int = 0
     per_window: int | None = None
+    dropped: bool = False
 
     @property
     def steps(self) -> int:
@@ -80,9 +83,14 @@ class Bounds:
         return 1.0 if self.span == 1 else 2 * step / (self.steps * (self.steps + 1))
 
     @property
+    def of_counts(self) -> float:
+        """The part of the budget, a squared shift, that the share of dropped contributions leaves."""
+        return 1 - DROPPED_SHARE if self.dropped else 1.0
+
+    @property
     def values(self) -> tuple[tuple[int, float], ...]:
         """Largest value and share of the budget of counts, and then of sums."""
-        share = 1 - LIST_SHARE if self.listed else 1.0
+        share = (1 - LIST_SHARE if self.listed else 1.0) * self.of_counts
         return ((1, share),) if self.largest is None else ((1, share / 2), (self.largest, share / 2))
 
 
@@ -139,7 +147,7 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
     """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
     public = bounds.min_people is None
-    if not bounds.listed and (public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED):
+    if not (bounds.listed or bounds.dropped) and (public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED):
         yield partial(_pure, epsilon, delta, bounds)
     if delta == 0 and bounds.span is None:  # noise in a tree is not bound to data: where all noise is, it is not taken
         yield partial(_pure, epsilon, delta, bounds, in_tree=True)

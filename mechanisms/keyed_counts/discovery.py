@@ -193,7 +193,8 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
     assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
     steps = list_steps(bounds.horizon or 1)
     of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
-    noise = gaussian_noise(law.curve.curve.shift * math.sqrt(LIST_SHARE), BandedFactor(1, 1), 1, of_keys)
+    part = LIST_SHARE * bounds.of_counts
+    noise = gaussian_noise(law.curve.curve.shift * math.sqrt(part), BandedFactor(1, 1), 1, of_keys)
     each = tail * bounds.contributions / (bounds.listed * len(steps))
     needed = [2 + noise.summed(part).tail_bound(part, each) for part in range(1, len(steps) + 1)]
     least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)

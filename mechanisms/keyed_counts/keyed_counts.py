@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,14 @@ from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
+from privstream.mechanisms.keyed_counts.dropped import CLIP, DroppedShare
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
@@ -68,6 +71,10 @@ class KeyedCounts(Mechanism[KeyedState]):
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
+        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a twentieth of
+            the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
+        possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
+            number.
         neighbouring: "add_remove" or "replace_one".
 
     Raises:
@@ -99,6 +106,8 @@ class KeyedCounts(Mechanism[KeyedState]):
     max_value: int | None = None
     unit: str = "person"
     neighbouring: str = "add_remove"
+    dropped: bool = False
+    possible: int | None = None
 
     noise_label = "keyed counts"
     state_type: ClassVar[type[Any]] = KeyedState
@@ -113,6 +122,11 @@ class KeyedCounts(Mechanism[KeyedState]):
         self._check_over()
         self._check_limits()
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        checks.boolean("dropped", self.dropped)
+        if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start" or self.bounds.people > 1):
+            raise ValueError(
+                "dropped must be false without delta, since the start, for the unit of an event, or to replace one"
+            )
         _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
 
     def _check_over(self) -> None:
@@ -156,6 +170,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
             per_window=self.contributions_per_window,
+            dropped=self.dropped,
         )
 
     @property
@@ -176,6 +191,27 @@ class KeyedCounts(Mechanism[KeyedState]):
     def law(self) -> KeyLaw:
         """Noise and thresholds."""
         return calibrate(float(self.epsilon), float(self.delta), self.bounds)
+
+    @cached_property
+    def dropped_share(self) -> DroppedShare | None:
+        """What releases the share of contributions that limits drop; None where nothing is released."""
+        curve = self.law.curve
+        gaussian = curve.curve if isinstance(curve, SlackCurve) else curve
+        if not self.dropped or not isinstance(gaussian, GaussianCurve):
+            return None
+        return DroppedShare.of(self.contributions, gaussian.shift, self.possible)
+
+    def with_dropped_share(self, possible: float) -> Self:
+        """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 3% larger then.
+
+        Privacy: a function of public parameters.
+
+        Args:
+            possible: as the field, or `math.inf`.
+        """
+        if isinstance(self.law.noises[0].law, DiscreteLaplace):
+            return self
+        return replace(self, dropped=True, possible=None if math.isinf(possible) else int(possible))
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -515,6 +551,11 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
     found += list_told(bounds)
+    if bounds.dropped:
+        found.append(
+            f"For the share of contributions that limits drop, at most {CLIP * bounds.contributions:,} more of a "
+            "person are counted as dropped (docs/proofs/limits_of_people.md)."
+        )
     if bounds.largest is not None:
         found.append(f"The value that is added for one of them is an integer from 0 to {bounds.largest:,}.")
     if bounds.min_people is not None and bounds.min_people > 1:

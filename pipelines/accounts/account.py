@@ -112,8 +112,6 @@ class Account:
             return self._without(identity.data, arguments, named=run_id == arguments.run_id)
         begin, end = span_of(arguments)
         labels = {NOISE: identity.labels} if identity.labels else {}
-        beta = getattr(arguments, BOUNDS, None)
-        bounds = {} if beta is None else {BOUNDS: beta}
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             run_id=run_id,

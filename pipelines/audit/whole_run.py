@@ -50,7 +50,7 @@ FEWEST = 400
 
 RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "counts": (
-        {"epsilon": EPSILON, "domain": ONE, "max_contributions": 1, "selection": "first"},
+        {"epsilon": EPSILON, "domain": ONE, "max_contributions": 1},
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": 10},
         {"epsilon": EPSILON, "delta": SMALL, "max_contributions": 10},
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": len(THREE) * WINDOWS},

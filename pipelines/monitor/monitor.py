@@ -23,7 +23,6 @@ from privstream.pipelines.monitor.monitor_file import MonitorFile, Output, read_
 from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun, identity_of
 from privstream.pipelines.questions.arguments import given_to, input_fields
-from privstream.pipelines.questions.catalogue import COUNTS
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.fields import SharedFields
 from privstream.pipelines.sources.frame_files import as_table, write_events
@@ -113,10 +112,8 @@ class Monitor(beam.PTransform[Any, Any]):
         self._specs = {each.name: each.spec for each in file.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
         self.guarantees = {name: each.guarantee for name, each in paid.items()}
-        for each in file.questions:  # as it runs, whether the input ends or not: no entry could say which
-            if each.spec is COUNTS and options[each.name].selection in (None, "auto"):
-                options[each.name].selection = "first"
-        self._parameters = identity_of(file, options, self._given, [], unbounded=False).parameters
+        found = identity_of(file, options, self._given, [], unbounded=False).parameters
+        self._parameters = {**found, "bound": "paced"}  # a command over files samples: another release
 
     def record(self, data: str) -> Receipt:
         """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.

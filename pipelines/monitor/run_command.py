@@ -255,7 +255,7 @@ class MonitorRun:
                 self._write_views(hidden, folder)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)
-                self._write_guarantees(charge)
+                self._write_guarantees(charge, counted)
         sent = [(each.destination, each.arguments.output) for each in asked]
         sent += [(self.sent[view.name], view_path(self.output, view.name, unbounded=False)) for view in self.views]
         for to, path in sent if not unbounded else ():
@@ -281,11 +281,13 @@ class MonitorRun:
         for name in found:
             move_file(view_path(hidden, name, unbounded=False), view_path(self.output, name, unbounded=False))
 
-    def _write_guarantees(self, charge: Any) -> None:
+    def _write_guarantees(self, charge: Any, counted: Counters | None = None) -> None:
         """Write what each question promises, and last what is promised of all of them together."""
-        rows = {}
+        rows: dict[str, dict[str, Any]] = {}
         for each in self.run.questions:
-            more = {} if self.run.unbounded else {"rows": {"sha256": fingerprint(each.arguments.output)}}
+            more: dict[str, Any] = {}
+            if counted is not None:
+                more = {"rows": {"sha256": fingerprint(each.arguments.output)}, **each.limits(counted)}
             write_guarantee(guarantee_path(each.arguments), {**each.promised, **more}, charge)
             rows[each.name] = more
         questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}

@@ -125,6 +125,12 @@ class Asked:
                 found.append((name, number))
         return summed(found)
 
+    def limits(self, counted: Counters) -> dict[str, Any]:
+        """Return what the guarantee file says of the limits of a person, once a run has released it; else nothing."""
+        counts = getattr(self.transform, "counts", None) or self.transform
+        found = counts.limits(self.counters(counted)) if hasattr(counts, "limits") else None
+        return {} if found is None else {"limits": found}
+
     def told(self, counted: Counters, *, unbounded: bool) -> Told:
         """Say what was read, what was published, and how accurate that is."""
         spec, arguments = self.spec, self.arguments
@@ -144,6 +150,8 @@ class Asked:
                 lines.append(spec.why_nothing)
         else:
             lines.append(NO_COUNTERS)
+        if not arguments.dry_run and (limits := self.limits(counted)):
+            lines.append(limits_in_words(**limits["limits"]))
         if self.destination is not None and unbounded and report.known:
             lines.append(self.destination.sent_from(arguments.output, counters))
         advice = [f"{NOTE}{text}" for text in [self.transform.advice] if text]
@@ -152,6 +160,27 @@ class Asked:
         return Told(
             lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
         )
+
+
+def limits_in_words(
+    max_contributions: int, max_per_window: int | None, dropped: Mapping[str, float | None] | None
+) -> str:
+    """Say what the limits of a person are, and which share of all contributions they drop."""
+    times = f"{max_contributions:,} contribution{'s' * (max_contributions > 1)} per person"
+    window = "" if max_per_window is None else f", {max_per_window:,} in a window"
+    if dropped is None:
+        return f"limits: {times}{window}; what they drop is not known"
+    share, lower, upper = (dropped[name] for name in ("share", "lower", "upper"))
+    if upper is None:
+        return f"limits: {times}{window}; they drop at least {_percent(lower)}"
+    if not upper:
+        return f"limits: {times}{window}; they drop nothing"
+    return f"limits: {times}{window}; they drop about {_percent(share)} ({_percent(lower)} to {_percent(upper)})"
+
+
+def _percent(share: float | None) -> str:
+    """Write a share."""
+    return f"{100 * (share or 0.0):.0f}%"
 
 
 @dataclass(frozen=True)

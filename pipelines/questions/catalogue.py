@@ -89,7 +89,6 @@ COUNTS = QuestionSpec(
     values_with="max_value",
     units_without_users=("event",),
     why_nothing="no item reached a threshold, so nothing is published",
-    limits=OF_COUNTS,
     clipped=(
         Excess(
             "values_clipped",
@@ -99,7 +98,7 @@ COUNTS = QuestionSpec(
         ),
         Excess(
             "contributions_clipped",
-            "contributions_before_limit",
+            "events_usable",
             "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
             "which counts as the nearest limit",
             instead=SUMS_CLIPPED,

@@ -89,7 +89,7 @@ class RunCommand:
             counted, charge = run.publish(options, [write], accepted)
         if arguments.output != TERMINAL and not run.unbounded:
             rows = {"rows": {"sha256": fingerprint(arguments.output)}}
-            write_guarantee(guarantee_file, {**asked.promised, **rows}, charge)
+            write_guarantee(guarantee_file, {**asked.promised, **rows, **asked.limits(counted)}, charge)
         if asked.destination is not None and not run.unbounded:
             say(loaded("questions.input_output.send")(asked.destination, arguments.output))
         self._report(run, counted)

@@ -10,35 +10,30 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
 
-QUANTILES, TERMINAL = "quantiles", "-"
+TERMINAL = "-"
 
 SPEC = QuestionSpec(
     word="suggest",
-    summary="choose limits of people from data, privately",
-    description="Chooses limits that nobody can guess, such as --max_contributions, from the data itself: publishes "
-    "for a small part of the budget how much people contribute, and prints the limits with which the run that follows "
-    "is predicted to show most, what it will show, and what share of everything each limit keeps.",
+    summary="choose the limit of a person from data, privately",
+    description="Chooses --max_contributions from the data itself: publishes for a small part of the budget how many "
+    "contributions people have, items in windows, and prints what each limit keeps, its noise, and which items are "
+    "found with it.",
     protected="a person over all that is read",
     known_as="histograms of contributions per user, for contribution bounds",
     transform="limits.suggest_limits.SuggestLimits",
     row="LimitShare",
-    order=("measure", "limit"),
+    order=("above",),
     title="rows about limits",
     published="limits_published",
-    value="number, such as a price or a latency; without it none is read, but for quantiles (default: value)",
-    whole_values=True,
-    values_with="values",
-    hidden=("values",),
     runs="suggest.local_run.LocalRun",
-    prepare="suggest.command.prepare",
     settle="suggest.command.settle",
     below="suggest.answer.below",
     table=False,
     files=(),
     epilog="""\
-The lines that begin with -- are options of the command that --question names, to be used for a run over the same
-windows with --for_epsilon and --delta. This command spends --epsilon of the same people's budget, and so does each
-repetition with other options or other data.
+The line that begins with -- is an option of counts, to be used for a run over the same windows with --for_epsilon and
+--delta. This command spends --epsilon of the same people's budget, and so does each repetition with other options or
+other data.
 """,
 )
 
@@ -47,28 +42,21 @@ REFUSED = ("copy", "kafka_setting", "watch", "watermark", "output_format")
 """Options of all commands that have no use here."""
 
 
-def prepare(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether values are read."""
-    return {"values": given.get("value_field") is not None}
-
-
 def settle(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether values are read, as an option would say it.
+    """Refuse options that have no use here.
 
     Raises:
-        ValueError: the input has no end, rows would go where they cannot be read again, or a unit has no use.
+        ValueError: the input has no end, or rows would go where they cannot be read again.
     """
     if "://" in str(given.get("output")) or given.get("copy") is not None:
         raise ValueError("--output must be a file of this machine, or -, and copy must not be given")
     if given.get("watch") is not None or str(given.get("input")).startswith("kafka://"):
         raise ValueError("watch must not be given, and --input must have an end: limits are chosen from all of it")
-    if given.get("value_unit") is not None and given["question"] == QUANTILES:
-        raise ValueError("value_unit must not be given with --question quantiles, which does not round values")
-    return {"values": True if given.get("value_field") is not None or given["question"] == QUANTILES else None}
+    return {}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options: those of every question, of which the output need not be given, and a picture."""
+    """Add the options: those of every question, of which the output need not be given."""
     run_command(SPEC).add_arguments(parser)
     for action in parser._actions:
         if action.dest == "output":
@@ -81,14 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for group in parser._action_groups:
         if group.description is not None:  # of input without an end
             group.description = argparse.SUPPRESS
-    parser.add_argument("--horizon", dest="windows", type=int, metavar="N", help="deprecated name of --windows")
-    parser.add_argument(
-        "--picture", metavar="PATH", help="draw what each limit keeps, from the rows of --output: .png or .svg"
-    )
 
 
 def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-    """Publish the rows, say what they suggest, and draw them."""
+    """Publish the rows, and say what they suggest."""
     loaded("suggest.answer.answer")(arguments, beam_arguments)
 
 

@@ -10,7 +10,7 @@ from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
 from privstream.transforms.batches import HolderBatch, InStreams, StepKey
-from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.counts.contributions import CountContributions, by_group
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.counts.transform import KeyedCounts
 from tiny_runner import dofns_of
@@ -30,7 +30,9 @@ class ForgetfulAtRandom(CountRandomContributions):
     def due(self, decoded, last):
         for step, batches in CountContributions.due(self, decoded, last):
             held = InStreams.join(HolderBatch, [batch for _, batch in batches])
-            yield step, [(StepKey("", step, 0), self._counted(chosen)) for _, chosen in self.choose({step: held})]
+            for _, chosen in self.choose({step: held}):
+                counted = self._count(chosen.held, chosen.rows, chosen.new)
+                yield step, [(StepKey("", step, 0), [*by_group(step, counted, self.groups, self.key_shards)])]
 
 
 class Forgetful(CountContributions):
@@ -115,11 +117,8 @@ def test_limits_that_forget_fall(view, over, limit):
 
 def at_random(stage, limit):
     """Return what is seen of a suspect with four contributions, of which so many may count, and of nobody."""
-    made = {"max_contributions": limit}
-    return [
-        which_are_high(at_the_end(counts(seed, **made).to_finish(), suspects, stage))
-        for seed, suspects in enumerate((0, 1))
-    ]
+    made = [counts(seed, max_contributions=limit).to_finish() for seed in range(2)]
+    return [which_are_high(at_the_end(each, suspects, stage)) for suspects, each in enumerate(made)]
 
 
 def test_random_contributions_of_a_person_are_hidden():

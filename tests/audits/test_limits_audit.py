@@ -1,17 +1,25 @@
-"""Attacks on private distributions of what people contribute, through the stage that measures people."""
+"""Attacks on the private histogram of contributions, and on the share that limits drop, through the stages."""
+
+import math
 
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.limits.person_histograms import Grid, PersonHistograms, whole_numbers
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare
+from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.limits.measuring import MeasurePeople
+from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Names, StepKey, encode
+from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.counts.dropped import is_sums
+from privstream.transforms.events.bounding import Bound
+from privstream.transforms.limits.measuring import people_by_contributions
+from privstream.transforms.timing.clocked import STEP
+from privstream.transforms.timing.steps import Steps
 
 pytestmark = pytest.mark.slow
 
-GRIDS = (Grid("contributions", whole_numbers(8)), Grid("items_per_window", whole_numbers(8)))
-EPSILON, TRIALS = 2.0, 6_000
+MADE = ContributionHistogram(2.0, (1, 2, 3, 4, 6, 8))
+TRIALS = 6_000
 
 
 def events_of(people, of_person):
@@ -31,31 +39,54 @@ def counted(people, of_person, apart=False):
         users = batch.users + np.uint64(1_000 * step) if apart else batch.users
         one = EventBatch(users, batch.items, batch.times, batch.names)
         records.append((StepKey("", step, 0).to_bytes(), encode(one)))
-    counts = MeasurePeople(GRIDS, SeededNoise(1), added_up=False).count(records)
-    return dict(zip((grid.name for grid in GRIDS), np.split(counts, 2), strict=True))
+    return people_by_contributions(records, MADE)
 
 
-def seen(counts, seed):
+def seen(counts, seed, base, full):
     """Return what an attacker makes of many releases: the likelihood ratio of a person in either place."""
-    made, noise = PersonHistograms(epsilon=EPSILON, grids=GRIDS), SeededNoise(seed)
-    base, full = counted(5, 0), counted(5, 3)
-    found = np.zeros(TRIALS)
-    for trial in range(TRIALS):
-        noisy = made.release(counts, noise.derive(trial))
-        found[trial] = sum(
-            (np.abs(noisy[name] - base[name]) - np.abs(noisy[name] - full[name])).sum() / made.scale(name)
-            for name in noisy
-        )
-    return np.round(2 * found).astype(np.int64)
+    noise = SeededNoise(seed)
+    noisy = np.array([MADE.release(counts, noise.derive(trial)) for trial in range(TRIALS)])
+    return np.round(2 * 2.0 * (np.abs(noisy - base) - np.abs(noisy - full)).sum(axis=1)).astype(np.int64)
 
 
 def test_a_person_with_much_in_many_windows_shows_no_more_than_epsilon():
     base, full = counted(5, 0), counted(5, 3)
-    assert sum(np.abs(base[name] - full[name]).sum() for name in base) == 2
-    stands([seen(base, 1), seen(full, 2)], EPSILON, visible=0.7)
+    assert np.abs(base - full).sum() == 1
+    stands([seen(base, 1, base, full), seen(full, 2, base, full)], MADE.epsilon, visible=0.5)
 
 
 def test_a_person_who_counts_once_for_each_window_is_caught():
     base, full = counted(5, 0, apart=True), counted(5, 3, apart=True)
-    assert sum(np.abs(base[name] - full[name]).sum() for name in base) == 8
-    falls([seen(base, 3), seen(full, 4)], EPSILON)
+    assert np.abs(base - full).sum() == 4
+    falls([seen(base, 3, base, full), seen(full, 4, base, full)], MADE.epsilon)
+
+
+class Unclipped(DroppedShare):
+    """Clips what a person drops in each window, and forgets what it has dropped before."""
+
+    def of_people(self, came, counted, before):
+        return super().of_people(came, counted, np.zeros_like(before))
+
+
+def shifts(kind):
+    """Return by how many deviations one person with much in each window moves all that readings may release."""
+    made = kind(2, 0.5)
+    steps = Steps.of(window=10.0, start=0.0, windows=6)
+    stage = CountContributions(
+        steps=steps, noise=SeededNoise(1), timer_offset=2, bound=Bound(2), groups=1, key_shards=1, dropped=made
+    )
+    state, square = stage.decode(b"", []), 0.0
+    for step in range(6):
+        items = np.arange(40, dtype=np.uint64)
+        held = HolderBatch(np.full(40, 7, np.uint64), items, np.zeros(40, np.uint16), Names.none())
+        result = stage.handle(b"", step, [(StepKey("", step, 0), InStreams.of("", held))], state)
+        state = result.state
+        for _, record in filter(is_sums, result.outputs):
+            sums = np.frombuffer(record[STEP.size :], "<i8")
+            square += sum((number / law.sigma) ** 2 for number, law in zip(sums, made.laws, strict=True))
+    return math.sqrt(square)
+
+
+def test_one_person_moves_the_share_by_no_more_than_its_shift_and_a_clip_by_window_is_seen():
+    assert 0.4 < shifts(DroppedShare) <= 0.5
+    assert shifts(Unclipped) > 0.5

@@ -66,7 +66,6 @@ from privstream.pipelines.monitor.run_command import NOISE
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import loaded
-from privstream.transforms.counts import contributions
 from privstream.transforms.events.domain import Domain
 from scipy import stats
 
@@ -368,26 +367,6 @@ class TestWholeRuns:
         found = fitted(word, number, 1600).real
         assert 0.8 * found.claimed < found.measured <= 1.05 * found.claimed
         assert not found.violated
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("limit", "delta", "trials"), [(1, 0.0, 1600), (12, 1e-6, 2400)])
-    def test_a_limit_that_is_off_by_one_is_refuted(self, limit, delta, trials, monkeypatch):
-        within = contributions.within_limit
-        monkeypatch.setattr(
-            contributions, "within_limit", lambda people, limit, *rest, **more: within(people, limit + 1, *rest, **more)
-        )
-        spec = question("counts")
-        given = {
-            "window": 60,
-            "start": 0,
-            "end": 300,
-            "epsilon": 2.0,
-            "delta": delta,
-            "domain": Domain("abcdefgh"),  # too many for noise in common, with which one more shows no more
-        }
-        options = given | {"max_contributions": limit, "selection": "first", "full_share": 0}
-        attack = whole_run(spec, options, spec.transform_class(**options, noise=SeededNoise(1)))
-        assert Trying(spec=spec, trials=trials, key_file=None, wrong=WRONG).find(attack).verdict == REFUTED
 
 
 class TestHiddenTests:

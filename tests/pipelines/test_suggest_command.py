@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shlex
-import stat
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from privstream.pipelines import cli
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sources.fields import FieldMapping
@@ -22,7 +19,7 @@ from privstream.pipelines.sources.normalise import read_files
 from privstream.pipelines.suggest import local_run
 from privstream.transforms.rows import LimitShare
 
-WINDOWS = "--window 1d --start 2024-01-01 --windows 7"
+WINDOWS = "--window 1d --start 2024-01-01 --end 2024-01-08"
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -49,19 +46,18 @@ def suggest(shop: Path, options: str, windows: str = WINDOWS) -> int:
 
 @pytest.mark.slow
 def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
-    output, picture = tmp_path / "limits.jsonl", tmp_path / "limits.png"
-    assert suggest(shop, f"--epsilon 0.8 --output {output} --picture {picture} --ledger none") == 0
+    output = tmp_path / "limits.jsonl"
+    assert suggest(shop, f"--epsilon 0.8 --output {output} --ledger none") == 0
     shown = capsys.readouterr()
     (option,) = re.findall(r"^--max_contributions \d+$", shown.out, re.M)
     assert 2 <= int(option.split()[1]) <= 8
-    assert re.search(r"^  keeps \d+% .*; \d+ to \d+ people have more$", shown.out, re.M)
+    assert re.search(r"^  keeps \d+% \(.*\); finds items of \d+ people in one window, or \d+ in each", shown.out, re.M)
     rows = read_row_file(str(output), LimitShare)
     assert [row.suggested for row in rows if row.suggested] == [option]
     promise = json.loads((tmp_path / "limits.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["epsilon"] == 0.8
     assert promise["guarantee"]["delta"] == 0
     assert promise["guarantee"]["unit"] == "one person over the whole run"
-    assert imread(picture).std() > 0.05
     (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
     named = {"FILE": f"{shop}/events.jsonl", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}
     assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
@@ -69,10 +65,10 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(shop, tmp_path, capsys):
-    """Without its data set, limits that a ledger has for it would not hold; streams and neighbours change the noise."""
+    """Without its data set, limits that a ledger has for it would not hold; streams change the noise."""
     events = [json.loads(line) | {"shop": "Nord"} for line in (shop / "events.jsonl").read_text().splitlines()]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    promised = ["--dataset", "customers", "--neighbouring", "replace_one", "--streams", "Nord,Süd"]
+    promised = ["--dataset", "customers", "--streams", "Nord,Süd"]
     files = ["--input", f"{tmp_path}/events.jsonl", "--stream_field", "shop", "--noise_key_file", f"{shop}/key"]
     options = [*files, *promised, "--epsilon", "2", "--ledger", "none", *WINDOWS.split(), "--output"]
     assert cli.main(["suggest", *options, f"{tmp_path}/limits.jsonl"]) == 0
@@ -88,18 +84,8 @@ def test_windows_of_the_calendar_are_those_of_the_command(shop, tmp_path, capsys
     (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)
     window = "--window 1week --start 2023-12-31T23:00:00Z --end 2024-04-07T22:00:00Z"
     assert window in then and "--time_zone Europe/Berlin" in then
-    assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/b.jsonl", f"{weeks} --windows 14") == 0
+    assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/b.jsonl", f"{weeks} --end 2024-04-08") == 0
     assert window in capsys.readouterr().out
-
-
-def test_an_alias_is_the_same_run(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "limits.jsonl"
-    assert suggest(shop, f"--output {output} --ledger none", WINDOWS.replace("windows", "horizon")) == 0
-    (run_id,) = re.findall(r"run id: (\S+);", capsys.readouterr().err)
-    other = tmp_path / "other.jsonl"
-    assert suggest(shop, f"--output {other} --ledger none") == 0
-    assert f"run id: {run_id};" in capsys.readouterr().err
-    assert output.read_bytes() == other.read_bytes()
 
 
 def test_it_is_one_entry_of_the_ledger(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,105 +108,23 @@ def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, caps
     assert not output.exists()
 
 
-@pytest.mark.slow
-def test_what_would_show_more_is_said(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert suggest(shop, "--epsilon 0.8 --for_epsilon 0.5 --ledger none") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    found, off = map(
-        int, re.findall(r"Predicted: some (\d+) of the 10 largest items are found.* are off by (\d+)%", shown)[0]
-    )
-    assert found < 8 or off > 50
-    (more,) = re.findall(r"With --for_epsilon (\d+\.?\d*) four fifths of the 10 largest items would be found", shown)
-    assert suggest(shop, f"--epsilon 0.8 --for_epsilon {more} --ledger none") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    found, off = map(
-        int, re.findall(r"Predicted: some (\d+) of the 10 largest items are found.* are off by (\d+)%", shown)[0]
-    )
-    assert found >= 8
-    assert off <= 50
-    assert "--for_epsilon" not in shown.partition("Predicted")[2]
-
-
-def test_few_people_are_a_line_and_no_options(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_people_are_a_line_and_no_option(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert suggest(shop, "--epsilon 0.001 --ledger none") == 0
     shown = capsys.readouterr().out
-    assert "Nothing can be suggested: too few people to be seen with this epsilon" in " ".join(shown.split())
     assert "--max_contributions" not in shown
-    flat = " ".join(shown.split())
-    assert re.search(r"contributions \(items in windows.*\): hidden by noise; there may be 0 to [\d,]+ people", flat)
-    assert "some 80,000 people with alike numbers; with --epsilon 0.8 it would take 100" in flat
-
-
-def test_values_that_cannot_be_used_are_dead_letters(tmp_path, shop, capsys):
-    lines = [
-        {"user": f"u{user}", "item": "a", "time": "2024-01-02T00:00:00Z", "value": value}
-        for user in range(400)
-        for value in (5, 5, -3, "NaN", None)
-    ]
-    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    with (tmp_path / "events.jsonl").open("a", encoding="utf-8") as stream:
-        stream.write('\n{"user": "ü\u2028", "item": "\\ud800", "time": 1}\n')
-    line = f"suggest --input {tmp_path}/events.jsonl --noise_key_file {shop}/key --ledger none {WINDOWS}"
-    line += f" --dead_letter {tmp_path}/letters.jsonl"
-    assert cli.main(shlex.split(f"{line} --question quantiles --value_field value --epsilon 3")) == 0
-    shown = capsys.readouterr()
-    assert "801 records could not be used" in shown.err
-    letters = [json.loads(letter) for letter in (tmp_path / "letters.jsonl").read_text().splitlines()]
-    assert Counter(json.loads(letter["record"]).get("value", "none") for letter in letters) == {
-        "NaN": 400, None: 400, "none": 1
-    }  # fmt: skip
-    assert stat.S_IMODE((tmp_path / "letters.jsonl").stat().st_mode) == 0o600
-    assert re.search(r"^--low -5$", shown.out, re.M)
-    assert re.search(r"^--high 5$", shown.out, re.M)
-
-
-def test_prices_are_read_as_the_command_that_is_printed_reads_them(tmp_path, shop, capsys):
-    prices = ["3,25", "12,99", "", "7,5"]
-    lines = [f"u{user};i{index};2024-01-02 00:00;{price}" for user in range(600) for index, price in enumerate(prices)]
-    (tmp_path / "events.csv").write_text("\n".join(["Who is it;what;when;paid", *lines]))
-    files = f"--input {tmp_path}/events.csv --noise_key_file {shop}/key --ledger none {WINDOWS}"
-    forms = "--user_field 'Who is it' --item_field what --time_field when --time_zone UTC"
-    values = "--value_field paid --decimal , --value_unit 0.01"
-    output = tmp_path / "limits.jsonl"
-    budget = f"--epsilon 0.8 --for_epsilon 8 --output {output}"
-    assert cli.main(shlex.split(f"suggest {files} {forms} {values} {budget}")) == 0
-    shown = capsys.readouterr()
-    assert "2,400 of 2,400 events usable" in shown.err
-    (contributions,) = re.findall(r"^--max_contributions (\d+)$", shown.out, re.M)
-    assert 3 <= int(contributions) <= 6
-    (most,) = re.findall(r"^--max_value (\d+)$", shown.out, re.M)
-    assert 700 <= int(most) <= 2_600  # cents
-    assert re.search(
-        r"^Predicted: .* That is of people with at most \d+ \(items in windows, of a p.* a few with far more",
-        shown.out,
-        re.M,
-    )
-    told = re.search(r"^  keeps (.*) of the sum of values up to [\d,]+; sums and means are too small", shown.out, re.M)
-    assert told is not None
-    least, largest = [int(share) / 100 for share in re.findall(r"(\d+)%", told[1])][-2:]
-    cents = (325, 1_299, 750)
-    assert least <= sum(min(int(most), value) for value in cents) / sum(cents) <= largest
-    (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
-    assert set(shlex.split(f"{forms} {values}")) <= set(shlex.split(then))
-    named = {"FILE": f"{tmp_path}/events.csv", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}
-    assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
-    assert "2,400 of 2,400 events usable" in capsys.readouterr().err
+    assert "some 8,000 people with alike numbers; with --epsilon 0.08 it would take 100" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--question quantiles --value_unit 0.01", "--value_unit must not be given with --question quantiles"),
         ("--watch 5", "--watch must not be given, and --input must have an end"),
         ("--output kafka://h:1/t --copy c.jsonl", "--output must be a file of this machine, or -"),
-        ("--picture p.png", "--output must be a file where picture is given"),
         ("--runner PrismRunner", "--runner must not be given: this command reads the input by itself"),
         ("--nonsense 1", "unknown option --nonsense"),
-        ("--output x.jsonl --picture p.pdf", "--picture must end in .png or .svg, got p.pdf"),
-        ("--end 2024-01-08", "--windows must not be given with end: both name the last window"),
+        ("--question quantiles", "unknown option --question"),
         ("--epsilon 0", "--epsilon must be finite and > 0, got 0.0"),
         ("--delta 0.5", "--delta must be <= 0.1"),
-        ("--value_field item", "must be different fields"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_spent(options, message, shop, tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey, sealed_key
 from privstream.transforms.counts.contributions import unsealed_counts
+from privstream.transforms.counts.dropped import is_counts
 from privstream.transforms.counts.publishing import clock_names, on_clock
 from privstream.transforms.timing.clocked import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
@@ -42,7 +43,7 @@ class Chain:
         bound.advance(watermark)
         count.feed(bound.take())
         count.advance(watermark)
-        counted = count.take()
+        counted = [element for element in count.take() if is_counts(element)]
         self.counted += counted
         clocked = type(publish.fn).__name__ != "PublishWindows"
         publish.feed([on_clock(element) for element in counted] if clocked else counted)

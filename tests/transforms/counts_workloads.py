@@ -128,11 +128,7 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
                 possible = [pair for pair in possible if pair not in known[user]]
             possible.sort(key=lambda pair: lot(own[pair[0]], person, pair[1]))
             some = [pair for pair in possible if chosen is None or (step, *pair) in chosen[user]]
-            allowed = (
-                limit
-                if made.chooses_randomly or not made._run_may_leave_out
-                else -(-limit * steps.number(step) // steps.count)
-            )
+            allowed = made.bound.allowed(steps.number(step), steps.count)
             counted = some[: max(0, allowed - times[user])][:at_once]
             for pair in counted:
                 times[user] += 1

@@ -38,6 +38,7 @@ from privstream.transforms.counts.contributions import (
 from privstream.transforms.counts.finished import LargestCounts
 from privstream.transforms.counts.publishing import Pairs
 from privstream.transforms.events.bounding import (
+    Bound,
     BoundAcrossWindows,
     LimitCounter,
     Used,
@@ -345,7 +346,7 @@ def counted(output: tuple[bytes, bytes]) -> CountBatch:
 @pytest.mark.parametrize("distinct", [True, False])
 def test_who_is_new_to_an_item_is_counted_once(distinct):
     stage = CountContributions(
-        steps=Steps.of(window=10), noise=NOISE, timer_offset=2, contributions=3, distinct=distinct, newcomers=True,
+        steps=Steps.of(window=10), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct, newcomers=True,
         groups=1, key_shards=1, limits=(0, 50),
     )  # fmt: skip
 

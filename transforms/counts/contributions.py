@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
@@ -26,12 +27,14 @@ from privstream.transforms.batches import (
     seal_encoded,
     sealed_batch,
 )
+from privstream.transforms.counts.dropped import sums_record
 from privstream.transforms.events.bounding import (
+    Bound,
     BoundEvents,
     BoundOverRun,
     Charged,
-    LimitCounter,
     Used,
+    by_person,
     draw_in_streams,
     within_limit,
 )
@@ -58,13 +61,10 @@ def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
 
 
 class CountContributions(BoundOverRun, state="count_contributions"):
-    """Leave out what is beyond a person's limit, and count the rest by group of streams and shard of keys.
+    """Drop what is beyond a person's limits, and count the rest by group of streams and shard of keys.
 
     Args:
-        contributions: of one person in the whole run, at most; None where others have limited them.
-        per_window: of one person in a step of all streams together, at most; None for all that is left.
-        spread: whether a person has used at most a part of them by each step, as large as the part of the run until its
-            end, rounded up; what is not used is carried over. Steps must have an end.
+        bound: of a person, in all streams together, paced.
         distinct: whether a person counts only once for each key of a stream in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
         groups: of streams.
@@ -72,6 +72,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
             are depends on that person's events alone: the first that count, those of one step in the order above.
+        dropped: how what limits drop is clipped; None if it is not added up.
     """
 
     kind = "contributed"
@@ -82,9 +83,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         steps: Steps,
         noise: NoiseSource,
         timer_offset: int,
-        contributions: int | None,
-        per_window: int | None = None,
-        spread: bool = False,
+        bound: Bound,
         distinct: bool = False,
         newcomers: bool = False,
         groups: int,
@@ -92,23 +91,22 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
         lists: PeopleLists | None = None,
+        dropped: DroppedShare | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
-        self.lists = lists
         # pairs of a person and a key, by the keyed hash of both and the stream; and keys for which a list counts people
-        self.limit_names = ("times", "pairs", *(() if lists is None else ("listed",)))
+        self.limit_names = ("times", "pairs", "listed", "dropped")
+        self.lists = lists
         self.noise = noise
-        self.contributions = contributions
-        self.per_window = per_window
-        self.spread = spread
+        self.bound = bound
         self.distinct = distinct
         self.newcomers = newcomers
         self.remembers_keys = distinct or newcomers
         self.limits = limits
         self.groups = groups
         self.key_shards = key_shards
+        self.dropped = dropped
         self._sources = SourcesByName(partial(noise.derive, "contribution"))
-        self.limited = LimitCounter("contributions", steps)
         self.clipped = ClippedCounter("contributions", again=True)
 
     @override
@@ -120,19 +118,15 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             new = _charged(used["pairs"], pairs) == 0
         if self.distinct:
             rows = np.flatnonzero(new)
-        charged = dict.fromkeys(self.limit_names, Charges.none())
-        admitted = rows
-        if self.contributions is not None:
-            within = within_limit(
-                users[rows],
-                self.allowed(step),
-                used["times"],
-                lambda over: self._pairs(held, rows[over]),
-                at_once=self.per_window,
-            )
-            admitted = rows[within]
-            self.limited.add(step, len(rows), len(rows) - len(admitted))
-            charged["times"] = Charges.of(users[admitted])
+        within = within_limit(
+            users[rows],
+            self.bound.allowed(self.steps.number(step), self.steps.count),
+            used["times"],
+            lambda over: self._pairs(held, rows[over]),
+            at_once=self.bound.per_window,
+        )
+        admitted = rows[within]
+        charged = dict.fromkeys(self.limit_names, Charges.none()) | {"times": Charges.of(users[admitted])}
         if self.lists is not None:
             some, charges = self._listed(step, held, admitted, used)
             charged |= charges
@@ -141,7 +135,15 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             if self.remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
             counted = new if self.newcomers else None
-        return charged, [*by_group(step, self._count(held, admitted, counted), self.groups, self.key_shards)]
+        sent = [*by_group(step, self._count(held, admitted, counted), self.groups, self.key_shards)]
+        if self.dropped is not None and len(rows):
+            people, person, came = by_person(users[rows])
+            sums, now = self.dropped.of_people(
+                came, np.bincount(person[within], minlength=len(people)), used["dropped"].charged(people)
+            )
+            charged["dropped"] = Charges.of(np.repeat(people, now))
+            sent.append(sums_record(step, sums))
+        return charged, sent
 
     @override
     def remembered(self, step: int, used: Used) -> Used:
@@ -167,14 +169,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         chosen = within_limit(held.users[some], keys, listed, own.__getitem__)
         some, own = some[chosen], own[chosen]
         return some, {"pairs": Charges.of(own), "listed": Charges.of(held.users[some])}
-
-    def allowed(self, step: int) -> int:
-        """Return how many contributions of a person may count up to a step, since everything started afresh."""
-        assert self.contributions is not None
-        if not self.spread:
-            return self.contributions
-        assert self.steps.count is not None
-        return -(-self.contributions * self.steps.number(step) // self.steps.count)
 
     def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
         """Return keyed hashes of person, stream and key, uint64, for some rows."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS
+from privstream.mechanisms.keyed_counts.dropped import Share
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, MOST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
@@ -23,7 +24,9 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
+from privstream.transforms.counts.dropped import share_in
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
+from privstream.transforms.events.bounding import Bound
 from privstream.transforms.events.coverage import (
     ALL_EVENTS,
     ALL_PEOPLE,
@@ -175,6 +178,9 @@ class CountsParameters(Parameters):
             max_value=max_value,
             unit=unit,
         )
+        if unit == "person" and span != "start" and delta > 0 and self._may_leave_out:
+            possible = (self.steps.count or math.inf) * self._most_in_window
+            self.mechanism = self.mechanism.with_dropped_share(possible)
         _check_views(self.mechanism, rising, at_least, self.steps.count)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
         self.rising, self.at_least, self._to_finish, self._in_columns = rising, at_least, False, False
@@ -334,12 +340,32 @@ class CountsParameters(Parameters):
             beyond=f"the numbers of all {what} may be larger",
             looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
+            published="The share that limits drop in the run is released" if self.mechanism.dropped else "",
         )
 
     @property
     def _kept(self) -> tuple[str, bool]:
         """Which contributions of a person count, in words, and whether limits leave out more and more."""
         return (RANDOM, False) if self.chooses_randomly else (f"{SPREAD}, and random ones in a window", False)
+
+    @property
+    def bound(self) -> Bound | None:
+        """How many contributions of a person count; None where events are counted."""
+        if not self._by_person:
+            return None
+        mechanism = self.mechanism
+        return Bound(mechanism.contributions, mechanism.contributions_per_window, self.chooses_randomly)
+
+    def limits(self, counters: Mapping[str, int]) -> dict[str, Any] | None:
+        """Return what a run says of the limits of a person, from what it has released; None where there are none.
+
+        Privacy: post-processing.
+        """
+        if (bound := self.bound) is None:
+            return None
+        share = share_in(counters, self.mechanism.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
+        dropped = None if share is None else {name: _rounded(end) for name, end in share._asdict().items()}
+        return {"max_contributions": bound.in_run, "max_per_window": bound.per_window, "dropped": dropped}
 
     @property
     def chooses_randomly(self) -> bool:
@@ -486,3 +512,8 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
+
+
+def _rounded(share: float | None) -> float | None:
+    """Return a share without digits that noise does not leave."""
+    return None if share is None else round(share, 3)

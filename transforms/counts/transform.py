@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import apache_beam as beam
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.keyed_counts.discovery import list_steps
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
@@ -13,6 +15,7 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     lists_of,
 )
+from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums, to_clock
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
@@ -21,6 +24,7 @@ from privstream.transforms.events.domain import PublicKeys
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment
 from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.timing.clocked import WithClock
 from typing_extensions import override
 
 
@@ -60,34 +64,33 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         if not self._by_person:
             return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        bound = BoundPerWindow(
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise, "domain": self.domain}
+        bound, dropped = self.bound, self.mechanism.dropped_share
+        assert bound is not None
+        in_window = BoundPerWindow(
             **common,
             timer_offset=1,
-            items_per_step=min(self.mechanism.contributions, MOST_IN_WINDOW),
+            items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip + 1, MOST_IN_WINDOW),
             selection="random",
             item_shards=1,
             by_people=True,
-            in_parts=self.chooses_randomly,
+            in_parts=bound.sampled,
             ranked=False,
-            distinct=self.chooses_randomly and self._distinct,
-            domain=self.domain,
+            distinct=bound.sampled and self._distinct,
         )
-        count = (CountRandomContributions if self.chooses_randomly else CountContributions)(
+        count = (CountRandomContributions if bound.sampled else CountContributions)(
             **common,
             timer_offset=2,
-            contributions=self.mechanism.contributions,
-            per_window=self.mechanism.contributions_per_window,
-            spread=not self.chooses_randomly and self._run_may_leave_out,
+            bound=bound,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
             groups=self._groups,
             key_shards=self.shards,
             limits=self._value_limits,
-            domain=self.domain,
             lists=lists_of(self.mechanism),
+            dropped=dropped,
         )
-        return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
+        return apply_dofn(apply_dofn(batches, in_window, Keyed), count, Keyed)
 
     @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -107,7 +110,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
         )
         return publish_counts(
-            counted,
+            self._without_sums(counted, apply_dofn),
             apply_dofn,
             publisher,
             clocked=True,
@@ -117,3 +120,21 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             timer_offset=3,
             shared=self._shared,
         )
+
+    def _without_sums(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stage that releases what limits drop, in one process, and return the counts alone."""
+        if (mechanism := self.mechanism.dropped_share) is None:
+            return counted
+        if self._shared.number == 0:
+            sums = counted | "Sums" >> beam.Filter(is_sums)
+            sums = sums | "SumsOnClock" >> beam.Map(to_clock).with_output_types(Keyed)
+            last = self.steps.count or 1
+            release = ReleaseDropped(
+                steps=self.steps,
+                timer_offset=3,
+                mechanism=mechanism,
+                noise=self.counting_noise,
+                readings=(last,) if self.chooses_randomly else list_steps(last),
+            )
+            apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,), apart=False), release, bytes)
+        return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))

@@ -1,0 +1,261 @@
+"""How many contributions people have: a histogram with noise, and the limit that follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from scipy import optimize, special
+
+WHOLE_NUMBERS = tuple(sorted({2**power for power in range(17)} | {3 * 2**power for power in range(15)}))
+"""Edges of the grid: 1, 2, 3, 4, 6, 8, 12, .., 65,536; from 2 on each at most half as large again."""
+
+MOST_DROPPED = 0.1
+"""A limit that is suggested drops at most such a part of all contributions."""
+
+BETA = 0.05
+"""Probability with which an interval may be wrong, each by itself."""
+
+_FALSE_ALARM = 0.001  # with which noise alone is taken for people, in all cells together
+_TOGETHER = (1, 2, 4)  # people are looked for in so many cells side by side
+_CONTINUES = 1.0  # a cell beside one with people has some, too, if it has so many scales of the noise
+
+
+@dataclass(frozen=True)
+class ContributionHistogram:
+    """Publishes the number of people in each cell of a grid of contributions, with discrete Laplace noise.
+
+    Privacy: (epsilon, 0) for one person over all that is read, added or removed: a person is in one cell, whatever he
+    or she does. Enforced by the caller: one number for each person, which depends on that person's data alone.
+    docs/proofs/limits.md, Theorem 1.
+
+    Args:
+        epsilon: finite and > 0.
+        edges: of the grid, increasing. Cell 0 has numbers up to the first one, cell i those above `edges[i - 1]` and at
+            most `edges[i]`, and the last cell those above all.
+
+    Raises:
+        ValueError, TypeError: an argument is out of range or of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> made = ContributionHistogram(1.0)
+        >>> true = made.tally(np.array([1, 1, 7, 8, 100_000]))
+        >>> true[:6].tolist(), int(true[-1])
+        ([2, 0, 0, 0, 0, 2], 1)
+        >>> bool((abs(made.release(true, SeededNoise(1)) - true) < 30).all())
+        True
+    """
+
+    epsilon: float
+    edges: tuple[int, ...] = WHOLE_NUMBERS
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        if not self.edges or not bool((np.diff(self.edges) > 0).all()):
+            raise ValueError("edges must increase")
+        _ = self.law
+
+    @cached_property
+    def law(self) -> DiscreteLaplace:
+        """The noise of each cell."""
+        return DiscreteLaplace(math.nextafter(1 / self.epsilon, math.inf))
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return len(self.edges) + 1
+
+    def tally(self, numbers: NDArray[np.generic]) -> Integers:
+        """Return how many of some numbers, one of each person, lie in each cell: int64 (cells,)."""
+        place = np.searchsorted(np.array(self.edges), numbers, side="left")
+        return np.bincount(place, minlength=self.cells).astype(np.int64)
+
+    def release(self, counts: Integers, noise: NoiseSource) -> Integers:
+        """Return the people of all cells with noise; `noise` is that of this data set."""
+        if counts.shape != (self.cells,):
+            raise ValueError(f"counts must have shape ({self.cells},), got {counts.shape}")
+        source, cells = noise.derive("contributions of people"), np.zeros((self.cells, 2), np.uint64)
+        cells[:, 0] = np.arange(self.cells)
+        return counts + self.law.draw(source, source.bind(cells, counts))
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the release."""
+        return PrivacyGuarantee(
+            unit=PERSON,
+            neighbouring="add_remove",
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=("Each person counts once.", "It covers one data set."),
+            public=("all parameters",),
+            adaptivity="All of it is published at once.",
+            proof="docs/proofs/limits.md, Theorem 1",
+            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
+        )
+
+
+class Part(NamedTuple):
+    """A part of a whole, with its interval; all in [0, 1]."""
+
+    share: float
+    lower: float
+    upper: float
+
+
+class Interval(NamedTuple):
+    """A number of people, with its interval."""
+
+    people: int
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyHistogram:
+    """Published numbers of people by contributions, and what they say of limits.
+
+    Cells far from all people have noise alone, which counts as much as that of others. So people are looked for up to
+    the last cell in which there are more than noise explains but with probability 0.001, by itself or with its
+    neighbours, and in cells behind it that seem to go on. Statements are about these people; the row of all others
+    bounds how many there may be.
+
+    Privacy: post-processing. Accuracy: each interval holds the truth with probability 0.95, about the people who can be
+    seen; who can be depends on the same noise.
+
+    Args:
+        edges: of the grid.
+        counts: noisy numbers of people, int64 (n,).
+        scale: of the discrete Laplace noise of each.
+    """
+
+    edges: tuple[int, ...]
+    counts: Integers
+    scale: float
+
+    @cached_property
+    def seen(self) -> range:
+        """The cells with people, from the first one on; empty if nobody can be seen."""
+        last = -1
+        for width in _TOGETHER:
+            if width <= len(self.counts):
+                sums = np.convolve(self.counts, np.ones(width, np.int64), "valid")
+                tests = len(_TOGETHER) * len(self.counts)
+                found = np.flatnonzero(sums > self.scale * _exceeded(width, _FALSE_ALARM / tests))
+                last = max(last, int(found[-1]) if len(found) else -1)
+        while 0 <= last < len(self.counts) - 1 and self.counts[last + 1] > _CONTINUES * self.scale:
+            last += 1
+        return range(last + 1)
+
+    @cached_property
+    def people(self) -> Floats:
+        """Estimated people in each cell: sums from the last cell on grow towards the first."""
+        found = np.zeros(len(self.counts))
+        sums = np.cumsum(self.counts[: self.seen.stop][::-1].astype(np.float64))
+        rising = np.maximum(optimize.isotonic_regression(sums).x if len(sums) else sums, 0.0)
+        found[: self.seen.stop] = np.diff(rising, prepend=0.0)[::-1]
+        return found
+
+    def in_cells(self, cells: range) -> Interval:
+        """Return how many people are in some cells together."""
+        total = int(self.counts[cells.start : cells.stop].sum())
+        reach = math.ceil(_DEVIATIONS * self._stddev(math.sqrt(len(cells))))
+        return Interval(max(0, total), max(0, total - reach), max(0, total + reach))
+
+    def kept(self, cell: int) -> Part:
+        """Return the share of all contributions that a limit at the upper edge of a cell keeps.
+
+        Of people in a cell it is only known that they have more than its lower edge and at most its upper one; the
+        interval holds either way.
+        """
+        ends = np.array([*self.edges, self.edges[-1]], np.float64)
+        lowest = np.minimum(np.array([0.0, *self.edges]) + 1, ends)
+        limit = float(self.edges[cell])
+        estimated = 1.0 - self.dropped(limit)
+        above = np.arange(len(self.counts)) > cell
+        least = self._interval(np.where(above, limit, lowest), np.where(above, ends, lowest))
+        most = self._interval(np.where(above, limit, ends), np.where(above, lowest, ends))
+        return Part(estimated, min(estimated, least[0], most[0]), max(estimated, least[1], most[1]))
+
+    def dropped(self, limit: float) -> float:
+        """Return the share of all contributions that a limit drops, by the estimated people.
+
+        How many people have more falls by the same factor from number to number within a cell, to not less than the
+        scale of the noise at its end.
+        """
+        total = self._beyond(0.0)
+        return min(1.0, self._beyond(limit) / total) if total > 0 else 0.0
+
+    def _beyond(self, limit: float) -> float:
+        """Return how many contributions people have beyond a limit each."""
+        starts = np.array([0.0, *self.edges])
+        more = np.cumsum(self.people[::-1])[::-1]  # people who have more than each of these
+        first, last = more[:-1], np.maximum(more[1:], np.minimum(more[:-1], self.scale))
+        begin, end = np.maximum(starts[:-1], limit), np.maximum(starts[1:], limit)
+        some = first > 0
+        rate = np.log(last[some] / first[some]) / (starts[1:] - starts[:-1])[some]
+        at_begin = first[some] * np.exp(rate * (begin - starts[:-1])[some])
+        number = (end - begin)[some]
+        falls = rate < -1e-12
+        terms = np.where(falls, np.expm1(rate * number) / np.where(falls, np.expm1(rate), 1.0), number)
+        return float(at_begin @ terms)
+
+    def _interval(self, part: Floats, whole: Floats) -> tuple[float, float]:
+        """Return the ends of the interval of a sum over people by another one: part - r whole is 0 but for noise."""
+        inside = np.arange(len(self.counts)) < self.seen.stop
+        part, whole = part * inside, whole * inside
+        sums = float(self.counts @ part), float(self.counts @ whole)
+        if sums[1] <= 0:
+            return 0.0, 1.0
+        middle = min(1.0, max(0.0, sums[0] / sums[1]))
+        spread = self._stddev(float(np.sqrt(np.square(part - middle * whole).sum())))
+        reach = _DEVIATIONS * spread / sums[1]
+        return max(0.0, middle - reach), min(1.0, middle + reach)
+
+    def _stddev(self, norm: float) -> float:
+        """Return the standard deviation of a weighted sum of noises whose weights have this L2 norm."""
+        rate = math.exp(-1 / self.scale)
+        return norm * math.sqrt(2 * rate) / (1 - rate)
+
+    def best_limit(self, stddev: Callable[[int], float]) -> int | None:
+        """Return the limit that keeps most of a count in relation to its noise, and drops at most `MOST_DROPPED`.
+
+        Which items are large does not matter: all are kept by the same part on average, and have the same noise. None
+        if nobody can be seen.
+
+        Privacy: post-processing.
+
+        Args:
+            stddev: the standard deviation of the noise of a count under a limit.
+        """
+        enough = [edge for edge in self.edges[: self.seen.stop] if self.dropped(edge) <= MOST_DROPPED]
+        return max(enough, key=lambda edge: (1 - self.dropped(edge)) / stddev(edge), default=None)
+
+
+_DEVIATIONS = max(math.log(1 / BETA) / math.sqrt(2), float(special.ndtri(1 - BETA / 2)))
+"""Standard deviations to the ends of an interval: of one Laplace number, or of a normal one if that is more."""
+
+
+def _exceeded(number: int, probability: float) -> float:
+    """Return what the sum of so many Laplace numbers of scale 1 exceeds with at most this probability (Chernoff)."""
+    if number == 1:
+        return math.log(1 / (2 * probability))
+
+    def excess(bound: float) -> float:
+        found = optimize.minimize_scalar(
+            lambda rate: -rate * bound - number * math.log1p(-rate * rate), bounds=(1e-9, 1 - 1e-9), method="bounded"
+        )
+        return float(found.fun) - math.log(probability)
+
+    return float(optimize.brentq(excess, 1e-3, 1e4))

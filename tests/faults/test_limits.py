@@ -1,0 +1,175 @@
+"""What a run says of its limits is true: T1, T2, T11. Through the command line, as a user sees it."""
+
+import json
+import re
+import shlex
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+from privstream.pipelines import cli
+
+DAY, START = 86_400, int(datetime(2030, 1, 1, tzinfo=UTC).timestamp())
+
+
+def written(folder, users, items, windows):
+    """Write events, one for each person, item and day."""
+    rows = np.unique(np.stack([users, items, windows], axis=1), axis=0)
+    lines = [f"u{user},i{item},{START + window * DAY + 60}" for user, item, window in rows.tolist()]
+    (folder / "events.csv").write_text("\n".join(["user,item,time", *lines]))
+    (folder / "key").write_text("a key of this test alone, which is long enough\n")
+    (folder / "key").chmod(0o600)
+    return np.bincount(rows[:, 0])
+
+
+def run(folder, windows, limit, options=""):
+    """Return what a run says of its limits, and its summary."""
+    span = f"--window 1day --start 2030-01-01 --end {date(2030, 1, 1) + timedelta(windows)}"
+    files = f"--input {folder}/events.csv --time_unit s --noise_key_file {folder}/key --output {folder}/out.jsonl"
+    line = f"counts {files} {span} --epsilon 1 --delta 1e-6 --max_contributions {limit} --ledger none {options}"
+    assert cli.main(shlex.split(line)) == 0
+    return json.loads((folder / "out.jsonl.guarantee.json").read_text())["limits"]
+
+
+def people_of(kind, number, mean, days, rng):
+    """Return person, item and day of each event: contributions in one window, in few, or in all."""
+    has = np.minimum(rng.geometric(1 / mean, number), 6 * mean)
+    users = np.repeat(np.arange(number), has)
+    items = np.concatenate([rng.permutation(400)[:few] for few in has])
+    if kind == "one":
+        days_of = rng.integers(0, days, number)[users]
+    elif kind == "few":
+        days_of = rng.integers(0, days, (number, 3))[users, rng.integers(0, 3, len(users))]
+    else:
+        days_of = rng.integers(0, days, len(users))
+    return users, items, days_of
+
+
+def true_share(has, limit):
+    return 1 - np.minimum(has, limit).sum() / has.sum()
+
+
+def holds(found, truth):
+    """Tell whether what is said is true: an interval, "at least", or that it is not known."""
+    dropped = found["dropped"]
+    if dropped is None:
+        return True
+    return dropped["lower"] <= truth + 1e-9 and (dropped["upper"] is None or truth <= dropped["upper"] + 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["one", "few", "all"])
+@pytest.mark.parametrize(("limit", "share"), [(120, 0.0), (38, 0.15), (22, 0.33), (12, 0.54), (2, 0.9)])
+def test_t1_what_is_said_of_limits_holds_wherever_contributions_lie(kind, limit, share, tmp_path, capsys):
+    has = written(tmp_path, *people_of(kind, 3_000, 20, 30, np.random.default_rng(limit)))
+    truth = true_share(has, limit)
+    assert truth == pytest.approx(share, abs=0.05)
+    found = run(tmp_path, 30, limit)
+    said = " ".join(capsys.readouterr().err.split())
+    assert found["max_contributions"] == limit and found["max_per_window"] is None
+    assert holds(found, truth)
+    (line,) = re.findall(
+        rf"limits: {limit} contributions per person; (what they drop is not known|they drop [^;]*%)", said
+    )
+    if share > 0.3:
+        assert found["dropped"]["lower"] > share - 0.2
+        assert f"{100 * found['dropped']['lower']:.0f}%" in line
+    assert "leave out at most" not in said
+
+
+def test_t1_people_who_each_come_on_one_day_of_37(tmp_path):
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(3_000), rng.integers(3, 91, 3_000))
+    items = np.concatenate([rng.permutation(200)[:few] for few in np.bincount(users)])
+    has = written(tmp_path, users, items, rng.integers(0, 37, 3_000)[users])
+    found = run(tmp_path, 37, 8)
+    assert true_share(has, 8) > 0.8
+    assert found["dropped"]["upper"] is None and 0.5 < found["dropped"]["lower"] < true_share(has, 8)
+
+
+def test_t1_people_who_come_in_one_window_in_all(tmp_path):
+    rng = np.random.default_rng(2)
+    users = np.repeat(np.arange(3_000), rng.integers(3, 160, 3_000))
+    items = np.concatenate([rng.permutation(200)[:few] for few in np.bincount(users)])
+    has = written(tmp_path, users, items, np.full(len(users), 0))
+    found = run(tmp_path, 1, 32)
+    assert holds(found, true_share(has, 32)) and found["dropped"]["lower"] > 0.4
+
+
+def test_t11_where_hardly_anything_is_dropped_the_interval_holds_it(tmp_path):
+    for seed in range(3):
+        has = written(tmp_path, *people_of("all", 2_469, 30, 30, np.random.default_rng(seed)))
+        limit = int(np.quantile(has, 0.99))
+        assert 0 < true_share(has, limit) < 0.02
+        assert holds(run(tmp_path, 30, limit, "--overwrite"), true_share(has, limit))
+
+
+def test_where_public_parameters_leave_nothing_to_drop_nothing_is_charged_for_it(tmp_path, capsys):
+    rng = np.random.default_rng(3)
+    users = np.repeat(np.arange(500), 3)
+    written(tmp_path, users, rng.integers(0, 4, len(users)), rng.integers(0, 5, len(users)))
+    (tmp_path / "items").write_text("\n".join(f"i{item}" for item in range(4)))
+    found = run(tmp_path, 5, 20, f"--domain {tmp_path}/items")
+    assert found["dropped"] == {"share": 0.0, "lower": 0.0, "upper": 0.0}
+    assert "they drop nothing" in capsys.readouterr().err
+
+
+def test_a_dry_run_does_not_show_the_share(tmp_path, capsys):
+    written(tmp_path, *people_of("all", 2_000, 20, 30, np.random.default_rng(4)))
+    files = f"--input {tmp_path}/events.csv --time_unit s --noise_key_file {tmp_path}/key --output {tmp_path}/o.jsonl"
+    line = f"counts {files} --window 1day --start 2030-01-01 --end 2030-01-31 --epsilon 1 --delta 1e-6 --ledger none"
+    assert cli.main(shlex.split(f"{line} --max_contributions 5 --dry_run")) == 0
+    shown = capsys.readouterr()
+    assert "they drop" not in shown.err + shown.out and not (tmp_path / "o.jsonl").exists()
+
+
+def test_t2_suggest_says_only_what_was_measured(tmp_path, capsys):
+    """Baskets with a long tail: the ten largest items hold 5% of all."""
+    rng = np.random.default_rng(5)
+    popular = 1 / (np.arange(2_000) + 60.0)
+    has = np.minimum(np.exp(rng.normal(3, 1, 2_000)).astype(int) + 1, 600)
+    users = np.repeat(np.arange(2_000), has)
+    items = rng.choice(2_000, len(users), p=popular / popular.sum())
+    has = written(tmp_path, users, items, rng.integers(0, 30, len(users)))
+    files = (
+        f"--input {tmp_path}/events.csv --time_unit s --noise_key_file {tmp_path}/key --output {tmp_path}/limits.jsonl"
+    )
+    files += f" --output {tmp_path}/limits.jsonl"
+    line = f"suggest {files} --window 1day --start 2030-01-01 --end 2030-01-31 --epsilon 0.2 --ledger none"
+    assert cli.main(shlex.split(line)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "largest items" not in said
+    ((limit, one, each),) = re.findall(
+        r"--max_contributions (\d+) keeps .* finds items of ([\d,]+) people in one window, or ([\d,]+) in each", said
+    )
+    assert true_share(has, int(limit)) < 0.2
+    rows = [json.loads(line) for line in (tmp_path / "limits.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if row["suggested"]]
+    assert row["suggested"] == f"--max_contributions {limit}"
+    assert [row["found_in_one"], row["found_in_all"]] == [int(text.replace(",", "")) for text in (one, each)]
+    assert row["kept_lower"] <= 1 - true_share(has, int(limit)) <= row["kept_upper"]
+    # items of these sizes are found as said, by the run that is asked about
+    run(tmp_path, 30, limit)
+    found = {json.loads(line)["item"] for line in (tmp_path / "out.jsonl").read_text().splitlines()}
+    people_in = np.bincount(items, minlength=2_000) / 30
+    sure = [f"i{item}" for item in np.flatnonzero(people_in > 1.5 * row["found_in_all"])]
+    assert sum(item in found for item in sure) >= 0.8 * len(sure)
+
+
+def test_the_share_and_the_rows_are_the_same_for_any_number_of_workers(tmp_path):
+    written(tmp_path, *people_of("few", 2_000, 20, 30, np.random.default_rng(6)))
+    found = []
+    for workers in (1, 2):
+        limits = run(tmp_path, 30, 12, f"--workers {workers} --overwrite --run_id same")
+        found.append((limits, sorted((tmp_path / "out.jsonl").read_text().splitlines())))
+    assert found[0] == found[1] and found[0][0]["dropped"]["lower"] > 0.2
+
+
+def test_two_limits_drop_what_either_drops(tmp_path):
+    users, items, days = people_of("few", 3_000, 20, 30, np.random.default_rng(7))
+    has = written(tmp_path, users, items, days)
+    found = run(tmp_path, 30, 10, "--max_per_window 4")
+    rows = np.unique(np.stack([users, items, days], axis=1), axis=0)
+    each = np.bincount(rows[:, 0] * 30 + rows[:, 2], minlength=90_000).reshape(3_000, 30)
+    truth = 1 - np.minimum(np.minimum(each, 4).sum(axis=1), 10).sum() / has.sum()
+    assert found["max_per_window"] == 4 and truth > 0.3
+    assert holds(found, truth) and found["dropped"]["lower"] > truth - 0.2

@@ -1,0 +1,128 @@
+"""Which share of contributions limits drop: how far a person moves the numbers, their noise, and the interval."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from privstream.mechanisms.keyed_counts.dropped import _PARTS, BEYOND, CLIP, COUNTED, DROPPED, DroppedShare
+from privstream.mechanisms.noise.sources import SeededNoise
+
+SHIFT = 0.2367  # of epsilon 1, delta 1e-6
+
+
+def moved(made, came, limit):
+    """What one person with so many contributions in each window adds to the numbers, window by window, int64 (n, 3)."""
+    used, before, found = 0, np.zeros(1, np.int64), []
+    for number in came:
+        counted = min(number, limit - used)
+        used += counted
+        sums, now = made.of_people(np.array([number]), np.array([counted]), before)
+        before = before + now
+        found.append(sums)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("limit", "largest"), [(1, None), (2, None), (2, 40), (2, 8), (3, 4)])
+def test_one_person_moves_the_numbers_by_no_more_than_noise_pays_for_in_any_increments(limit, largest):
+    made = DroppedShare(limit, SHIFT, largest)
+    assert made.clip == min(CLIP * limit, (largest or math.inf) - limit)
+    most = largest or 9 * limit
+    every = [came for came in itertools.product(range(0, most + 1, 2), repeat=3) if sum(came) <= most]
+    sums = np.array([moved(made, came, limit) for came in every])
+    assert sums.min() >= 0
+    norms = np.sqrt(np.square(sums).sum(axis=1))  # of what all readings release, wherever they lie
+    assert np.all(norms.max(axis=0) <= [made.clip, limit, 1])
+    squares = sum((norm / law.sigma) ** 2 for norm, law in zip([made.clip, limit, 1], made.laws, strict=False))
+    assert squares <= SHIFT**2 and sum(_PARTS) == pytest.approx(1)
+    assert made.clips or not sums[:, :, BEYOND].any()
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_sums_are_those_of_a_plain_reference_however_windows_part_what_people_have(limit):
+    rng = np.random.default_rng(7)
+    made = DroppedShare(limit, SHIFT)
+    for _ in range(200):
+        came = rng.integers(0, 12 * limit, rng.integers(1, 6))
+        total = int(came.sum())
+        dropped = max(0, total - limit)
+        expected = [min(dropped, made.clip), min(total, limit), int(dropped > made.clip)]
+        assert moved(made, came.tolist(), limit).sum(axis=0).tolist() == expected
+
+
+def test_a_person_with_more_contributions_never_drops_less():
+    made = DroppedShare(4, SHIFT)
+    sums = [moved(made, (number,), 4)[0] for number in range(60)]
+    assert np.all(np.diff(sums, axis=0) >= 0)
+    exact = np.array([900, 2_000, 0])
+    shares = [made.share(exact + np.array([more, 0, 0])).share for more in range(0, 40_000, 2_000)]
+    assert shares == sorted(shares)
+
+
+def population(kind, people, rng):
+    """Contributions of people: some alike, some of a long tail."""
+    if kind == "spread":
+        return np.minimum(rng.geometric(0.12, people) * rng.geometric(0.4, people), 300)
+    return rng.integers(3, 91, people) if kind == "even" else (rng.pareto(1.2, people) * 8 + 1).astype(np.int64)
+
+
+@pytest.mark.parametrize("kind", ["spread", "even", "tail"])
+@pytest.mark.parametrize("limit", [8, 15, 25, 40, 80, 300])
+def test_the_interval_holds_the_true_share_or_says_at_least(kind, limit):
+    rng = np.random.default_rng(limit)
+    came = np.minimum(population(kind, 6_000, rng), 5_000)
+    counted = np.minimum(came, limit)
+    made = DroppedShare.of(limit, SHIFT, math.inf)
+    sums, _ = made.of_people(came, counted, np.zeros(len(came), np.int64))
+    truth = 1 - counted.sum() / came.sum()
+    found = [made.share(made.release(1, sums, SeededNoise(seed))) for seed in range(400)]
+    held = [one is None or (one.lower <= truth and (one.upper is None or truth <= one.upper)) for one in found]
+    assert sum(held) >= (320 if kind == "tail" else 370)  # of 400: noise hides a few people with very much more
+    assert limit > 40 or None not in found
+
+
+def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
+    rng = np.random.default_rng(1)
+    came = population("tail", 6_000, rng)
+    made = DroppedShare.of(8, SHIFT, math.inf)
+    sums, _ = made.of_people(came, np.minimum(came, 8), np.zeros(len(came), np.int64))
+    truth = 1 - np.minimum(came, 8).sum() / came.sum()
+    noisy = made.release(1, sums, SeededNoise(3))
+    assert made.share(noisy).upper is None
+    noisy[BEYOND] = 0
+    assert made.share(noisy).upper < truth
+
+
+def test_where_noise_hides_it_nothing_is_said():
+    made = DroppedShare.of(100, SHIFT, math.inf)
+    few, _ = made.of_people(np.full(20, 150), np.full(20, 100), np.zeros(20, np.int64))
+    assert sum(made.share(made.release(1, few, SeededNoise(seed))) is None for seed in range(400)) >= 396
+    assert made.share(np.zeros(3, np.int64)) is None
+    assert made.share(np.array([0, 10**7, 0]), readings=0) is None
+
+
+def test_increments_have_noise_of_their_own_and_an_interval_for_all_of_it():
+    made = DroppedShare.of(10, SHIFT, math.inf)
+    sums, noise = np.array([30_000, 70_000, 0]), SeededNoise(5)
+    one, other = (made.release(reading, sums, noise) - sums for reading in (1, 2))
+    assert np.all(one != other)
+    assert np.array_equal(one, made.release(1, sums, noise) - sums)  # a repetition draws the same
+    assert np.all(one != made.release(1, sums + 1, noise) - sums - 1)  # other totals have other noise
+    wide, narrow = (made.share(sums, readings) for readings in (4, 1))
+    assert wide.lower < narrow.lower and wide.upper > narrow.upper
+
+
+def test_noise_has_the_law_that_the_budget_pays_for():
+    made = DroppedShare(2, SHIFT)
+    zero = np.zeros(3, np.int64)
+    drawn = np.array([made.release(reading, zero, SeededNoise(11)) for reading in range(1, 4_001)])
+    for place in (DROPPED, COUNTED, BEYOND):
+        assert drawn[:, place].std() == pytest.approx(made.laws[place].sigma, rel=0.05)
+        assert abs(drawn[:, place].mean()) < 4 * made.laws[place].sigma / math.sqrt(4_000)
+
+
+def test_nothing_is_released_where_public_parameters_leave_nothing_to_drop():
+    assert DroppedShare.of(12, SHIFT, 12) is None and DroppedShare.of(12, SHIFT, 5) is None
+    assert DroppedShare.of(12, SHIFT, 13).largest == 13 and not DroppedShare.of(12, SHIFT, 13).clips
+    with pytest.raises(ValueError, match="largest must be above 12"):
+        DroppedShare(12, SHIFT, 12)

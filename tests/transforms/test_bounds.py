@@ -1,0 +1,235 @@
+"""Which contributions of a person count, paced or sampled: against plain Python, through the stages, in any parts."""
+
+import itertools
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal_encoded, sealed_key
+from privstream.transforms.counts import random_contributions
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists, unsealed_counts
+from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
+from privstream.transforms.counts.random_contributions import CountRandomContributions
+from privstream.transforms.events import bounding
+from privstream.transforms.events.bounding import Bound, PartOfPeople, parts_of_people
+from privstream.transforms.timing.clocked import STEP
+from privstream.transforms.timing.keyed_state import Decoded, Progress
+from privstream.transforms.timing.steps import Steps
+
+WINDOWS, LIMIT = 12, 5
+STEPS = Steps.of(window=10.0, start=0.0, windows=WINDOWS)
+
+
+def stage(sampled, seed=1, *, in_run=LIMIT, per_window=None, steps=STEPS, **given):
+    kind = CountRandomContributions if sampled else CountContributions
+    bound = Bound(in_run, per_window, sampled)
+    return kind(
+        steps=steps, noise=SeededNoise(seed), timer_offset=2, groups=1, key_shards=1, **{"bound": bound} | given
+    )
+
+
+def held(pairs):
+    """Return what people have in a step, from pairs of a person and an item."""
+    users, items = (np.array(column, np.uint64) for column in zip(*sorted(pairs), strict=True))
+    return InStreams.of("", HolderBatch(users, items, np.zeros(len(users), np.uint16), Names.none()))
+
+
+def people(seed=5, number=24, items=9, kind="spread"):
+    """Return what many people have, pairs by step: over all windows, each in one of them, or in a few."""
+    rng, found = np.random.default_rng(seed), defaultdict(set)
+    for person in range(number):
+        windows = {"one": rng.integers(0, WINDOWS, 1), "few": rng.integers(0, WINDOWS, 3)}.get(kind, np.arange(WINDOWS))
+        for window in windows.tolist():
+            for item in rng.permutation(items)[: rng.integers(0, 6 if kind == "spread" else items)].tolist():
+                found[window].add((person << 57, item))
+    return dict(sorted(found.items()))
+
+
+def sent(fn, given, parts=False):
+    """Return what is sent on of steps, as a run sends it: counts by step and item, and the sums of all steps."""
+    decoded = Decoded(Progress(), fn.decode(b"", []))
+    for step, pairs in given.items():
+        each = held(pairs)
+        if parts:
+            for part, some in parts_of_people(each):
+                decoded.add(step, seal_encoded(StepKey("", step, part.code), some.to_bytes()))
+        else:
+            decoded.add(step, seal_encoded(StepKey("", step, 1), each.to_bytes()))
+    counts, new, sums, log = Counter(), Counter(), np.zeros(3, np.int64), []
+    for step, batches in fn.due(decoded, WINDOWS):
+        before = fn.decode(b"", log)  # as a run that begins again finds it
+        result = fn.handle(b"", step, batches, before if log else decoded.state)
+        decoded.state = result.state
+        log += [] if result.segment is None else [result.segment]
+        for element in result.outputs:
+            if is_sums(element):
+                sums += np.frombuffer(element[1][STEP.size :], "<i8")
+                continue
+            batch = unsealed_counts(element[1]).batch
+            for place, item in enumerate(batch.items.tolist()):
+                counts[sealed_key(element[1]).step, item] += int(batch.counts[place])
+                new[sealed_key(element[1]).step, item] += 0 if batch.new is None else int(batch.new[place])
+    return counts, new, sums.tolist()
+
+
+def by_person(fn, given):
+    """Return how many contributions of each person count in each step: each person alone, who counts as among all."""
+    found, total = {}, Counter()
+    for person in sorted({person for pairs in given.values() for person, _ in pairs}):
+        own = {step: some for step, pairs in given.items() if (some := {pair for pair in pairs if pair[0] == person})}
+        counts, _, _ = sent(fn, own)
+        total += counts
+        found[person] = Counter()
+        for (step, _), number in counts.items():
+            found[person][step] += number
+    assert total == sent(fn, given)[0]
+    return found
+
+
+@pytest.mark.parametrize("in_run", [1, 2, 5, 40, 212, 1_000])
+@pytest.mark.parametrize("windows", [1, 2, 13, 53, 365])
+def test_the_pace_is_exact_and_leaves_something_for_the_last_window(in_run, windows):
+    paced = Bound(in_run)
+    allowed = [paced.allowed(number, windows) for number in range(1, windows + 1)]
+    exact = [math.ceil(in_run * (windows + 3 * number) / (4 * windows) - 1e-9) for number in range(1, windows + 1)]
+    assert allowed == exact
+    assert allowed == sorted(allowed) and allowed[-1] == in_run
+    assert {Bound(in_run, None, True).allowed(1, windows), paced.allowed(3, None)} == {in_run}
+
+
+@pytest.mark.parametrize("kind", ["spread", "one", "few"])
+@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, 3), (1_000, None)])
+def test_paced_contributions_are_those_of_a_plain_reference(kind, in_run, per_window):
+    given, bound = people(kind=kind), Bound(in_run, per_window)
+    for person, counted in by_person(stage(False, bound=bound), given).items():
+        used, expected = 0, Counter()
+        for step, pairs in given.items():
+            came = sum(1 for one, _ in pairs if one == person)
+            left = math.ceil(in_run * (0.25 + 0.75 * (step + 1) / WINDOWS) - 1e-9) - used
+            expected[step] = max(0, min(came, left, per_window or came))
+            used += expected[step]
+        assert counted == +expected
+        assert counted.total() <= in_run
+
+
+@pytest.mark.parametrize("kind", ["spread", "one", "few"])
+@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, 3), (1_000, None)])
+def test_sampled_contributions_are_as_many_as_there_may_be(kind, in_run, per_window):
+    given = people(kind=kind)
+    for person, counted in by_person(stage(True, in_run=in_run, per_window=per_window), given).items():
+        came = [sum(1 for one, _ in pairs if one == person) for pairs in given.values()]
+        assert counted.total() == min(in_run, sum(min(number, per_window or number) for number in came))
+        assert max(counted.values(), default=0) <= (per_window or in_run)
+
+
+def test_each_window_keeps_the_same_part_of_a_sample_and_any_two_are_kept_together_as_often():
+    """With a false alarm below 1e-9 for each window."""
+    number, fn = 3_000, stage(True)
+    chosen = [
+        one for _, one in fn.choose({step: held([(person, 7) for person in range(number)]) for step in range(12)})
+    ]
+    kept = np.array([np.isin(np.arange(number), one.rows) for one in chosen])
+    assert (kept.sum(axis=0) == LIMIT).all()
+    part, pair = LIMIT / WINDOWS, LIMIT * (LIMIT - 1) / WINDOWS / (WINDOWS - 1)
+    assert np.abs(kept.mean(axis=1) - part).max() < 6.5 * math.sqrt(part * (1 - part) / number)
+    together = [(kept[one] & kept[other]).mean() for one, other in itertools.combinations(range(WINDOWS), 2)]
+    assert np.abs(np.array(together) - pair).max() < 7.5 * math.sqrt(pair / number)
+
+
+def test_another_key_samples_others_and_the_same_key_the_same():
+    found = [sent(stage(True, seed), people())[0] for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
+OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}, {"newcomers": True}]
+
+
+@pytest.mark.parametrize("limits", OPTIONS)
+def test_people_in_parts_have_the_counts_that_they_have_together(limits, monkeypatch):
+    fn = stage(True, dropped=DroppedShare(LIMIT, 0.1), **limits)
+    whole = sent(fn, people())
+    monkeypatch.setattr(random_contributions, "AT_ONCE", 1_500)
+    monkeypatch.setattr(bounding, "PART_ROWS", 20)
+    assert sent(fn, people()) == sent(fn, people(), parts=True) == whole
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("limits", [{}, {"per_window": 2}, {"distinct": True}])
+@pytest.mark.parametrize("kind", ["spread", "one", "few"])
+@pytest.mark.parametrize("in_run", [1, 3, 8])
+def test_what_is_dropped_is_clipped_for_the_run_and_not_for_windows(sampled, limits, kind, in_run):
+    made = DroppedShare(in_run, 0.1)
+    given, fn = people(kind=kind, items=30), stage(sampled, in_run=in_run, dropped=made, **limits)
+    counts, _, sums = sent(fn, given)
+    expected = np.zeros(3, np.int64)
+    for person, counted in by_person(fn, given).items():
+        own = [(step, item) for step, pairs in given.items() for one, item in pairs if one == person]
+        came = len({item for _, item in own} if "distinct" in limits and sampled else own)
+        if "distinct" in limits and not sampled:
+            continue  # an item that does not count comes again
+        dropped = came - counted.total()
+        expected += [min(dropped, made.clip), counted.total(), int(dropped > made.clip)]
+    assert sums[1] == counts.total()
+    assert sums == expected.tolist() or ("distinct" in limits and not sampled)
+    if kind != "spread" and in_run == 1:
+        assert sums[2] > 0  # there are such people
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_lists_have_so_many_different_keys_of_a_person_the_first_ones(sampled):
+    for keys in (1, 2, 4):
+        fn = stage(sampled, in_run=20, lists=PeopleLists(keys, 9))
+        for person in sorted({person for pairs in people().values() for person, _ in pairs}):
+            own = {step: some for step, pairs in people().items() if (some := {p for p in pairs if p[0] == person})}
+            counts, new, _ = sent(fn, own)
+            early = {item for (step, item), number in counts.items() if number and step < 9}
+            assert sum(new.values()) == min(keys, len(early))
+            assert max(Counter(item for (_, item), number in new.items() if number).values(), default=1) == 1
+            assert all(step < 9 for (step, _), number in new.items() if number)
+
+
+@pytest.mark.parametrize("given", [{"lists": PeopleLists(100, 9)}, {"newcomers": True}, {"distinct": True}])
+def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given):
+    options = {"in_run": 1_000, "dropped": DroppedShare(1_000, 0.1)} | given
+    for items in (9, 1_000):  # many of a person are the same, or hardly any
+        one, other = (sent(stage(sampled, **options), people(items=items)) for sampled in (False, True))
+        assert one[:2] == other[:2] and one[0]
+
+
+def test_limits_start_afresh_with_a_period():
+    steps = Steps.of(window=10.0, start=0.0, end=120.0, renew_every=60.0)
+    for sampled in (False, True):
+        fn, given = stage(sampled, steps=steps, in_run=3), people()
+        found = by_person(fn, {step: pairs for step, pairs in given.items() if step >= 6})
+        assert max(counted.total() for counted in found.values()) == 3
+
+
+def test_parts_of_people_meet_where_one_is_in_the_other():
+    users = np.array([0, 1 << 62, 2 << 62, 3 << 62, (1 << 64) - 1], np.uint64)
+    assert PartOfPeople(0, 0).rows(users).tolist() == [0, 1, 2, 3, 4]
+    assert PartOfPeople(2, 3).rows(users).tolist() == [3, 4]
+    assert PartOfPeople.of_code(PartOfPeople(2, 3).code) == PartOfPeople(2, 3)
+    assert PartOfPeople(2, 3).meets(PartOfPeople(1, 1))
+    assert not PartOfPeople(3, 1).meets(PartOfPeople(1, 1))
+
+
+def test_the_share_is_released_at_its_readings_alone_each_time_what_came_since():
+    counted, made = Counter(), DroppedShare(3, 0.1)
+    fn = ReleaseDropped(steps=STEPS, timer_offset=3, mechanism=made, noise=SeededNoise(1), readings=(4, 12))
+    for each, name in zip(fn.counters, ("dropped", "counted", "beyond", "readings"), strict=True):
+        each.inc = lambda number, name=name: counted.update({name: number})
+    state, seen = fn.initial(b""), []
+    for step in range(WINDOWS):
+        sums = np.array([step, 10, 0], "<i8").tobytes()
+        state = fn.restore(fn.snapshot(state))
+        state, rows = fn.advance(b"", step, [sums, sums], state)
+        assert list(rows) == []
+        seen.append(dict(counted))
+    assert [one.get("readings", 0) for one in seen] == [0] * 3 + [1] * 8 + [2]
+    first = made.release(1, np.array([12, 80, 0]), SeededNoise(1))
+    second = made.release(2, np.array([120, 160, 0]), SeededNoise(1))
+    assert [seen[3][name] for name in ("dropped", "counted", "beyond")] == first.tolist()
+    assert [counted[name] for name in ("dropped", "counted", "beyond")] == (first + second).tolist()

@@ -1,0 +1,109 @@
+"""The share of contributions that limits drop: shards of people add up three numbers, and one stage releases them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import Keyed, StepKey
+from privstream.transforms.counters import counter
+from privstream.transforms.timing.clocked import SingleSteps, stepped
+from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
+
+_NAME = "\x00dropped"
+_KEY = StepKey(_NAME, 0, 0).to_bytes()  # of shard 0: of processes that share out shards, one has all of it
+CLOCK = "dropped"
+
+READINGS = "limits_readings"
+NUMBERS = ("limits_dropped", "limits_counted", "limits_beyond")
+"""Counters of what was released, with noise, and how often; a run that publishes nothing must not show them."""
+
+
+def sums_record(step: int, sums: np.ndarray) -> Keyed:
+    """Return what a shard of people sends of a step: exact numbers, int64 (3,)."""
+    return _KEY, stepped(step, sums.astype("<i8").tobytes())
+
+
+def is_sums(element: Keyed) -> bool:
+    """Tell whether an element is that, and not counts."""
+    return element[0] == _KEY
+
+
+def is_counts(element: Keyed) -> bool:
+    """Tell whether an element is counts."""
+    return element[0] != _KEY
+
+
+def to_clock(element: Keyed) -> Keyed:
+    """Return what `ReleaseDropped` takes."""
+    return CLOCK.encode(), element[1]
+
+
+class Waiting(NamedTuple):
+    """Numbers since the last reading, int64 (3,), and readings of the period so far."""
+
+    sums: np.ndarray
+    readings: int
+
+
+class ReleaseDropped(SingleSteps, state="release_dropped"):
+    """On a public clock: release what came since the last reading at some steps of the run, or of each period.
+
+    What is released is in counters, and in no row.
+
+    Args:
+        mechanism: adds the noise.
+        noise: of the run.
+        readings: numbers of the steps, from 1 on, after which it is read.
+    """
+
+    def __init__(
+        self, *, steps: Steps, timer_offset: int, mechanism: DroppedShare, noise: NoiseSource, readings: Sequence[int]
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.mechanism = mechanism
+        self.noise = noise
+        self.readings = frozenset(readings)
+        self.counters = [counter(name) for name in (*NUMBERS, READINGS)]
+
+    @override
+    def initial(self, key: bytes) -> Waiting:
+        return Waiting(np.zeros(3, np.int64), 0)
+
+    @override
+    def snapshot(self, state: Waiting) -> bytes:
+        return pack("dropped contributions", 1, state._asdict())
+
+    @override
+    def restore(self, data: bytes) -> Waiting:
+        found: dict[str, Any] = unpack("dropped contributions", 1, data)
+        return Waiting(**found)
+
+    @override
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
+        sums = state.sums + sum((np.frombuffer(batch, "<i8") for batch in batches), np.zeros(3, np.int64))
+        if self.steps.number(step) not in self.readings:
+            return Waiting(sums, state.readings), ()
+        reading = state.readings + 1
+        noisy = self.mechanism.release(reading, sums, self.steps.renewed(self.noise, step))
+        for each, number in zip(self.counters, [*noisy.tolist(), 1], strict=True):
+            each.inc(number)
+        return Waiting(np.zeros(3, np.int64), reading), ()
+
+    @override
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Let late numbers go: the counts of the same people are late too, and say so."""
+        return iter(())
+
+
+def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:
+    """Return the share that a run has released, from its counters; None where it has not, or noise hides it."""
+    readings = counters.get(READINGS, 0)
+    if mechanism is None or not readings:
+        return None
+    return mechanism.share(np.array([counters.get(name, 0) for name in NUMBERS], np.int64), readings)
