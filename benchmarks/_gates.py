@@ -97,7 +97,7 @@ class Data:
     @cached_property
     def window(self) -> Integers:
         """The window of each event, from 0 on."""
-        return (self.table["time"].cast(pa.int64()).to_numpy() // 1_000_000 - START) // self.length
+        return np.asarray((self.table["time"].cast(pa.int64()).to_numpy() // 1_000_000 - START) // self.length)
 
     @cached_property
     def people(self) -> Floats:
@@ -114,7 +114,7 @@ class Data:
         """How many contributions each person has: different pairs of an item and a window."""
         columns = {"window": self.window, "item": self.table["item"], "user": self.table["user"]}
         distinct = pa.table(columns).group_by(["window", "item", "user"]).aggregate([])
-        return distinct.group_by("user").aggregate([([], "count_all")])["count_all"].to_numpy()
+        return np.asarray(distinct.group_by("user").aggregate([([], "count_all")])["count_all"])
 
     def dropped(self, limit: int) -> float:
         """Return the share of all contributions that a limit of the run drops."""
@@ -425,7 +425,7 @@ def a_billion_events() -> Figures:
 
 def flink() -> Figures:
     """Return how late rows are on a Flink cluster, and whether a killed task manager changes them."""
-    late = {row["source"]: float(row["median_seconds"]) for row in script("flink_latency", "--checkpoints=2")}
+    late = {row["source"]: float(row["median_seconds"]) for row in script("flink_latency", "--checkpoints=10")}
     faults = [row["same_rows"] == "True" for row in script("flink_faults") if row["engine"].startswith("privstream")]
     return {f"Flink, {name}: from a window's end to its row": seconds for name, seconds in late.items()} | {
         "Flink: same rows after a killed task manager": float(all(faults))

@@ -67,26 +67,29 @@ class Gate(NamedTuple):
 GATES = (
     Gate("flights by week, epsilon 1: true top ten", "88.5%", 0.85),
     Gate("flights by day, epsilon 8: true top ten", "97%", 0.93),
-    Gate("flights by month, epsilon 1: true top ten", "83%", 0.80),
+    Gate("flights by month, epsilon 1: true top ten", "83 to 88%", 0.80),
     Gate("flights by day: intervals that hold all people", "93 to 99%", 0.92),
     Gate("flights by week: intervals that hold all people", "93 to 99%", 0.92),
     Gate("flights by month: intervals that hold all people", "93 to 99%", 0.92),
     Gate("purchases: intervals that hold all people", "93 to 99%", 0.92),
     Gate("city by hour: intervals that hold all people", "93 to 99%", 0.92),
     Gate("flights by week: of what surely rose, not risen", "none", None, 0.05),
-    Gate("all items fall: rows of what rose", "9 of 9", None, 0.0, False, "rows"),
+    Gate("all items fall: rows of what rose", "48", None, 0.0, False, "rows"),
     Gate("purchases, 13% dropped: least weekly mean of shown / true", "0.95", 0.94, None, True, ""),
     Gate("purchases, 13% dropped: largest", "1.00", None, 1.06, True, ""),
     Gate("purchases, 13% dropped: half a width of intervals / true", "29%", None, 0.30),
     Gate("purchases, 13% dropped: intervals that hold", "97%", 0.92),
-    Gate("purchases, 52% dropped: least weekly mean of shown / true", "0.84", unit=""),
+    Gate("purchases, 52% dropped: least weekly mean of shown / true", "0.82", unit=""),
+    Gate("purchases, 52% dropped: largest", "0.90", unit=""),
+    Gate("purchases, 52% dropped: half a width of intervals / true", "23%"),
     Gate("purchases, 52% dropped: intervals that hold", "84%", 0.99, None, False),
     Gate("long tail, epsilon 1: items found", "about 0", 5, None, False, "items"),
-    Gate("long tail, epsilon 2: items found", "", unit="items"),
+    Gate("long tail, epsilon 2: items found", "8", unit="items"),
     Gate("long tail, epsilon 4: items found", "36", 200, None, False, "items"),
     Gate("long tail, epsilon 1: true top ten", "0%", 0.30, None, False),
-    Gate("long tail, epsilon 4: true top ten", "", 0.58),
-    Gate("long tail: more items found with more budget, at least", "", 0, None, True, "items"),
+    Gate("long tail, epsilon 2: true top ten", "39%"),
+    Gate("long tail, epsilon 4: true top ten", "61.5%", 0.55),
+    Gate("long tail: more items found with more budget, at least", "0", 0, None, True, "items"),
     Gate("each comes once: what is said of the share is true", "4% of 50%", 1.0, None, False),
     Gate("each comes once: intervals of the top ten that hold", "16 to 23%", 0.99, None, False),
     Gate("DP-SQLP, 1,000,000 people: keys", "10,304", 9_789, None, True, ""),
@@ -97,28 +100,28 @@ GATES = (
     Gate("DP-SQLP, 100,000 people: l2", "3,169", None, 3_327, True, ""),
     Gate("latencies, median: error", "1.6%", None, 0.03),
     Gate("latencies, ninth decile: error", "1.6%", None, 0.03),
-    Gate("latencies, median: intervals hold", "", 0.95),
-    Gate("latencies, ninth decile: intervals hold", "", 0.95),
-    Gate("people in a building: error, root mean square", "TODAY", None, 0, True, "people"),
-    Gate("people in a building: intervals hold", "TODAY", 0.92),
-    Gate("alerts: told", "TODAY", 0),
-    Gate("alerts: false ones of those told", "TODAY", None, 0),
-    Gate("alerts by sparse vector: true ones", "TODAY", 0, None, True, ""),
-    Gate("alerts by sparse vector: false ones of those told", "TODAY", None, 0),
-    Gate("top-k, flights by week: true top 5", "TODAY", 0),
-    Gate("top-k by free gaps, list, epsilon 8: true top 5", "TODAY", 0),
-    Gate("heavy-hitters, flights by week: true top 10", "TODAY", 0),
-    Gate("heavy-hitters by clock, city: reported", "TODAY", 0, None, True, "rows"),
-    Gate("heavy-hitters by clock, city: rows of nobody", "TODAY", None, 0.01),
-    Gate("heavy-hitters by status, city: reported", "TODAY", 0, None, True, "rows"),
-    Gate("heavy-hitters by status, city: rows of nobody", "TODAY", None, 0.01),
-    Gate("histogram: error, root mean square", "TODAY", None, 0, True, "events"),
-    Gate("histogram by Algorithm 2: error, root mean square", "TODAY", None, 0, True, "events"),
-    Gate("flags: wrong ones", "TODAY", None, 0.002),
-    Gate("ranges: error, root mean square", "TODAY", None, 0, True, "points"),
-    Gate("predecessor: points passed over, mean", "TODAY", None, 0, True, "points"),
-    Gate("multiplicative weights: error, root mean square", "TODAY", None, 0),
-    Gate("multiplicative weights: answered", "TODAY", 1.0),
+    Gate("latencies, median: intervals hold", "98.3%", 0.95),
+    Gate("latencies, ninth decile: intervals hold", "99.2%", 0.95),
+    Gate("people in a building: error, root mean square", "42", None, 46, True, "people"),
+    Gate("people in a building: intervals hold", "97.9%", 0.92),
+    Gate("alerts: told", "94.9%", 0.85),
+    Gate("alerts: false ones of those told", "4.9%", None, 0.054),
+    Gate("alerts by sparse vector: true ones", "19", 17, None, True, ""),
+    Gate("alerts by sparse vector: false ones of those told", "0%", None, 0.05),
+    Gate("top-k, flights by week: true top 5", "76.1%", 0.68),
+    Gate("top-k by free gaps, list, epsilon 8: true top 5", "67.7%", 0.61),
+    Gate("heavy-hitters, flights by week: true top 10", "87.9%", 0.79),
+    Gate("heavy-hitters by clock, city: reported", "205", 184, None, True, "rows"),
+    Gate("heavy-hitters by clock, city: rows of nobody", "0%", None, 0.01),
+    Gate("heavy-hitters by status, city: reported", "378", 340, None, True, "rows"),
+    Gate("heavy-hitters by status, city: rows of nobody", "0%", None, 0.01),
+    Gate("histogram: error, root mean square", "6.3", None, 7.0, True, "events"),
+    Gate("histogram by Algorithm 2: error, root mean square", "1,584", None, 1_742, True, "events"),
+    Gate("flags: wrong ones", "0.03%", None, 0.002),
+    Gate("ranges: error, root mean square", "102", None, 113, True, "points"),
+    Gate("predecessor: points passed over, mean", "632", None, 695, True, "points"),
+    Gate("multiplicative weights: error, root mean square", "13.0%", None, 0.143),
+    Gate("multiplicative weights: answered", "100%", 1.0),
     Gate("ten records: CPU", "1.3 s", None, 2.0, True, "s"),
     Gate("plan: CPU", "0.5 s", None, 1.0, True, "s"),
     Gate("20 million events: CPU / that of DuckDB on one thread, random limit", "0.6 to 0.9", None, 1.0, True, ""),
@@ -178,7 +181,8 @@ def intervals(key: int) -> Figures:
 
 def weekly(key: int) -> Figures:
     """Return how good shown numbers of purchases are where limits drop a little, and half."""
-    data, found = worlds.purchases(), {}
+    data = worlds.purchases()
+    found: Figures = {}
     many = data.people >= 100
     for limit, text in ((60, "13% dropped"), (15, "52% dropped")):
         shown = seen(data, answers("counts", data, key, epsilon=1, delta=1e-6, limit=limit)[0])
@@ -196,11 +200,12 @@ def weekly(key: int) -> Figures:
 
 def long_tail(key: int) -> Figures:
     """Return what is found in baskets with a long tail."""
-    data, found, number = worlds.baskets(), {}, [0]
+    data, number = worlds.baskets(), [0]
+    found: Figures = {}
     for epsilon in (1, 2, 4):
         rows, _ = answers("counts", data, key, epsilon=epsilon, people=10_000)
         number.append(len({row["item"] for row in rows}))
-        found[f"long tail, epsilon {epsilon}: items found"] = number[-1]
+        found[f"long tail, epsilon {epsilon}: items found"] = float(number[-1])
         found[f"long tail, epsilon {epsilon}: true top ten"] = top(data, seen(data, rows).ranked)
     return found | {"long tail: more items found with more budget, at least": float(np.diff(number).min())}
 
@@ -247,7 +252,8 @@ def _of_spoken(people: int, key: int) -> Figures:
 
 def medians(key: int) -> Figures:
     """Return how far off medians and ninth deciles of latencies are, in the median."""
-    data, found = worlds.latencies(), {}
+    data = worlds.latencies()
+    found: Figures = {}
     bounds = {"low": 1, "high": 60_000, "scale": "log", "quantiles": "0.5,0.9", "value": "value"}
     rows, _ = answers("quantiles", data, key, epsilon=1, delta=1e-6, **bounds)
     values = data.table["value"].to_numpy()
@@ -284,7 +290,8 @@ def set_sizes(key: int) -> Figures:
 
 def alerts(key: int) -> Figures:
     """Return which alerts are told, and which of them are false: by the usual method, and by sparse vector."""
-    data, found = worlds.bursts(), {}
+    data = worlds.bursts()
+    found: Figures = {}
     rules = [{"name": name, "items": [name], "at_least": 200} for name in data.names]
     true = data.people >= 200
     for method, text, given in (
@@ -314,7 +321,7 @@ def leaders(key: int) -> Figures:
     """Return what `top-k` and `heavy-hitters` show."""
     week, city = worlds.flights(WEEK, 53), worlds.city()
     given = {"epsilon": 1, "delta": 1e-6}
-    found = {}
+    found: Figures = {}
     for text, word, data, more in (
         ("top-k, flights by week", "top-k", week, given | {"top": 5}),
         (
@@ -450,13 +457,8 @@ def table(figures: Figures) -> tuple[str, int]:
             continue
         kept = gate.kept(figure)
         fell += gate.closed and not kept
-        said = (
-            ""
-            if not gate.text
-            else ("yes" if kept else "**no**")
-            if gate.closed
-            else f"open: {'reached' if kept else 'to reach'}"
-        )
+        told = "yes" if kept else "**no**" if gate.closed else "to reach"
+        said = f"{'' if gate.closed else 'open: '}{told}" if gate.text else ""
         lines.append(f"| {gate.row} | {gate.today} | {gate.text} | {gate.written(figure)} | {said} |")
     return "\n".join(lines) + "\n", fell
 
@@ -472,24 +474,19 @@ def main() -> None:
     made.add_argument("--output", type=Path, help="file for the table")
     options = made.parse_args()
     began, chosen = time.monotonic(), tuple(options.only) or ("",)
-    tasks = [
-        (measure.__name__, key)
-        for measure, numbers in MEASURED.items()
-        for key in range(
-            1, 1 + (min(options.keys or 99, numbers[not options.quick]) if not options.only else options.keys or 1)
-        )
-        if measure.__name__.startswith(chosen)
-    ]
+    usual = {measure.__name__: numbers[not options.quick] for measure, numbers in MEASURED.items()}
+    keys = {
+        name: options.keys or 1 if options.only else min(number, options.keys or number)
+        for name, number in usual.items()
+    }
+    tasks = [(name, key) for name in keys if name.startswith(chosen) for key in range(1, 1 + keys[name])]
     figures, failed = collected(tasks, options.workers) if tasks else ({}, [])
     for timing in TIMINGS if options.timings or options.only else ():
         if timing.__name__.startswith(chosen):
             figures |= timing()
     text, fell = table(figures)
-    unknown = sorted(set(figures) - {gate.row for gate in GATES})
     print(text)
     print("\n".join([*failed, f"{fell} gates fell, {len(failed)} measures failed, {time.monotonic() - began:.0f} s"]))
-    if unknown:
-        print(f"without a gate: {', '.join(unknown)}")
     output = options.output or (None if options.quick or options.only else HERE / "results" / "gates.md")
     if output is not None:
         output.write_text(f"# Gates\n\nWritten by `benchmarks/gates.py`; what it measures stands there.\n\n{text}")
