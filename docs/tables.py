@@ -1,7 +1,6 @@
 """Writes the tables of the documentation that the code knows: `make tables`."""
 
 import argparse
-import csv
 import json
 import re
 from collections import defaultdict
@@ -9,15 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import groupby
-from math import ceil, exp, sqrt
+from math import ceil
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
-import numpy as np
-from privstream.mechanisms import BufferedToeplitzCounter, KeyedCounts, NumericQuantiles
-from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
@@ -232,90 +227,12 @@ def yaml_table() -> str:
     )
 
 
-EPSILON, DELTA = 1.0, 1e-6
-RUNS = (1, 24, 365, 10_000)
-BIN_NUMBERS = (100, 1_000, 4_096)
-
-
-def sums_bound(number: int) -> float:
-    """Return what no factor of all running sums of so many numbers is below: docs/best_possible.md."""
-    angles = (2 * np.arange(1, number + 1) - 1) * (np.pi / (2 * (2 * number + 1)))
-    return float(np.sum(1 / (2 * np.sin(angles))) / number)
-
-
-def errors_table() -> str:
-    """Return the standard deviations of answers beside the least that is known to be possible."""
-    sigma = 1 / largest_shift(EPSILON, DELTA)
-    rows = []
-    q = exp(-EPSILON)
-    geometric = sqrt(2 * q) / (1 - q)
-    alone = KeyedCounts(epsilon=EPSILON, public_keys=True, contributions=1).stddev(1)
-    rows.append(("counts of one window, delta 0, one contribution", alone, geometric, "any mechanism (1)"))
-    for number in (8, 100):
-        each = KeyedCounts(epsilon=EPSILON, delta=DELTA, public_keys=True, contributions=number).stddev(1)
-        rows.append((f"counts, {number} contributions of a person", each, sigma * sqrt(number), "Gaussian noise (2)"))
-    for number in RUNS:
-        counter = BufferedToeplitzCounter(epsilon=EPSILON, delta=DELTA, horizon=number)
-        worst = sqrt(max(counter.variance(step) for step in (1, number)))
-        rows.append(
-            (f"running sums of events, {number:,} windows", worst, sigma * sums_bound(number), "Gaussian noise (3)")
-        )
-    for number in BIN_NUMBERS:
-        made = NumericQuantiles(
-            epsilon=EPSILON, delta=DELTA, low=0, high=1, resolution=number, quantiles=(0.001, 0.999), contributions=13
-        )
-        bound = sigma * sqrt(13) * sums_bound(number - 1)
-        found = made.accuracy.numbers["rank_stddev"]
-        rows.append((f"ranks of quantiles, {number:,} bins, 13 values of a person", found, bound, "Gaussian noise (3)"))
-    head = ("answer", "standard deviation", "least possible", "ratio", "for")
-    return table(head, *((name, f"{own:.2f}", f"{low:.2f}", f"{own / low:.2f}", of) for name, own, low, of in rows))
-
-
-def results(name: str) -> list[dict[str, str]]:
-    """Return the rows of a result of a benchmark."""
-    with open(ROOT / "benchmarks" / "results" / name, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def bounds_table() -> str:
-    """Return what bounds state beside the largest error that was seen, in all settings of benchmarks."""
-    sources = (
-        ("histogram_queries.csv", "live histograms, {mode}", "mode", "row_bound", "measured_worst",
-         ("anchored", "direct")),
-        ("predecessor_errors.csv", "predecessors, {method}", "method", "largest_bound", "largest_seen",
-         ("dynamic", "incremental", "range counts")),
-        ("cardinality_errors.csv", "set sizes, {method}", "method", "promised", "largest_seen", ("sparse", "direct")),
-    )  # fmt: skip
-    rows = []
-    for file, title, key, bound, seen, methods in sources:
-        for method in methods:
-            parts = sorted(float(row[bound]) / float(row[seen]) for row in results(file) if row[key] == method)
-            name = title.format(**{key: method})
-            rows.append((name, f"{len(parts)}", f"{parts[0]:.2f}", f"{median(parts):.2f}", f"{parts[-1]:.2f}"))
-    return table(("answer", "settings", "least", "median", "largest"), *rows)
-
-
-def audits_table() -> str:
-    """Return what attacks measured of the epsilon that is claimed."""
-    rows = []
-    for row in results("audits.csv"):
-        part = float(row["measured"]) / float(row["claimed"])
-        columns = ("attack", "unit", "model", "delta", "claimed", "measured")
-        control = "caught" if row["verdict"] == "consistent" else row.get("enough") or "-"
-        measured = f"{part:.0%}", row["trials"], control, row["cpu_seconds"] or "-"
-        found = (*(row[column] for column in columns), *measured)
-        rows.append((f"`{row['question']}`", *found))
-    names = ("question", "attack", "unit", "model of the noise", "delta", "claimed", "measured")
-    return table((*names, "part", "trials", "control", "CPU s"), *rows)
-
-
 TABLES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (question_table,),
     "docs/commands.md": (method_table,),
     "docs/beam_yaml.md": (yaml_table,),
     "docs/rows.md": (row_tables,),
     "docs/options.md": (option_tables,),
-    "docs/best_possible.md": (audits_table, errors_table, bounds_table),
     "docs/how_to/counts.md": (contributions_table,),
     "docs/how_to/method.md": (charges_table, margins_table),
 }

@@ -17,10 +17,10 @@ FEW_HITS = 4
 """Times that a person is charged at most where nobody says it, by methods that charge people."""
 
 USUAL_CONTRIBUTIONS = 100
-"""Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
+"""Of a person to counts or quantiles where nobody says how many."""
 
 USUAL_ITEMS, MOST_USUAL_ITEMS = 4, 10
-"""Items of a person in a window where nobody says how many, from and to: benchmarks/README.md, "First answers"."""
+"""Items of a person in a window where nobody says how many, from and to."""
 
 EVEN, LIKELY = 0.5, 0.95
 """Probabilities with which an item is to be reported."""

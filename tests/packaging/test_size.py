@@ -23,13 +23,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (20_676, 89),
     "transforms": (21_483, 87),
     "pipelines": (32_611, 157),
-    "tests": (67_400, 281),
-    "benchmarks": (1_690, 7),
+    "tests": (67_320, 281),
+    "benchmarks": (1_721, 7),
     "deploy": (1_264, 9),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 218_300
+WORDS = 199_500
 """Of all pages, *.md."""
 
 WALK = (435, 47)
