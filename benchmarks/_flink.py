@@ -9,21 +9,20 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def call(*arguments: str, more: Mapping[str, str] = MappingProxyType({})) -> str:
+def call(*arguments: str) -> str:
     """Run a command of the script, perhaps with more in its environment; its own words go to the terminal."""
     command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments]
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # workers import from here
-    environment = os.environ | {"PYTHONPATH": paths} | more
+    environment = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
@@ -41,14 +40,12 @@ def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 @contextmanager
-def cluster(
-    folder: Path, jar: str, *options: str, more: Mapping[str, str] = MappingProxyType({})
-) -> Iterator["RunningCluster"]:
+def cluster(folder: Path, jar: str, *options: str) -> Iterator["RunningCluster"]:
     """Run a cluster with two task managers of one slot each, which have the libraries of Beam's job server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}", *options, more=more)
+    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}", *options)
     try:
         with job_server(jar, port, folder) as endpoint:
             yield RunningCluster(folder, port, endpoint)
@@ -124,13 +121,6 @@ class RunningCluster:
         for _, leads, fields in self.processes():
             total += sum(map(int, fields[11:15] if leads else fields[11:13]))
         return total / TICKS
-
-    def use_cores(self, cores: set[int]) -> None:
-        """Let all threads of all its processes run on these cores alone; processes that they start inherit that."""
-        for process, _, _ in self.processes():
-            for thread in Path(f"/proc/{process}/task").glob("[0-9]*"):
-                with suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(thread.name), cores)
 
 
 def job_server_jar() -> str:

@@ -83,7 +83,7 @@ def made_events(path: Path, events: int, people: int) -> int:
         part.rename(path)
     if (found := pq.read_metadata(path).num_rows) != events // WINDOWS * WINDOWS:
         raise ValueError(f"--events_file must have {events // WINDOWS * WINDOWS:,} events, got {found:,}")
-    return found
+    return int(found)
 
 
 def write_events(path: Path, events: int, people: int) -> None:

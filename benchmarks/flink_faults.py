@@ -1,17 +1,15 @@
-"""What a lost task manager costs: counts by privstream, and by Flink SQL without privacy, on the same Flink cluster.
+"""What a lost task manager costs counts of a file on a Flink cluster of this machine, and whether rows stay the same.
 
 Usage: python benchmarks/flink_faults.py [--quick] [--events 4000000]
 
-Different people by hour and item, over one Parquet file in the order of time, on two task managers of one slot each.
-Every job runs twice: nothing happens, and then one task manager is killed when half of that time has passed, and is
-started again. privstream takes no checkpoints over files, and begins again; so does Flink SQL in batch mode with the
-tasks whose results were lost; in streaming mode it takes a checkpoint every ten seconds, and goes on from the last.
+The events of cores.py, on two task managers of one slot each. The job runs twice: nothing happens, and then one task
+manager is killed when half of that time has passed, and is started again. Over files there are no checkpoints, and the
+job begins again.
 
 Seconds are those of the job as Flink has them, restarts included. CPU seconds and memory are those of all processes of
-the cluster, Python workers included, looked at twice a second; of memory the largest sum. Rows are compared with those
-of the run in which nothing happened.
+the cluster, Python workers included, looked at twice a second; of memory the largest sum.
 
-Needs Java and Maven; what else it needs is fetched on first use. Writes flink_faults.csv to benchmarks/results.
+Needs Java; what else it needs is fetched on first use. Writes flink_faults.csv to benchmarks/results.
 """
 
 import os
@@ -21,29 +19,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import _flink_sql
 import pyarrow.parquet as pq
 from _flink import RunningCluster, call, cluster, job_server_jar
-from _peer_workload import START, WINDOW, Workload
 from _report import load_average, parser, print_table, results_folder, write_csv
+from cores import LIMIT, PRIVSTREAM, START, WINDOW, WINDOWS, made_events
 
-WINDOWS, ITEMS = 12, 20_000
-CHECKPOINTS = {"streaming": {"execution.checkpointing.interval": "10 s"}, "batch": {}}
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 KILLED = "task-manager-1"
-
-
-class Job(NamedTuple):
-    """An engine, the command that runs its job with an output, and what reads the rows there, sorted."""
-
-    engine: str
-    command: Callable[[RunningCluster, Path], list[str]]
-    rows: Callable[[Path], list[Any]]
 
 
 class Spent(threading.Thread):
@@ -88,45 +75,26 @@ def watched(running: RunningCluster) -> Iterator[Spent]:
         spent.look()
 
 
-def privstream(events: Path) -> Job:
-    """Counts with privacy."""
-
-    def command(running: RunningCluster, output: Path) -> list[str]:
-        key = events.with_name("noise.key")
-        key.touch(mode=0o600)
-        key.write_bytes(bytes(range(32)))
-        own = [f"--input={events}", f"--output={output}.parquet", f"--noise_key_file={key}", "--ledger=none"]
-        own += [f"--window={WINDOW}", f"--start={START}", f"--end={START + WINDOWS * WINDOW}", "--run_id=faults"]
-        own += ["--epsilon=1", "--delta=1e-6", f"--max_contributions={WINDOWS}", "--overwrite"]
-        run = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
-        return [sys.executable, "-c", run, "counts", *own, *running.options()]
-
-    return Job("privstream counts", command, lambda output: pq.read_table(f"{output}.parquet").to_pylist())
+def counting(running: RunningCluster, events: Path, output: Path) -> list[str]:
+    """Return the command that counts."""
+    key = events.with_name("noise.key")
+    key.touch(mode=0o600)
+    key.write_bytes(bytes(range(32)))
+    own = [f"--input={events}", f"--output={output}", f"--noise_key_file={key}", "--ledger=none", "--run_id=faults"]
+    own += [f"--window={WINDOW}", f"--start={START}", f"--end={START + WINDOWS * WINDOW}", "--overwrite"]
+    own += ["--epsilon=1", "--delta=1e-6", f"--max_contributions={LIMIT}"]
+    return [sys.executable, "-c", PRIVSTREAM, "counts", *own, *running.options()]
 
 
-def flink_sql(events: Path, mode: str) -> Job:
-    """Counts without privacy."""
-
-    def command(running: RunningCluster, output: Path) -> list[str]:
-        remote = {"execution.target": "remote", "rest.address": "127.0.0.1", "rest.port": str(running.port)}
-        settings = remote | {"parallelism.default": "2"} | CHECKPOINTS[mode]
-        return _flink_sql.command(mode, "counts", str(events), str(output), settings)
-
-    def rows(output: Path) -> list[str]:
-        return sorted(line for file in output.rglob("part-*") for line in file.read_text().splitlines())
-
-    return Job(f"Flink SQL, {mode}", command, rows)
-
-
-def run(running: RunningCluster, job: Job, output: Path, kill_after: float | None) -> dict[str, Any]:
+def run(running: RunningCluster, events: Path, output: Path, kill_after: float | None) -> dict[str, Any]:
     """Run a job, and kill a task manager when it has run so many seconds."""
     before = {each["jid"] for each in running.rest("/jobs/overview")["jobs"]}
     log = output.with_suffix(".log")
     with watched(running) as spent, log.open("w") as stream:
-        with subprocess.Popen(job.command(running, output), stdout=stream, stderr=stream) as submitted:
+        with subprocess.Popen(counting(running, events, output), stdout=stream, stderr=stream) as submitted:
             while not (new := [each for each in running.rest("/jobs/overview")["jobs"] if each["jid"] not in before]):
                 if submitted.poll() is not None:
-                    raise RuntimeError(f"{job.engine} failed: {log.read_text()[-2000:]}")
+                    raise RuntimeError(f"the job failed: {log.read_text()[-2000:]}")
                 time.sleep(0.2)
             if kill_after is not None:
                 time.sleep(max(0.0, new[0]["start-time"] / 1000 + kill_after - time.time()))
@@ -134,7 +102,7 @@ def run(running: RunningCluster, job: Job, output: Path, kill_after: float | Non
                 os.kill(int(leader), signal.SIGKILL)
                 call("repair", f"--run={running.folder}")
         if submitted.returncode:
-            raise RuntimeError(f"{job.engine} failed: {log.read_text()[-2000:]}")
+            raise RuntimeError(f"the job failed: {log.read_text()[-2000:]}")
     return {
         "seconds": round(running.newest_job()["duration"] / 1000, 1),
         "cpu_seconds": round(spent.cpu_seconds - spent.before, 1),
@@ -142,21 +110,18 @@ def run(running: RunningCluster, job: Job, output: Path, kill_after: float | Non
     }
 
 
-def measure(jobs: list[Job], scratch: Path, events: int, memory: str) -> Iterator[dict[str, Any]]:
-    """Run every job without a fault and with one, on a cluster of its own."""
-    for number, job in enumerate(jobs):
-        folder = scratch / f"cluster-{number}"
-        with cluster(folder, job_server_jar(), f"--task-manager-memory={memory}") as running:
-            outputs = [scratch / f"{number}-{name}" for name in ("warm", "quiet", "fault")]
-            run(running, job, outputs[0], None)
-            quiet = run(running, job, outputs[1], None)
-            fault = run(running, job, outputs[2], quiet["seconds"] / 2)
-        same = job.rows(outputs[1]) == job.rows(outputs[2])
-        for what, cost in (("nothing", quiet), (f"{KILLED} killed", fault)):
-            row = {"engine": job.engine, "fault": what, "events": events} | cost
-            row |= {"times_quiet": round(cost["seconds"] / quiet["seconds"], 2), "same_rows": same}
-            print(row, flush=True)
-            yield row | {"load_average": load_average()}
+def measure(events: Path, scratch: Path, number: int, memory: str) -> Iterator[dict[str, Any]]:
+    """Run the job without a fault and with one."""
+    with cluster(scratch / "cluster", job_server_jar(), f"--task-manager-memory={memory}") as running:
+        outputs = [scratch / f"{name}.parquet" for name in ("warm", "quiet", "fault")]
+        run(running, events, outputs[0], None)
+        quiet = run(running, events, outputs[1], None)
+        fault = run(running, events, outputs[2], quiet["seconds"] / 2)
+    same = pq.read_table(outputs[1]) == pq.read_table(outputs[2])
+    for what, cost in (("nothing", quiet), (f"{KILLED} killed", fault)):
+        row = {"engine": "privstream counts", "fault": what, "events": number} | cost
+        row |= {"times_quiet": round(cost["seconds"] / quiet["seconds"], 2), "same_rows": same}
+        yield row | {"load_average": load_average()}
 
 
 def main() -> None:
@@ -170,9 +135,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as name:
         scratch = Path(name)
         path = scratch / "events.parquet"
-        number = Workload.draw(options.events // WINDOWS, WINDOWS, ITEMS).write(path)
-        jobs = [privstream(path), *(flink_sql(path, mode) for mode in CHECKPOINTS)]
-        rows = list(measure(jobs, scratch, number, options.memory))
+        number = made_events(path, options.events, options.events // 10)
+        rows = list(measure(path, scratch, number, options.memory))
     write_csv(folder / "flink_faults.csv", rows)
     print_table("a task manager is lost", rows)
 

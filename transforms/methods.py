@@ -10,7 +10,7 @@ from privstream.mechanisms import checks
 AUTO = "auto"
 
 USUAL_CONTRIBUTIONS = 100
-"""Of a person to counts or quantiles where nobody says how many: benchmarks/README.md, "The usual limit"."""
+"""Of a person to counts or quantiles where nobody says how many."""
 
 Mechanism = TypeVar("Mechanism")
 
