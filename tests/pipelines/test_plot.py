@@ -27,9 +27,8 @@ START = 1_704_067_200
 
 def row(hour: int, item: str, count: int, stream: str = "") -> HeavyHitter:
     start = START + hour * HOUR
-    return HeavyHitter.in_time(
-        stream, Timestamp(start), Timestamp(start + HOUR), item, count, 10.0, Timestamp(start), "started"
-    )
+    ends = float(count), max(0.0, count - 20.0), count + 20.0
+    return HeavyHitter(stream, Timestamp(start), Timestamp(start + HOUR), item, *ends, Timestamp(start), "started")
 
 
 def held(hour: int, item: str, holders: int, stream: str = "") -> ItemHolders:
@@ -260,7 +259,7 @@ def test_a_row_that_says_that_an_item_has_ended_reports_it_no_longer() -> None:
 
 
 def uncounted(hour: int) -> HeavyHitter:
-    return row(hour, "first snow", 0)._replace(count=None, count_stddev=None)
+    return row(hour, "first snow", 0)._replace(count=None, lower=None, upper=None)
 
 
 def test_an_item_that_continues_without_a_count_is_dotted(files: Path) -> None:

@@ -485,7 +485,7 @@ def test_a_guarantee_of_another_form_hides_no_other_result(tmp_path: Path, conte
 
 def test_a_number_that_was_not_counted_is_shown_as_none() -> None:
     window = Timestamp(0), Timestamp(3600)
-    row = HeavyHitter.in_time("", *window, "tea", None, None, Timestamp(0), "continues")
+    row = HeavyHitter("", *window, "tea", None, None, None, Timestamp(0), "continues")
     assert reading(row, "count") == "no count"
 
 
