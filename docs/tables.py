@@ -158,36 +158,6 @@ def contributions_table() -> str:
     )
 
 
-def charges_table() -> str:
-    """Return what methods of `heavy-hitters` need by the limit on charges of a person."""
-    limits = (1, 4, 16, 64)
-    run = "--beta 0.01 --count_share 0 --items 1000 --windows 1000"
-    plans = [plan(f"heavy-hitters --max_hits {limit} {run}") for limit in limits]
-    return table(
-        ("a person is charged at most", *(f"{limit} time{'s' * (limit > 1)}" for limit in limits)),
-        *(
-            (f"`{method}`", *(shown(each[method]["detection_threshold"]) for each in plans))
-            for method in ("status", "clock", "target_charging", "paper")
-        ),
-    )
-
-
-def margins_table() -> str:
-    """Return the margins of methods of `alerts` by the number of windows, for three rules."""
-    rules = [{"name": str(number), "at_least" if number else "at_most": 500} for number in range(3)]
-    rows = []
-    with TemporaryDirectory() as folder:
-        for number in (7, 48, 720, 8760):
-            margins = []
-            for windows in (1, 7):
-                path = Path(folder, f"{windows}.jsonl")
-                path.write_text("\n".join(json.dumps({**rule, "windows": windows}) for rule in rules), "utf-8")
-                methods = plan(f"alerts --rules {path} --windows {number}")
-                margins += [methods[name]["margin"] for name in methods if "margin" in methods[name]]
-            rows.append((f"{number:,}", *(f"{ceil(margin):,}" for margin in margins)))
-    return table(("windows", "`status`", "`sparse_vector`, 10 alerts", "`counts`", '`counts`, `"windows": 7`'), *rows)
-
-
 def question_table() -> str:
     """Return what each command is for."""
     return table(
@@ -197,19 +167,8 @@ def question_table() -> str:
 
 
 def method_table() -> str:
-    """Return the methods of each command."""
-    return table(
-        ("command", "`--method auto` takes the most accurate of", "by name only"),
-        *(
-            (
-                f"`{spec.word}`",
-                code(name for name in spec.methods if name not in spec.by_name),
-                code(name for name in spec.methods if name in spec.by_name),
-            )
-            for spec in SPECS
-            if spec.methods
-        ),
-    )
+    """Return the methods of each command, the one that a run takes first."""
+    return table(("command", "methods"), *((f"`{spec.word}`", code(spec.methods)) for spec in SPECS if spec.methods))
 
 
 def yaml_table() -> str:
@@ -234,7 +193,6 @@ TABLES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/rows.md": (row_tables,),
     "docs/options.md": (option_tables,),
     "docs/how_to/counts.md": (contributions_table,),
-    "docs/how_to/method.md": (charges_table, margins_table),
 }
 """What makes the tables of a page, in their order."""
 

@@ -84,8 +84,8 @@ class Alert(NamedTuple):
         threshold: its threshold.
         estimate: number of people: by counts the number that `counts` shows, which decides; else the count of the test
             with its noise, rounded. None with the method "status" where an alert continues.
-        lower: by counts the lower end of its interval of 95%; else a bound on what decides, which is wrong in one test
-            in twenty: of rules with at_most there is `upper` in its place. None where nothing can be said.
+        lower: lower end of its interval of 95%. With "sparse_vector" a bound that is wrong in one test in twenty: rules
+            with at_most have `upper` in its place. None where nothing can be said.
         upper: upper end, likewise.
         since: start of the window since which the rule has been met, in each window without a gap.
         status: "started" in that window, "continues" in those that follow; with the method "status" also "ended" in the

@@ -71,6 +71,11 @@ SAME_LINE = ("stream", "item", "category", "query", "quantile", "low", "high")
 SECOND, MINUTE = 1_000_000, 60_000_000
 
 
+def _has_ends(rows: Sequence[Any]) -> bool:
+    """Tell whether rows have intervals."""
+    return any(row.lower is not None or row.upper is not None for row in rows)
+
+
 @dataclass(frozen=True)
 class View:
     """Which columns a terminal shows of rows of one type.
@@ -128,7 +133,7 @@ class View:
             number, ends = SMOOTHED, own if {*own} <= {*types} else ("lower", "upper")
         elif SMOOTHED in types and own[0] not in types:
             number, ends = "count", ("lower", "upper")
-        elif {"error_bound", "lower", "upper"} <= {*types} and any(row.lower is not None for row in rows):
+        elif {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows):
             number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
         else:  # intervals of counts alone say no more than ±, and there may be none
             spared = ("lower", "upper") if {"count", "error_bound"} & {*types} else ()

@@ -22,9 +22,8 @@ START = 1_704_067_200
 
 def row(hour: int, item: str, count: int, stream: str = "") -> HeavyHitter:
     start = START + hour * HOUR
-    return HeavyHitter.in_time(
-        stream, Timestamp(start), Timestamp(start + HOUR), item, count, 10.0, Timestamp(start), "started"
-    )
+    ends = float(count), max(0.0, count - 20.0), count + 20.0
+    return HeavyHitter(stream, Timestamp(start), Timestamp(start + HOUR), item, *ends, Timestamp(start), "started")
 
 
 def held(hour: int, item: str, holders: int, stream: str = "") -> ItemHolders:

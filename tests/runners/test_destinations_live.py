@@ -27,7 +27,7 @@ OPTIONS = "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --horizon 4 --run
 
 def hitter(item, hour=0, count=5):
     start = Timestamp(3600 * hour)
-    return HeavyHitter.in_time("no", start, start + 3600, item, count, 1.5, start, "started")
+    return HeavyHitter("no", start, start + 3600, item, float(count), 0.0, count + 3.0, start, "started")
 
 
 ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]

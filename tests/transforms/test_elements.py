@@ -17,7 +17,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example, with_inputs
 from grids import some_quick
-from privstream.transforms import LinearQuery, Measurement, PredecessorQuery, RangeQuery
+from privstream.transforms import LinearQuery, PredecessorQuery, RangeQuery
 from privstream.transforms.events.element_types import check_events, check_rows
 from privstream.transforms.events.event_columns import read_batch
 from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, BrokenRuleError, EventFields
@@ -138,13 +138,13 @@ def test_every_transform_refuses_them(name):
                 _ = inputs | f"{place} {number}" >> made
 
 
-@pytest.mark.parametrize("kind", [LinearQuery, RangeQuery, PredecessorQuery, Measurement])
+@pytest.mark.parametrize("kind", [LinearQuery, RangeQuery, PredecessorQuery])
 def test_rows_of_queries_need_their_fields(kind):
     required = kind._fields[: kind._fields.index("time") + 1]
     check_rows("queries", of([], kind), required)
     check_rows("queries", of([], Any), required)
     with pytest.raises(TypeError, match=r"^queries cannot be used: row must have a field"):
-        check_rows("queries", of([], Click), required if kind is not Measurement else ("rule",))
+        check_rows("queries", of([], Click), required)
     with pytest.raises(TypeError, match=r"they must be rows with fields .*, got str$"):
         check_rows("queries", of(["text"]), required)
 
@@ -193,8 +193,6 @@ def test_elements_of_any_form_decide_about_themselves_alone(name):
     people = [HostileVisit(str(1 + i % 60), "1", START + i / 1000) for i in range(60)]
     good: list[Any] = [*people[:50], pa.RecordBatch.from_pylist([visit._asdict() for visit in people[50:]])]
     bad = hostile_events(made, random.Random(1))
-    if name == "measurements":
-        good = [Measurement("crowd", Timestamp(START), 5.0)]
     empty = [pa.record_batch({"user": pa.array([], pa.float64())}), pa.RecordBatch.from_arrays([], names=[])]
     query = ASKED.get(type(made))
 

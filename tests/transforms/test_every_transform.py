@@ -256,13 +256,8 @@ TRANSFORMS = {
     "counts": KeyedCounts(**COMMON, **END, delta=1e-6, max_contributions=6),
     "counts since the start": KeyedCounts(**COMMON, **END, delta=1e-6, max_contributions=6, over="start"),
     "counts of a list": KeyedCounts(**COMMON, **END, domain=DOMAIN, max_contributions=6),
-    "hitters by status": ShiftingHeavyHitters(
-        **COMMON, **PRIVATE, horizon=WEEKS, items_per_step=2, method="status", count_share=0.5
-    ),
-    "hitters by clock": ShiftingHeavyHitters(**COMMON, **PRIVATE, horizon=WEEKS, items_per_step=2, method="clock"),
-    "hitters in sliding windows": ShiftingHeavyHitters(
-        **COMMON, **PRIVATE, period=WEEK, horizon=WEEKS, items_per_step=2, method="counts"
-    ),
+    "hitters by status": ShiftingHeavyHitters(**COMMON, **PRIVATE, **END, max_per_window=2, method="status"),
+    "hitters by clock": ShiftingHeavyHitters(**COMMON, **PRIVATE, **END, max_per_window=2, method="clock"),
     "histogram": ContinualHistogram(**COMMON, **END, domain=DOMAIN, queries=("histogram",)),
     "people": SetCardinality(**COMMON, **END, timeout=86_400.0, max_updates=2 * PEOPLE),
     "alerts": SparseVectorAlerts(**COMMON, **END, rules=RULES, min_alerts=5, method="sparse_vector"),

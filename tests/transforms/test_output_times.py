@@ -5,14 +5,12 @@ import dataclasses
 import itertools
 import random
 
-import alert_workloads
 import apache_beam as beam
 import cardinality_workloads
 import histogram_workloads
 import pytest
 import runner_harness
 import test_range_transforms
-import test_top_k
 import workloads
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
@@ -20,7 +18,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts, ShiftingHeavyHitters
+from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 from privstream.transforms.timing.clocked import AtWindowEnds, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 
@@ -32,11 +30,8 @@ START = 1_700_000_000
 
 OF_PEOPLE = {
     "hitters": (workloads, "plain", {}),
-    "hitters, sliding": (workloads, "sliding", {}),
-    "hitters in streams": (workloads, "known domain, streams", {}),
-    "hitters without a start": (workloads, "horizon per person", {}),
-    "top-k": (test_top_k, "some streams", {}),
-    "alerts": (alert_workloads, "both directions", {}),
+    "hitters of a list": (workloads, "known domain", {}),
+    "hitters without an end": (workloads, "no end", {}),
 }
 OF_SETS = {
     "histogram of events": (histogram_workloads, "plain", {"restartable": True}),
@@ -56,28 +51,15 @@ def one_lateness_each(*names: str) -> list[tuple[str, int]]:
 
 def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
     """Return a transform, and events for it at their own times."""
-    if name == "measurements":
-        rules = (AlertRule(name="load", at_least=1),)
-        made = MeasurementAlerts(
-            epsilon=50.0,
-            rules=rules,
-            window=10,
-            start=START,
-            end=START + 90,
-            min_alerts=9,
-            noise=KeyedNoise(b"a key for tests, no secret"),
-        )
-        times = range(START, START + 90, 4)
-        return made, [TimestampedValue(Measurement("load", Timestamp(time), 900.0), time) for time in times]
     kind, configuration, changes = (OF_PEOPLE | OF_SETS)[name]
     if kind is workloads:
         made = workloads.transform(configuration)
     else:
         made = (
-            kind.transform(configuration, **changes) if kind is not alert_workloads else kind.transform(configuration)
+            kind.transform(configuration, **changes)
         )
     events = kind.random_events if kind is not test_range_transforms else lambda *both: kind.random_input(*both)[0]
-    found = events(made if kind is test_top_k else configuration, random.Random(SEED))
+    found = events(configuration, random.Random(SEED))
     return made, [stamped(event) for event in found]
 
 
@@ -127,7 +109,7 @@ def check(rows: list, found: list, size: int) -> None:
         assert end - start == size
 
 
-@one_job("window ends", one_lateness_each(*OF_PEOPLE, "measurements"), runners=["prism"])
+@one_job("window ends", one_lateness_each(*OF_PEOPLE), runners=["prism"])
 def test_rows_are_in_time_for_the_windows_of_a_user(case):
     yield from check_times(case)
 
@@ -170,7 +152,7 @@ def hit(steps: Steps, step: int) -> TimestampedValue:
     """Return a row as the stage before publishes it."""
     start, end = steps.bounds(step)
     return TimestampedValue(
-        HeavyHitter.in_time("", start, end, "a", 1, 0.0, start, "started"), steps.decision_time(step, 1)
+        HeavyHitter("", start, end, "a", 1.0, 1.0, 1.0, start, "started"), steps.decision_time(step, 1)
     )
 
 

@@ -134,7 +134,7 @@ def test_rows_say_since_when_and_have_numbers_where_somebody_was_charged():
         if row.status == "continues":
             assert (row.estimate, row.lower, row.upper) == (None,) * 3
         else:
-            assert 0 <= row.lower <= row.estimate and row.upper is None
+            assert 0 <= row.lower <= max(0, row.estimate) <= row.upper
 
 
 def test_a_state_follows_from_its_log():

@@ -261,8 +261,8 @@ class AlertsParameters(CountedParameters):
             error=margin,
             failure_probability=OUTSIDE,
             claim=f"With probability {1 - OUTSIDE:g}, in all {self._tests:,} tests together (a test is that of one "
-            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} gives "
-            f"an alert{last}, and none that misses it by more does.",
+            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} "
+            f"gives an alert{last}, and none that misses it by more does.",
             numbers=numbers,
         )
 

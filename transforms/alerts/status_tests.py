@@ -87,7 +87,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
 
     def _rows(self, stream: str, step: int, found: RuleRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
-        later, reach = step - self.steps.in_first_period(step), self.monitor.count_error(OUTSIDE)
+        later, reach = step - self.steps.in_first_period(step), self.monitor.count_error(OUTSIDE / 2)
         start, end = self.steps.bounds(step)
         counts = found.counts.tolist() or [None] * len(found.rules)
         columns = (found.rules.tolist(), found.status.tolist(), found.since.tolist(), counts)
@@ -101,8 +101,8 @@ class DecideRules(SingleSteps, state="decide_rules"):
                 rule=rule.name,
                 threshold=float(rule.threshold),
                 estimate=float(count) if counted else None,
-                lower=max(0.0, count - reach) if counted and rule.sign > 0 else None,
-                upper=count + reach if counted and rule.sign < 0 else None,
+                lower=max(0.0, count - reach) if counted else None,
+                upper=max(0.0, count + reach) if counted else None,
                 since=self.steps.bounds(since + later)[0],
                 status=status,
                 stopped=found.stopped,
