@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import groupby
-from math import ceil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 from privstream.pipelines import cli
@@ -141,23 +139,6 @@ def shown(number: float) -> str:
     return f"{number:.1f}" if number < 100 and number % 1 else f"{number:,.0f}"
 
 
-def contributions_table() -> str:
-    """Return what `counts` needs by the limit on the contributions of a person."""
-    limits = (7, 30, 100, 365, 1000)
-    plans = [plan(f"counts --max_contributions {limit} --windows 30")["the only method"] for limit in limits]
-    lines = {
-        "standard deviation": "stddev",
-        "threshold of one window": "threshold",
-        "people needed for certain": "detection_threshold",
-        "in each of 4 windows, even chance": "needed_in_4",
-        "in each of 16 windows, even chance": "needed_in_16",
-    }
-    return table(
-        ("a person counts at most", *(f"{limit:,} times" for limit in limits)),
-        *((title, *(shown(each[number]) for each in plans)) for title, number in lines.items()),
-    )
-
-
 def question_table() -> str:
     """Return what each command is for."""
     return table(
@@ -192,7 +173,6 @@ TABLES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/beam_yaml.md": (yaml_table,),
     "docs/rows.md": (row_tables,),
     "docs/options.md": (option_tables,),
-    "docs/how_to/counts.md": (contributions_table,),
 }
 """What makes the tables of a page, in their order."""
 

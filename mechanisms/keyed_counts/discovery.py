@@ -25,6 +25,7 @@ MOST_LISTED = 16
 """Keys of a person on the list of different people."""
 
 _LIST_TIMES = (32, 8, 2, 1)  # the list is read after this part of the steps
+_EARLY = 0.1  # of its budget that each reading but the last has
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
 _PLACES = 1024  # of the windows that an item lasts, for which a chance is computed
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
@@ -78,14 +79,14 @@ class PeopleList:
 
     Attributes:
         keys: of a person.
-        noise: of the people who are new to a key since the step before; that of a step is the sum of those until then.
+        noises: of each test, independent, on the number of all people until then.
         steps: increasing.
         least: people without whom a key is not tested at these steps.
         thresholds: the least noisy numbers of people with which a key is found then.
     """
 
     keys: int
-    noise: ToeplitzNoise
+    noises: tuple[ToeplitzNoise, ...]
     steps: tuple[int, ...]
     least: tuple[int, ...]
     thresholds: tuple[int, ...]
@@ -116,7 +117,7 @@ class PeopleList:
     @property
     def _stddevs(self) -> list[float]:
         """Standard deviations of the noise of each test."""
-        return [math.sqrt(self.noise.summed(part).variance(part)) for part in range(1, len(self.steps) + 1)]
+        return [math.sqrt(noise.variance(1)) for noise in self.noises]
 
 
 @dataclass(frozen=True)
@@ -193,13 +194,16 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
     assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
     steps = list_steps(bounds.horizon or 1)
     of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
-    part = LIST_SHARE * bounds.of_counts
-    noise = gaussian_noise(law.curve.curve.shift * math.sqrt(part), BandedFactor(1, 1), 1, of_keys)
+    early = [_EARLY] * (len(steps) - 1)
+    shift = law.curve.curve.shift * math.sqrt(LIST_SHARE * bounds.of_counts)
+    noises = tuple(
+        gaussian_noise(shift * math.sqrt(part), BandedFactor(1, 1), 1, of_keys) for part in (*early, 1 - sum(early))
+    )
     each = tail * bounds.contributions / (bounds.listed * len(steps))
-    needed = [2 + noise.summed(part).tail_bound(part, each) for part in range(1, len(steps) + 1)]
+    needed = [2 + noise.tail_bound(1, each) for noise in noises]
     least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)
     thresholds = tuple(few - 1 + number for few, number in zip(least, needed, strict=True))
-    return PeopleList(bounds.listed, noise, steps, least, thresholds)
+    return PeopleList(bounds.listed, noises, steps, least, thresholds)
 
 
 def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> Scale:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,8 +66,8 @@ class FoundState:
         shown: int64 (found,): the keys that are found, increasing, in the order of `history`.
         history: float64 (answers, windows, found): what was published of each in the last windows, nan before the
             first; of counts of one window no sums of values.
-        listed: int64 (intervals, keys): how many people a list of different people counts for each key, by the interval
-            between its tests in which they came; without keys when the last test is over.
+        listed: int64 (keys,): how many people the list of different people counts for each key; empty without one, and
+            when its last test is over.
         windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
             contributions are missing.
     """
@@ -194,7 +193,8 @@ class FoundKeys(KeyedCounts):
         described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
-            described.append([f"{math.sqrt(people.noise.variance(1)):.6g}", *([*map(float, part)] for part in tests)])
+            stddevs = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in people.noises]
+            described.append([stddevs, *([*map(float, part)] for part in tests)])
         return described
 
     @property
@@ -312,7 +312,7 @@ class FoundKeys(KeyedCounts):
         number = kept + checks.integer("carried", carried, minimum=0)
         found_at = np.full(number, CARRIED, np.int64)
         found_at[:kept] = PUBLIC
-        listed = np.zeros((self._intervals, number), np.int64)
+        listed = np.zeros(number if self.law.people else 0, np.int64)
         totals, shown = np.zeros(number, np.int64), np.zeros(0, np.int64)
         return FoundState(0, found_at, totals, shown, self._unpublished(0), listed, ())
 
@@ -322,11 +322,6 @@ class FoundKeys(KeyedCounts):
         if windows == 1:
             answers, windows = 1, LOOKBACK if self.smooths else 0
         return np.full((answers, windows, keys), np.nan)
-
-    @property
-    def _intervals(self) -> int:
-        """Intervals between tests of the list of different people."""
-        return len(self.law.people.steps) if self.law.people else 0
 
     def step(self, state: Any, given: KeyedStep, noise: NoiseSource) -> tuple[Any, KeyedRows]:
         """Add what one step brought, and return the counts of all keys that are found now.
@@ -365,7 +360,7 @@ class FoundKeys(KeyedCounts):
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
         seen, rows = self._smoothed(state, rows, newly, earlier)
-        listed = listed if self.lists(step + 1) else listed[:, :0]  # tested for the last time
+        listed = listed if self.lists(step + 1) else listed[:0]  # tested for the last time
         return replace(seen, step=step, found_at=found_at, totals=totals, listed=listed, windows=windows), rows
 
     def _smoothed(
@@ -408,7 +403,7 @@ class FoundKeys(KeyedCounts):
                 one,
                 smoothed=levels.take(place),
                 rises=None if risen is None else risen.take(place if one.step > self.rising else 0),
-                since=np.where(lasting[place] > 0, one.step - lasting[place] + 1, 0),
+                since=np.where(lasting[place] > 0, np.maximum(one.step - lasting[place] + 1, 1), 0),
             )
             for one, place in zip(rows, places, strict=True)
         ]
@@ -452,14 +447,14 @@ class FoundKeys(KeyedCounts):
         any more: one that comes again is like one that is new.
         """
         held = state.found_at != NOT_FOUND
-        if state.listed.shape[1]:
-            held |= state.listed.any(axis=0)
+        if len(state.listed):
+            held |= state.listed > 0
         for window in state.windows:
             held[window.keys] = True
         kept, place = np.flatnonzero(held), np.cumsum(held) - 1
         windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
         known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept], "shown": place[state.shown]}
-        listed = state.listed[:, kept] if state.listed.shape[1] else state.listed
+        listed = state.listed[kept] if len(state.listed) else state.listed
         return replace(state, **known, listed=listed, windows=windows), kept
 
     def _newly_found(
@@ -499,31 +494,25 @@ class FoundKeys(KeyedCounts):
 
     def _followed_list(self, listed: Integers, given: KeyedStep, number: int) -> Integers:
         """Return the list of different people after what one step brought."""
-        people = self.law.people
-        if people is None or given.listed is None:
+        if given.listed is None:
             return listed
-        followed = np.zeros((len(listed), number), np.int64)
-        followed[:, : listed.shape[1]] = listed
-        followed[bisect_left(people.steps, given.step), given.keys.astype(np.int64)] += given.listed
+        followed = _extended(listed, number, 0)
+        followed[given.keys.astype(np.int64)] += given.listed
         return followed
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
         """Return the keys, increasing, that so many different people have had that the list finds them at this step.
 
-        Noise of an interval has its last step as its label, and is bound to the people who came in it.
+        Noise has the step of the test as its label, and is bound to the number of people.
         """
         people = self.law.people
         if people is None or step not in people.steps:
             return np.zeros(0, np.int64)
         test = people.steps.index(step)
-        until = listed[: test + 1]
-        tested = np.flatnonzero((until.sum(axis=0) >= people.least[test]) & (found_at == NOT_FOUND))
-        true, own = until[:, tested], source.derive("people")
-        noisy = true.sum(axis=0)
-        for end, brought in zip(people.steps, true, strict=False):
-            labels = tested.astype(np.uint64)
-            noisy += people.noise.independent(labels, np.full(len(tested), end, np.uint64), [brought], own)
-        found: Integers = tested[noisy >= people.thresholds[test]]
+        tested = np.flatnonzero((listed >= people.least[test]) & (found_at == NOT_FOUND))
+        steps, own = np.full(len(tested), step, np.uint64), source.derive("people")
+        noise = people.noises[test].independent(tested.astype(np.uint64), steps, [listed[tested]], own)
+        found: Integers = tested[listed[tested] + noise >= people.thresholds[test]]
         return found
 
     def _earlier(
@@ -589,7 +578,7 @@ class FoundKeys(KeyedCounts):
             "totals": state.totals,
             "shown": state.shown,
             "history": state.history,
-            **({"listed": state.listed} if self.listed else {}),
+            "listed": state.listed,
             "steps": np.array([window.step for window in state.windows], np.int64),
             "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
             "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
@@ -605,9 +594,8 @@ class FoundKeys(KeyedCounts):
             strict=True,
         )
         windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
-        known = {name: fields[name] for name in ("step", "found_at", "totals", "shown", "history")}
-        listed = fields["listed"] if self.listed else np.zeros((0, len(known["found_at"])), np.int64)
-        return FoundState(**known, listed=listed, windows=windows)
+        known = {name: fields[name] for name in ("step", "found_at", "totals", "shown", "history", "listed")}
+        return FoundState(**known, windows=windows)
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

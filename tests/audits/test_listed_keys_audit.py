@@ -79,10 +79,10 @@ def made(*, kind=FoundKeys, persons=1, least=1):
             for own in range(1, min(CONTRIBUTIONS, windows) + 1)
         ]
         scales.append(Scale(windows, 1, least, least - 1 + max(passing)))
-    sums, tests = (OF_LIST, np.convolve(OF_LIST, OF_LIST)), (1, 2)
-    needed = tuple(least + least_passing(law, each / (persons * KEYS * len(tests))) for law in sums)
+    tests = (1, 2)
+    needed = tuple(least + least_passing(law, each / (persons * KEYS * len(tests))) for law in (OF_LIST, OF_LIST))
     noises = [ToeplitzNoise(BandedFactor(1, 1), Drawn(first), 0, 1) for first in (0, 2)]
-    people = PeopleList(KEYS, noises[1], tests, (least,) * len(tests), needed)
+    people = PeopleList(KEYS, (noises[1],) * 2, tests, (least,) * len(tests), needed)
     law = KeyLaw((noises[0],), PureDp(1.0), DELTA / (persons * CONTRIBUTIONS), mechanism.bounds)
     vars(mechanism)["law"] = DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, tuple(scales), people)
     return mechanism
@@ -137,7 +137,8 @@ def of_all_answers(epsilon):
     for counts, listed in PERSON:
         moved, still = (
             functools.reduce(
-                np.multiply.outer, [shifted(law, u * by) for law, by in zip(LAWS, (*counts, *listed), strict=True)]
+                np.multiply.outer,
+                [shifted(law, u * by) for law, by in zip(LAWS, (*counts, *np.cumsum(listed)), strict=True)],
             )
             for u in (1, 0)
         )
@@ -181,8 +182,9 @@ class NotPaidFor(FoundKeys):
 
     def _found_on_list(self, listed, found_at, step, source):
         people = self.law.people
-        total = listed[: people.steps.index(step) + 1].sum(axis=0) if step in people.steps else np.zeros(0)
-        return np.flatnonzero((total >= people.thresholds[-1]) & (found_at == -1)[: len(total)])
+        if step not in people.steps:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero((listed >= people.thresholds[-1]) & (found_at == -1)[: len(listed)])
 
 
 def test_a_list_that_is_not_paid_for_is_seen():
@@ -195,22 +197,22 @@ def test_a_list_that_is_not_paid_for_is_seen():
     assert delta > 2 * (of_all_answers(0.8) + DELTA)
 
 
-TESTS = 12
+TESTS = 8
 
 
 class Redrawn(FoundKeys):
-    """The list has fresh noise in every test, as if each were the only one."""
+    """Each test has all of the probability, as if it were the only one."""
 
     def _found_on_list(self, listed, found_at, step, source):
         people = self.law.people
         if step not in people.steps:
             return np.zeros(0, np.int64)
-        total = listed[: people.steps.index(step) + 1].sum(axis=0)
-        tested = np.flatnonzero((total > 0) & (found_at == -1))
-        labels, fresh = tested.astype(np.uint64), np.full(len(tested), step, np.uint64)
-        noise = people.noise.independent(labels, fresh, [total[tested]], source.derive("again"))
+        test = people.steps.index(step)
+        tested = np.flatnonzero((listed > 0) & (found_at == -1))
+        steps, noise = np.full(len(tested), step, np.uint64), people.noises[test]
+        drawn = noise.independent(tested.astype(np.uint64), steps, [listed[tested]], source.derive("again"))
         tail = self.law.curve.slack / (len(self.law.scales) + 1) / self.listed
-        return tested[total[tested] + noise >= 2 + people.noise.tail_bound(1, tail)]
+        return tested[listed[tested] + drawn >= 2 + noise.tail_bound(1, tail)]
 
 
 def found_of_one_person(mechanism, keys):

@@ -125,12 +125,9 @@ class Reference:
         if people is None or step not in people.steps:
             return False
         test, source = people.steps.index(step), self.source.derive("people")
-        total = noise = 0
-        for first, last in itertools.pairwise((0, *people.steps[: test + 1])):
-            brought = sum(new_people(rows.get(key, (0, 0))[0]) for rows in self.inputs[first:last])
-            label = source.bind(np.array([[key, last]], np.uint64), np.array([brought]))
-            noise += int(people.noise.law.draw(source, label)[0])
-            total += brought
+        total = sum(new_people(rows.get(key, (0, 0))[0]) for rows in self.inputs[:step])
+        label = source.bind(np.array([[key, step]], np.uint64), np.array([total]))
+        noise = int(people.noises[test].law.draw(source, label)[0])
         if total < people.least[test]:
             return False
         self.tests.append((key, "list"))
@@ -194,7 +191,7 @@ def test_keys_are_found_by_lists_and_by_blocks(name):
     last = mechanism.last_listed
     assert last == steps
     state = run(mechanism, stream(mechanism, steps)[:last])[1]
-    assert state.listed.shape == (len(mechanism.law.people.steps), 0), "after its last test nothing is kept of a list"
+    assert len(state.listed) == 0, "after its last test nothing is kept of a list"
 
 
 def test_a_list_pays_for_its_noise_and_for_its_tests():
@@ -204,11 +201,12 @@ def test_a_list_pays_for_its_noise_and_for_its_tests():
     assert people.steps == (11, 46, 182, 365)
     shift = curve.curve.shift
     assert listed.law.noises[0].law.sigma ** 2 == pytest.approx(365 / (0.8 * shift**2) + 4 / 365, rel=1e-9)
-    assert people.noise.law.sigma**2 == pytest.approx(16 / (0.2 * shift**2) + 4 / 16, rel=1e-9)
+    for noise, part in zip(people.noises, (0.1, 0.1, 0.1, 0.7), strict=True):
+        assert noise.law.sigma**2 == pytest.approx(16 / (0.2 * part * shift**2) + 4 / 16, rel=1e-9)
     assert curve.delta(1.0) <= 1e-6 * (1 + 1e-9)
     spent = 16 * sum(
-        stats.norm.sf((threshold - few - 0.5) / (people.noise.law.sigma * math.sqrt(part)))
-        for part, (few, threshold) in enumerate(zip(people.least, people.thresholds, strict=True), start=1)
+        stats.norm.sf((threshold - few - 0.5) / noise.law.sigma)
+        for noise, few, threshold in zip(people.noises, people.least, people.thresholds, strict=True)
     )
     blocks = 365 * len(listed.law.scales) * listed.law.tail * 0.8 / len(listed.law.scales)
     assert 0.5 * curve.slack < spent + blocks <= curve.slack
@@ -217,10 +215,10 @@ def test_a_list_pays_for_its_noise_and_for_its_tests():
 
 @pytest.mark.parametrize("more", [{}, {"max_value": 2}])
 def test_a_list_finds_a_key_whose_windows_are_all_forgotten(short_memory, more):
-    mechanism = made(horizon=40, contributions=10_000, **more)
+    mechanism = made(horizon=40, contributions=100_000, **more)
     people = mechanism.law.people
     assert people.steps == (1, 5, 20, 40)
-    many = 2 * people.thresholds[2] + 8 * math.ceil(math.sqrt(people.noise.variance(1)))
+    many = 2 * people.thresholds[2] + 8 * math.ceil(math.sqrt(people.noises[2].variance(1)))
     assert many < mechanism.law.scales[0].threshold / 2, "a block does not find it"
     reference = compared(mechanism, [{0: (many, many)} if step == 6 else {} for step in range(1, 24)])
     assert reference.on_list == [0] and reference.found == {0: 20}
@@ -679,7 +677,7 @@ def test_a_list_finds_what_other_people_have_in_each_window(windows, probability
             )
         shares.append(len(state.found) / items)
     print(f"\n{windows} windows, {people} people: {shares}")
-    assert probability - 0.08 <= shares[0] <= probability + 0.12 and shares[1] < shares[0] - 0.03
+    assert probability - 0.08 <= shares[0] <= probability + 0.2 and shares[1] < shares[0] - 0.03
 
 
 @pytest.mark.parametrize("windows", [1, 4, 64])

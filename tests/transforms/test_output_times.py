@@ -17,7 +17,6 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
-from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 from privstream.transforms.timing.clocked import AtWindowEnds, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
