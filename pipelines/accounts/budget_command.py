@@ -34,9 +34,6 @@ PROMISED = ("neighbouring", "epsilon", "delta")
 OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
 RUN_ID_LETTERS = 20
 OF_QUESTION = ("question", "unit", "epsilon", "delta", "releases")
-UNCHAINED = (
-    "{:,} lines were written without a chain: a change of them is found from the next run on (privstream budget verify)"
-)
 COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "again")
 
 
@@ -77,8 +74,6 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     console = Console()
     for account in accounts:
         _show(console, account)
-    if contents.unchained:
-        console.print(UNCHAINED.format(contents.unchained))
 
 
 def ledger_path(arguments: argparse.Namespace) -> str:

@@ -115,7 +115,7 @@ class Monitor(beam.PTransform[Any, Any]):
         for each in file.questions:  # as it runs, whether the input ends or not: no entry could say which
             if each.spec is COUNTS and options[each.name].selection in (None, "auto"):
                 options[each.name].selection = "first"
-        self._parameters = identity_of(file, options, self._given, [], unbounded=False).parameters
+        self._identity = identity_of(file, options, self._given, self._fields, [], "", unbounded=False)
 
     def record(self, data: str) -> Receipt:
         """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.
@@ -138,7 +138,6 @@ class Monitor(beam.PTransform[Any, Any]):
             data=data,
             dataset=self.options.get("dataset", DEFAULT_DATASET),
             question=COMMAND_NAME,
-            parameters=self._parameters,
             parts=self.guarantees,
         )
         self._recorded = True
@@ -146,10 +145,10 @@ class Monitor(beam.PTransform[Any, Any]):
 
     @property
     def _run_id(self) -> str:
-        """The run id."""
+        """What noise depends on: the run id that was given, and what all questions draw."""
         if not self.options.get("run_id"):
             raise ValueError("run_id must be given: only a name can tell what a pipeline reads")
-        return self.options["run_id"]
+        return self._identity.label(self.options["run_id"])
 
     def _noise(self) -> KeyedNoise:
         """Return the noise of the run."""

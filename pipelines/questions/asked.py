@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
-from privstream.pipelines.questions.arguments import transform_of
 from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
-from privstream.pipelines.questions.options import UNIT
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.questions.usual_limit import usual_limit_in_words
@@ -276,24 +273,6 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     if not is_unbounded(arguments):
         return f"{arguments.output}.guarantee.json"
     return join(arguments.output, GUARANTEE)
-
-
-def shaping(
-    spec: QuestionSpec, arguments: argparse.Namespace, given: Mapping[str, Any], *, unbounded: bool
-) -> argparse.Namespace:
-    """Return options as they are in a run, without those that the method taken does not use: these make no other run.
-
-    Nor do views, unless a run has no end, which is bound to them, nor other words for the same unit. Which options
-    these are depends on public ones alone, and on no noise.
-    """
-    options = dict(vars(arguments))
-    if spec.former_units:
-        options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
-    if spec.methods or spec.settle is not None:
-        made = transform_of(spec, given, KeyedNoise.random("options"), unbounded=unbounded)
-        options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused)
-        options |= {} if unbounded else dict(made.views)
-    return argparse.Namespace(**options)
 
 
 def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()) -> dict[str, Any]:

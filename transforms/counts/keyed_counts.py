@@ -393,8 +393,8 @@ class CountsParameters(Parameters):
 
     @property
     def views(self) -> dict[str, Any]:
-        """Which rows are shown; and, where items stay found, how many windows are added up: each has its own counts."""
-        return {"top": None} | ({"over": "window"} if self.remembers else {})
+        """Which rows are shown, and against what; where items stay found, how many windows are added up."""
+        return dict.fromkeys(("top", "rising", "at_least", "beta")) | ({"over": "window"} if self.remembers else {})
 
     @property
     def prediction(self) -> Accuracy:

@@ -19,6 +19,7 @@ from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.release import released
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
 MOST_SHARDS = 32_768
@@ -44,6 +45,9 @@ class Parameters:
 
     former_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Defaults of arguments as they were when state was first stored; what these are now is in `settled`."""
+
+    NOISE_VERSION: ClassVar[int] = 1
+    """Goes up when the same arguments and records draw other noise, or are limited or labelled in another way."""
 
     _given: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,23 +118,23 @@ class Parameters:
         return self
 
     @property
-    def unused(self) -> frozenset[str]:
-        """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
-        return frozenset()
+    def release(self) -> Mapping[str, Any]:
+        """What is drawn, as plain values: transforms with equal ones draw the same noise for the same records."""
+        return released(self, self._given, self.views)
+
+    @property
+    def views(self) -> Mapping[str, Any]:
+        """Arguments that are applied to what was drawn, and what stands for them in `release`."""
+        return {}
 
     @property
     def settled(self) -> Mapping[str, Any]:
-        """Options as they are in this run, by name, though nobody or another word has said so: accounts have these."""
+        """Options as they are in this run, by name, though nobody or another word has said so."""
         return {}
 
     @property
     def of_files(self) -> Mapping[str, Any]:
-        """Options that `to_finish` has chosen, by name, since nobody has: guarantee files and accounts have these."""
-        return {}
-
-    @property
-    def views(self) -> Mapping[str, Any]:
-        """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
+        """Options that `to_finish` has chosen, by name, since nobody has: guarantee files have these."""
         return {}
 
     @property
