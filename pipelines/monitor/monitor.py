@@ -16,14 +16,13 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import NONE
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, Receipt
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
-from privstream.pipelines.accounts.run_identity import noise_source
+from privstream.pipelines.accounts.run_identity import RunIdentity, noise_source
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import check_account, in_python
 from privstream.pipelines.monitor.monitor_file import MonitorFile, Output, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun, identity_of
+from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun
 from privstream.pipelines.questions.arguments import given_to, input_fields
-from privstream.pipelines.questions.catalogue import COUNTS
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.fields import SharedFields
 from privstream.pipelines.sources.frame_files import as_table, write_events
@@ -112,10 +111,11 @@ class Monitor(beam.PTransform[Any, Any]):
         self._specs = {each.name: each.spec for each in file.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
         self.guarantees = {name: each.guarantee for name, each in paid.items()}
-        for each in file.questions:  # as it runs, whether the input ends or not: no entry could say which
-            if each.spec is COUNTS and options[each.name].selection in (None, "auto"):
-                options[each.name].selection = "first"
-        self._identity = identity_of(file, options, self._given, self._fields, [], "", unbounded=False)
+        releases = {
+            name: spec.transform_class(**self._given[name], noise=KeyedNoise.random()).release
+            for name, spec in self._specs.items()
+        }
+        self._identity = RunIdentity(releases=releases, readings=self._fields, data="")
 
     def record(self, data: str) -> Receipt:
         """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.

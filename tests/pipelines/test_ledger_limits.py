@@ -466,5 +466,3 @@ def test_metrics_have_the_period_with_the_least_left() -> None:
         ledger.append(entry(run_id, epsilon, days=((year, 2, 1), (year, 3, 1))), accept)
     (left,) = [number for metric in Budget("ledger").metrics() if "left" in metric.name for _, number in metric.numbers]
     assert left == 2.0
-
-
