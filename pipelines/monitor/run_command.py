@@ -45,6 +45,7 @@ from privstream.pipelines.questions.asked import (
     DRY,
     Asked,
     check_apart,
+    check_usable,
     guarantee_path,
     promise,
     row_type_of,
@@ -200,6 +201,12 @@ class MonitorRun:
         common.run_id = common.run_id or public_name(noise)
         if unbounded and common.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
+        if not unbounded:
+            check_usable(
+                argparse.Namespace(**{**vars(given[monitor.questions[0].name]), **vars(common)}),
+                read.files,
+                read.fields,
+            )
         if not common.dry_run:
             _make_folders(output, given, views, unbounded=unbounded)
         asked = tuple(

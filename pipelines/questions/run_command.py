@@ -22,6 +22,7 @@ from privstream.pipelines.questions.asked import (
     Asked,
     Asking,
     check_apart,
+    check_usable,
     files_option,
     guarantee_path,
     is_sent,
@@ -138,6 +139,8 @@ class RunCommand:
             sent = make([output], given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not exists(guarantee_file))
+        if watched != INPUT:
+            check_usable(arguments, read.files, read.fields)
         asked = Asked(
             spec=self.spec,
             arguments=arguments,

@@ -1,0 +1,86 @@
+"""Nothing is charged for a run that cannot publish, and what was charged is said."""
+
+import json
+from pathlib import Path
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import cli
+
+RUN = (
+    "counts --window 1d --start 2030-01-01 --end 2030-02-01 --epsilon 1 --delta 1e-6 --noise_key_file key "
+    "--output rows.csv"
+)
+ROWS = [{"user": f"u{n}", "item": "a", "time": f"2030-01-{n % 28 + 1:02}T10:00:00Z"} for n in range(500)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+
+
+def refused(path: str, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Check that a run is refused, unpaid; return what is said."""
+    assert cli.main([*RUN.split(), "--input", path, *options]) == 2
+    assert not Path("key.ledger.jsonl").exists() and not Path("rows.csv").exists()
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "option"),
+    [("03.01.2030 10:00", "--time_format"), ("1893495600", "--time_unit"), ("2030-01-03T10:00:00", "--time_zone")],
+)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_p2_times_that_cannot_be_read_are_refused_before_the_charge(value, option, ending, capsys) -> None:
+    rows = [row | {"time": value} for row in ROWS]
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
+    elif ending == "jsonl":
+        Path("a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        Path("a.csv").write_text("user,item,time\n" + "".join(f"{row['user']},a,{value}\n" for row in rows))
+    told = refused(f"a.{ending}", capsys)
+    assert option in told and "--time_field time" in told and value not in told
+    assert cli.main([*RUN.split(), "--input", f"a.{ending}", "--dry_run"]) == 3, "a dry run counts why"
+
+
+def test_p2_one_record_that_can_be_used_is_enough(capsys) -> None:
+    lines = ["u1,a,03.01.2030", "u1,a,2030-01-03T10:00:00Z"]
+    Path("a.csv").write_text("user,item,time\n" + "\n".join(lines) + "\n")
+    assert cli.main([*RUN.split(), "--input", "a.csv"]) == 0
+
+
+def test_p2_a_monitor_is_refused_too(capsys) -> None:
+    Path("a.csv").write_text("user,item,time\n" + "u1,a,03.01.2030 10:00\n" * 50)
+    Path("m.yaml").write_text(
+        "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\nquestions:\n"
+        "  pages: {question: counts, window: 1d, start: 2030-01-01, end: 2030-02-01}\noutput: {folder: out}\n"
+    )
+    assert cli.main(["run", "m.yaml", "--noise_key_file", "key"]) == 2
+    assert "time_format" in capsys.readouterr().err and not Path("key.ledger.jsonl").exists()
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "event",
+    "fields": [{"name": name, "type": "string"} for name in ("user", "item", "time")],
+}
+
+
+@pytest.mark.parametrize("damage", ["short", "parquet short", "parquet pages"])
+def test_p3_a_file_that_is_damaged_or_cut_short_is_refused_before_the_charge(damage, capsys) -> None:
+    if damage == "short":
+        with open("a.avro", "wb") as stream:
+            fastavro.writer(stream, SCHEMA, ROWS, sync_interval=2000)
+        content = Path("a.avro").read_bytes()
+        Path("a.avro").write_bytes(content[:-20])
+    else:
+        pq.write_table(pa.Table.from_pylist(ROWS), "a.parquet")
+        content = Path("a.parquet").read_bytes()
+        pages = content[:4] + b"\xff" * 400 + content[404:]
+        Path("a.parquet").write_bytes(content[:-20] if "short" in damage else pages)
+    assert "a." in refused("a.avro" if damage == "short" else "a.parquet", capsys)
