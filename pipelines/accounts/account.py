@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from shlex import quote
 from typing import Any, NamedTuple
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry
-from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database, limit_of
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import RunIdentity
-from privstream.pipelines.accounts.spending import Limit, check_limit
+from privstream.pipelines.accounts.spending import Limit, check_limit, distinct, left_of, spent, total
 from privstream.pipelines.locations import TABLE
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.events.times import TimeForm, read_micros
@@ -141,6 +142,7 @@ class Account:
         lines = [f"run id: {entry.name}; ledger: {path}: {how}"]
         if arguments.dry_run:
             lines[0] += " (foreseen, not recorded)"
+        lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats)}")
         if not before.records:
             lines.append(NEW)
         if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
@@ -154,6 +156,27 @@ class Account:
         """Refuse what the limit of this run does not allow."""
         if self.limit is not None:
             check_limit(self.limit, entry, earlier)
+
+    def _budget(self, path: str, entry: Entry, before: Contents, repeats: bool) -> str:
+        """Say what a run costs, what all runs on its data set have cost, and what a limit leaves."""
+        cost = "nothing more" if repeats else f"epsilon {entry.guarantee.epsilon:g}, delta {entry.guarantee.delta:g}"
+        earlier = [one for one in before.entries if one.dataset == self.dataset]
+        own = [release[0].guarantee for release in distinct([*earlier, entry])]
+        releases = f"{len(own):,} releases" if len(own) > 1 else "1 release"
+        every = f"this run costs {cost}; {releases} on {self.dataset!r} cost"
+        unit = entry.guarantee.unit, entry.guarantee.neighbouring
+        stored = before.limits.get(self.dataset)
+        limit = self.limit if stored is None else limit_of(stored)
+        if limit is None:
+            setting = (
+                f"privstream budget set --ledger {quote(path)} --dataset {quote(self.dataset)} --limit EPSILON,DELTA"
+            )
+            return f"{every} epsilon {total(own, *unit).epsilon:g}, and no limit is set ({setting})"
+        if limit.period is None:
+            charges = [charge for one in own if (charge := one.about(*unit)) is not None]
+            return f"{every} epsilon {spent(charges, limit.delta):g} of {limit.epsilon:g}"
+        left = min(each.epsilon for each in left_of(limit, [*earlier, entry]) if (each.unit, each.neighbouring) == unit)
+        return f"this run costs {cost}; at least epsilon {left:g} of {limit.in_words()} is left in each period"
 
     def _names(self, entry: Entry, before: Contents) -> Iterator[str]:
         """Say what speaks against the name of the data set."""

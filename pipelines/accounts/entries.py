@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import Any, NoReturn
 
@@ -31,8 +31,9 @@ MINUTES = len("2030-01-31T12:00")
 """Letters of a time that people read; the others are seconds, and that it is in UTC."""
 
 CHAIN = ("salt", "previous")
-RUN, LIMIT = "run", "limit"
+RUN, LIMIT, RENAME = "run", "limit", "rename"
 LIMIT_FIELDS = ("time", "dataset", "epsilon", "delta", "period")
+RENAME_FIELDS = ("time", "dataset", "new")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +144,50 @@ class LimitRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RenameRecord:
+    """Another name of a data set: what earlier lines say of the old one is of the new one.
+
+    Attributes:
+        time: when it was given, ISO 8601 in UTC.
+        dataset: the old name.
+        new: the new name.
+    """
+
+    time: str
+    dataset: str
+    new: str
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the names as plain values."""
+        return {"kind": RENAME} | {name: getattr(self, name) for name in RENAME_FIELDS}
+
+    @classmethod
+    def from_record(cls, found: dict[str, Any]) -> RenameRecord:
+        """Return the names of plain values.
+
+        Raises:
+            ValueError, TypeError: they are none.
+        """
+        if set(found) != {*RENAME_FIELDS}:
+            raise ValueError("line must be complete")
+        if not all(isinstance(value, str) for value in found.values()):
+            raise TypeError("fields must be texts")
+        return cls(**found)
+
+
+Record = Entry | LimitRecord | RenameRecord
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contents:
     """What a ledger says.
 
     Attributes:
-        records: a run or a limit for each line.
+        records: a run, a limit or another name for each line.
         heads: the digest of each line and all before it; the first one is of no line.
     """
 
-    records: list[Entry | LimitRecord]
+    records: list[Record]
     heads: list[str]
 
     @classmethod
@@ -160,14 +196,26 @@ class Contents:
         return cls(records=[], heads=[BEFORE_ALL])
 
     @property
+    def named(self) -> list[Entry | LimitRecord]:
+        """All runs and limits, in the order in which they were written, by the names that data sets have now."""
+        found: list[Entry | LimitRecord] = []
+        for record in self.records:
+            if isinstance(record, RenameRecord):
+                old, new = record.dataset, record.new
+                found = [replace(each, dataset=new) if each.dataset == old else each for each in found]
+            else:
+                found.append(record)
+        return found
+
+    @property
     def entries(self) -> list[Entry]:
         """All runs, in the order in which they were started."""
-        return [record for record in self.records if isinstance(record, Entry)]
+        return [record for record in self.named if isinstance(record, Entry)]
 
     @property
     def limits(self) -> dict[str, LimitRecord]:
         """By data set, the limit that holds."""
-        return {record.dataset: record for record in self.records if isinstance(record, LimitRecord)}
+        return {record.dataset: record for record in self.named if isinstance(record, LimitRecord)}
 
 
 def record_digest(value: Any) -> str:
@@ -192,7 +240,7 @@ def read_lines(lines: Iterable[bytes], place: str) -> Contents:
     Raises:
         ValueError: a line is damaged, or the chain is broken; the message names place and line.
     """
-    records: list[Entry | LimitRecord] = []
+    records: list[Record] = []
     heads = [BEFORE_ALL]
     for number, line in enumerate(lines, 1):
         try:
@@ -210,7 +258,7 @@ def read_lines(lines: Iterable[bytes], place: str) -> Contents:
     return Contents(records=records, heads=heads)
 
 
-def _record(line: bytes) -> tuple[Entry | LimitRecord, str]:
+def _record(line: bytes) -> tuple[Record, str]:
     """Return what a line says, and the head that it names."""
     found = json.loads(line, parse_constant=_refuse)
     if not isinstance(found, dict) or found.pop("ledger", None) != VERSION:
@@ -221,9 +269,10 @@ def _record(line: bytes) -> tuple[Entry | LimitRecord, str]:
     if not isinstance(salt, str) or not isinstance(previous, str):
         raise TypeError("salt and previous must be texts")
     kind = found.pop("kind")
-    if kind not in (RUN, LIMIT):
-        raise ValueError(f"kind must be {RUN} or {LIMIT}")
-    return (Entry if kind == RUN else LimitRecord).from_record(found), previous
+    kinds: dict[str, type[Record]] = {RUN: Entry, LIMIT: LimitRecord, RENAME: RenameRecord}
+    if kind not in kinds:
+        raise ValueError(f"kind must be one of {', '.join(kinds)}")
+    return kinds[kind].from_record(found), previous
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -19,6 +19,8 @@ from privstream.pipelines.accounts.entries import (
     Contents,
     Entry,
     LimitRecord,
+    Record,
+    RenameRecord,
     head_after,
     read_lines,
     record_digest,
@@ -227,6 +229,21 @@ class Ledger:
                 )
             return _write(lines, contents, _limit_record(dataset, limit), repeats=False)
 
+    def rename(self, dataset: str, new: str) -> Receipt:
+        """Give a data set another name; the totals of two that are one from now on have the runs of both.
+
+        Raises:
+            ValueError: there is no such data set, both have a limit, or the ledger cannot be written.
+        """
+        with self._store.opened(write=True) as lines:
+            contents = read_lines(lines.read(), self.path)
+            known = list(dict.fromkeys(record.dataset for record in contents.named))
+            if dataset not in known or new == dataset:
+                raise ValueError(f"dataset must be one of {', '.join(map(repr, known))}, got {dataset!r}")
+            if {dataset, new} <= contents.limits.keys():
+                raise ValueError(f"to must be a data set without a limit of its own, which {new!r} has")
+            return _write(lines, contents, RenameRecord(time=_now(), dataset=dataset, new=new), repeats=False)
+
     def _agrees(self, entry: Entry, contents: Contents, accept: Callable[[Sequence[Entry]], None]) -> bool:
         """Return whether an entry repeats an earlier one, if it agrees with all and they are accepted."""
         earlier = contents.entries
@@ -289,7 +306,7 @@ def _store(path: str) -> Store:
     return store
 
 
-def _write(lines: Lines, contents: Contents, record: Entry | LimitRecord, repeats: bool) -> Receipt:
+def _write(lines: Lines, contents: Contents, record: Record, repeats: bool) -> Receipt:
     """Append a record to the chain."""
     line = to_line(record.to_record(), contents.heads[-1])
     lines.append(line)

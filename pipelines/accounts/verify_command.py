@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             _check(contents, path, _file(name))
     except ValueError as error:
         raise RunError(str(error)) from error
-    lines, limits = len(contents.records), len(contents.records) - len(contents.entries)
+    lines, limits = len(contents.records), len(contents.named) - len(contents.entries)
     print(f"{path}: {lines:,} lines, {limits:,} of them about limits, all as they were written")
     if arguments.guarantee:
         print(f"{len(arguments.guarantee):,} guarantee files agree")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
@@ -42,9 +41,6 @@ class Parameters:
     Args:
         noise: what all noise is drawn from.
     """
-
-    former_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Defaults of arguments as they were when state was first stored; what these are now is in `settled`."""
 
     NOISE_VERSION: ClassVar[int] = 1
     """Goes up when the same arguments and records draw other noise, or are limited or labelled in another way."""
@@ -128,11 +124,6 @@ class Parameters:
         return {}
 
     @property
-    def settled(self) -> Mapping[str, Any]:
-        """Options as they are in this run, by name, though nobody or another word has said so."""
-        return {}
-
-    @property
     def of_files(self) -> Mapping[str, Any]:
         """Options that `to_finish` has chosen, by name, since nobody has: guarantee files have these."""
         return {}
@@ -179,9 +170,7 @@ class Parameters:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
         defaults = {name: _plain(one.default) for name, one in inspect.signature(type(self)).parameters.items()}
-        defaults |= self.former_defaults
         given = {name: _plain(value) for name, value in self._given.items()}
-        given |= {name: self.settled[name] for name in self.former_defaults}
         given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
@@ -192,10 +181,7 @@ class Parameters:
 
 
 def privacy_unit(given: str, units: tuple[str, ...]) -> str:
-    """Return the unit of privacy, one of these; "user", an older word for "person", is understood with a warning."""
-    if given == "user" and "person" in units:
-        warnings.warn('unit "user" is called "person" now', FutureWarning, stacklevel=3)
-        return "person"
+    """Return the unit of privacy, one of these."""
     return checks.one_of("unit", given, units)
 
 

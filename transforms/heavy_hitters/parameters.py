@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
@@ -153,8 +152,6 @@ class HeavyHittersParameters(Parameters):
     Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/; for "status", docs/proofs/status_monitor.md; for
     "counts", docs/proofs/keyed_counts.md.
     """
-
-    former_defaults = MappingProxyType({"items_per_step": 1})
 
     def __init__(
         self,
@@ -363,16 +360,6 @@ class HeavyHittersParameters(Parameters):
         if self.steps.period != self.steps.size:
             return "windows that do not overlap"
         return "streams" if self.streams_per_person is not None and self.streams is None else ""
-
-    @property
-    @override
-    def unused(self) -> frozenset[str]:
-        return frozenset(("max_hits", "count_share") if self.method == "counts" else ("forget",))
-
-    @property
-    @override
-    def settled(self) -> Mapping[str, Any]:
-        return {"items_per_step": self.items_per_step}
 
     @override
     def to_finish(self) -> Self:

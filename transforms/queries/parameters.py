@@ -201,12 +201,6 @@ class QueriesParameters(Parameters):
 
     @property
     @override
-    def settled(self) -> Mapping[str, Any]:
-        # Without a number "auto" never takes "answers": with that of no number it is another run.
-        return {"planned": self.queries} | ({"method": ANSWERS} if self.method == ANSWERS else {})
-
-    @property
-    @override
     def coverage(self) -> Coverage:
         return people_who_count([Limit.at_most("", 1, "item", "", self.selection)], TOGETHER)
 

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
@@ -149,8 +148,6 @@ class TopKParameters(Parameters):
     Source: Ding et al., Free gap estimates (2022), Algorithm 3; docs/proofs/top_k_windows.md; without a `domain`
     derived here, docs/proofs/keyed_counts.md, section 9.
     """
-
-    former_defaults = MappingProxyType({"items_per_step": 1})
 
     def __init__(
         self,
@@ -364,11 +361,6 @@ class TopKParameters(Parameters):
     @override
     def of_files(self) -> Mapping[str, Any]:
         return {"method": self.method} if self._method_chosen else {}
-
-    @property
-    @override
-    def settled(self) -> Mapping[str, Any]:
-        return {"items_per_step": self.items_per_step}
 
     @property
     @override
