@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, cast
 
-from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.privacy.accounting import (
@@ -26,48 +24,8 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
-from privstream.mechanisms.privacy.units import EVENT, PERSON, SECOND, PrivacyUnit
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
-
-IN_WINDOW = "one person in one window"
-WORDS = {
-    "one event": EVENT,
-    "one row over the whole run": PrivacyUnit(what="row"),
-    "one person over the whole run": PERSON,
-    "one person over all releases": PERSON,
-    "one update (insertion or deletion of one point) over the whole run": EVENT,
-    "one update (insertion of one point) over the whole run": EVENT,
-}
-UPDATES = re.compile(r"one person who makes at most \d+ updates \(insertion( or deletion)? of one point each\) over .*")
-CHANGE = re.compile(
-    r"one change (?:of the data )?that moves no (query|utility|measurement)(?: of the whole run)? by more than "
-    r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(, and moves all of them in the same direction)?"
-)
-
-
-def first_version_unit(words: Any, parameters: Mapping[str, Any]) -> PrivacyUnit:
-    """Return the unit that the first version described so.
-
-    Args:
-        words: what it wrote.
-        parameters: of the command, which say how long a window is, in seconds.
-
-    Raises:
-        ValueError, TypeError: it wrote no such thing.
-    """
-    if not isinstance(words, str):
-        raise TypeError(f"unit must be a text in version 1 of a guarantee, got {type(words).__name__}")
-    if words in WORDS:
-        return WORDS[words]
-    if words == IN_WINDOW:
-        return PrivacyUnit(what="person", window=round(checks.positive("window", parameters.get("window")) * SECOND))
-    if UPDATES.fullmatch(words):
-        return PERSON
-    if change := CHANGE.fullmatch(words):
-        what, bound, direction = change.groups()
-        return PrivacyUnit(what=what, bound=float(bound), same_direction=direction is not None)
-    raise ValueError(f"unit must be one that version 1 of a guarantee has, got {words!r}")
-
 
 VERSION = 2
 """Of the records; goes up when what is written can no longer be read as before."""
@@ -114,12 +72,11 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     return {"version": VERSION} | guarantee.to_dict() | {"curve": curve}
 
 
-def read_guarantee(record: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> PrivacyGuarantee:
+def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
     """Return the guarantee that `guarantee_record` has written; a field that it has without a value may be missing.
 
     Args:
-        record: of version 2, or of version 1, which has the unit in words.
-        parameters: those of the command, for version 1: its words do not say how long a window is.
+        record: plain values.
 
     Raises:
         ValueError, TypeError: it was written otherwise; the message names the field.
@@ -127,12 +84,9 @@ def read_guarantee(record: Mapping[str, Any], parameters: Mapping[str, Any] | No
     version = record.get("version")
     if type(version) is not int:
         raise TypeError(f"version of a guarantee must be an integer, got {type(version).__name__}")
-    if version == 1:
-        unit = first_version_unit(record.get("unit"), parameters or {})
-    elif version == VERSION:
-        unit = PrivacyUnit.from_dict(record.get("privacy_unit"))
-    else:
-        raise ValueError(f"version of a guarantee must be 1 or {VERSION}, got {version!r}")
+    if version != VERSION:
+        raise ValueError(f"version of a guarantee must be {VERSION}, got {version!r}")
+    unit = PrivacyUnit.from_dict(record.get("privacy_unit"))
     given = {name: record[name] for name in WRITTEN if name in record}
     for name in ("limits", "public", "caveats"):
         given[name] = _texts(name, given.get(name, []))
@@ -173,7 +127,7 @@ def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
     Raises:
         ValueError, TypeError, KeyError: there is none in it.
     """
-    return read_guarantee(promise["guarantee"], promise["parameters"])
+    return read_guarantee(promise["guarantee"])
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ State = TypeVar("State")
 class Mechanism(ABC, Generic[State]):
     """A mechanism on a stream. Its fields are its parameters; data, noise and state are arguments of its methods."""
 
+    NOISE_VERSION: ClassVar[int] = 1
+    """Goes up when equal parameters, totals and labels draw other noise."""
     noise_label: ClassVar[str]
     state_type: ClassVar[type[Any]]
 

@@ -51,6 +51,7 @@ AUDITS: Commands = {
 BUDGET: Commands = {
     "show": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
     "set": ("accounts.set_command", "set the limit of a data set, which all later runs must keep"),
+    "rename": ("accounts.rename_command", "give a data set another name, such as one whose runs had none"),
     "fit": ("accounts.fit_command", "count the runs that fit into a limit"),
     "verify": ("accounts.verify_command", "check that no line of a ledger was changed or deleted"),
 }

@@ -80,11 +80,11 @@ def write(
     entry = Entry(
         time="2030-01-31T12:00:00+00:00",
         run_id=f"data-{word}",
+        digest=word,
         name=f"run-{word}",
         dataset="shop",
         command=word,
         version="0.1.0",
-        parameters={"domain": ["", "d0d0"], "beta": 0.05},
         data="0123secretdigest",
         key=KeyedNoise(KEY).fingerprint,
         guarantee=guarantee,

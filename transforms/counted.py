@@ -141,6 +141,12 @@ class CountedParameters(Parameters):
 
     @property
     @override
+    def release(self) -> Mapping[str, Any]:
+        """That of the counts, of which the rows are a view."""
+        return super().release if self.counts is None else self.counts.release
+
+    @property
+    @override
     def of_files(self) -> Mapping[str, Any]:
         return {} if self.counts is None else self.counts.of_files
 

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
+from shlex import quote
 from typing import Any, NamedTuple
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.entries import BOUNDS, NOISE, Contents, Entry
-from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
-from privstream.pipelines.accounts.ledgers_nearby import Doubt, doubts_about
+from privstream.pipelines.accounts.entries import Contents, Entry
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database, limit_of
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import RunIdentity
-from privstream.pipelines.accounts.spending import Limit, check_limit
+from privstream.pipelines.accounts.spending import Limit, check_limit, distinct, left_of, spent, total
 from privstream.pipelines.locations import TABLE
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.events.times import TimeForm, read_micros
@@ -24,10 +25,8 @@ from privstream.transforms.events.times import TimeForm, read_micros
 NONE = "none"
 """The value of `--ledger` that goes without."""
 
-CHAINED = "the {:,} lines before were written without a chain: from now on a change of them is found"
 KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
 NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
-SAME_NOISE = ", and nobody notices if other data get this run id: they would have the same noise, which subtracts away"
 
 
 class Charge(NamedTuple):
@@ -46,14 +45,12 @@ class Account:
         why: why there is none.
         dataset: whose budget is spent.
         limit: what the total of the data set must not pass, if there is a limit.
-        named: whether `--ledger` says which ledger it is, or that there is none.
     """
 
     path: str | None
     why: str
     dataset: str
     limit: Limit | None
-    named: bool
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Account:
@@ -83,13 +80,13 @@ class Account:
             why=why,
             dataset=arguments.dataset,
             limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
-            named=given is not None,
         )
 
     def charge(
         self,
         identity: RunIdentity,
         run_id: str,
+        command: str,
         arguments: argparse.Namespace,
         noise: KeyedNoise,
         guarantee: PrivacyGuarantee,
@@ -98,8 +95,9 @@ class Account:
         """Write a run into the ledger, unless it is a dry run.
 
         Args:
-            identity: what shapes its answers.
+            identity: what it draws, and of what.
             run_id: what its noise depends on.
+            command: such as "histogram".
             arguments: its options.
             noise: its noise, for the fingerprint of the key.
             guarantee: what all of its questions promise together.
@@ -109,17 +107,17 @@ class Account:
             ValueError: the ledger, or a limit, refuses it.
         """
         if self.path is None:
-            return self._without(identity.data, arguments, named=run_id == arguments.run_id)
+            how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
+            return Charge(how, None)
         begin, end = span_of(arguments)
-        labels = {NOISE: identity.labels} if identity.labels else {}
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             run_id=run_id,
+            digest=identity.digest,
             name=arguments.run_id,
             dataset=self.dataset,
-            command=identity.command,
-            version=identity.version,
-            parameters={**identity.parameters, BOUNDS: getattr(arguments, BOUNDS, None)} | labels,
+            command=command,
+            version=version("privstream"),
             data=identity.data,
             key=noise.fingerprint,
             guarantee=guarantee,
@@ -130,21 +128,11 @@ class Account:
         )
         return self._written(self.path, entry, arguments)
 
-    def _without(self, data: str, arguments: argparse.Namespace, *, named: bool) -> Charge:
-        """Say that no account is kept, unless a limit asks for one, and what a run id that was given means then."""
-        doubts = () if self.named else doubts_about(self.dataset, data, None, Contents.none(), arguments)
-        _refuse_doubts(doubts, limited=False)
-        how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
-        keyed = arguments.noise_key_file is not None or arguments.noise_key_variable is not None
-        how += SAME_NOISE if named and keyed else ""
-        return Charge("\n".join([how, *(f"{NOTE}{each.text}" for each in doubts)]), None)
-
     def _written(self, path: str, entry: Entry, arguments: argparse.Namespace) -> Charge:
         """Write a run into the ledger, unless it is a dry run."""
         ledger = Ledger(path)
         before = ledger.contents() if ledger.exists() else Contents.none()
-        doubts = doubts_about(self.dataset, entry.data, path, before, arguments)
-        accept = partial(self._accept, entry, doubts, self.dataset in before.limits)
+        accept = partial(self._accept, entry)
         receipt = ledger.foresee(entry, accept) if arguments.dry_run else ledger.append(entry, accept, self.limit)
         how = (
             "a repetition, which costs nothing more"
@@ -154,23 +142,41 @@ class Account:
         lines = [f"run id: {entry.name}; ledger: {path}: {how}"]
         if arguments.dry_run:
             lines[0] += " (foreseen, not recorded)"
+        lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats)}")
         if not before.records:
             lines.append(NEW)
         if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
             lines.append(KEPT.format(self.dataset, self.limit.in_words()))
         if not receipt.repeats:
-            lines += [f"{NOTE}{text}" for text in (*(each.text for each in doubts), *self._names(entry, before))]
-        if receipt.unchained:
-            lines.append(CHAINED.format(receipt.unchained))
+            lines += [f"{NOTE}{text}" for text in self._names(entry, before)]
         mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}
         return Charge("\n".join(lines), mark)
 
-    def _accept(self, entry: Entry, doubts: Sequence[Doubt], stored: bool, earlier: Sequence[Entry]) -> None:
-        """Refuse what the limit of this run does not allow, and a limit of a part of the releases."""
-        if not self.named:
-            _refuse_doubts(doubts, limited=stored or self.limit is not None)
+    def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:
+        """Refuse what the limit of this run does not allow."""
         if self.limit is not None:
             check_limit(self.limit, entry, earlier)
+
+    def _budget(self, path: str, entry: Entry, before: Contents, repeats: bool) -> str:
+        """Say what a run costs, what all runs on its data set have cost, and what a limit leaves."""
+        cost = "nothing more" if repeats else f"epsilon {entry.guarantee.epsilon:g}, delta {entry.guarantee.delta:g}"
+        earlier = [one for one in before.entries if one.dataset == self.dataset]
+        own = [release[0].guarantee for release in distinct([*earlier, entry])]
+        releases = f"{len(own):,} releases" if len(own) > 1 else "1 release"
+        every = f"this run costs {cost}; {releases} on {self.dataset!r} cost"
+        unit = entry.guarantee.unit, entry.guarantee.neighbouring
+        stored = before.limits.get(self.dataset)
+        limit = self.limit if stored is None else limit_of(stored)
+        if limit is None:
+            setting = (
+                f"privstream budget set --ledger {quote(path)} --dataset {quote(self.dataset)} --limit EPSILON,DELTA"
+            )
+            return f"{every} epsilon {total(own, *unit).epsilon:g}, and no limit is set ({setting})"
+        if limit.period is None:
+            charges = [charge for one in own if (charge := one.about(*unit)) is not None]
+            return f"{every} epsilon {spent(charges, limit.delta):g} of {limit.epsilon:g}"
+        left = min(each.epsilon for each in left_of(limit, [*earlier, entry]) if (each.unit, each.neighbouring) == unit)
+        return f"this run costs {cost}; at least epsilon {left:g} of {limit.in_words()} is left in each period"
 
     def _names(self, entry: Entry, before: Contents) -> Iterator[str]:
         """Say what speaks against the name of the data set."""
@@ -201,10 +207,3 @@ def span_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
         for name in ("start", "end")
     )
     return begin, None if begin is None else end
-
-
-def _refuse_doubts(doubts: Sequence[Doubt], *, limited: bool) -> None:
-    """Refuse a run whose limit, here or in a ledger nearby, would be kept for a part of the releases alone."""
-    for each in doubts:
-        if limited or each.limited:
-            raise ValueError(f"ledger must be given, where a limit is to be kept: {each.text}")

@@ -34,9 +34,6 @@ PROMISED = ("neighbouring", "epsilon", "delta")
 OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
 RUN_ID_LETTERS = 20
 OF_QUESTION = ("question", "unit", "epsilon", "delta", "releases")
-UNCHAINED = (
-    "{:,} lines were written without a chain: a change of them is found from the next run on (privstream budget verify)"
-)
 COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "again")
 
 
@@ -65,7 +62,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         raise UsageError(str(error)) from error
     if not contents.records:
         raise UsageError(f"ledger must have at least one run, and {path} has none")
-    names = list(dict.fromkeys(record.dataset for record in contents.records))
+    names = list(dict.fromkeys(record.dataset for record in contents.named))
     if arguments.dataset is not None and arguments.dataset not in names:
         raise UsageError(f"dataset must be one of {', '.join(map(repr, names))}, got {arguments.dataset!r}")
     wanted = names if arguments.dataset is None else [arguments.dataset]
@@ -77,8 +74,6 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     console = Console()
     for account in accounts:
         _show(console, account)
-    if contents.unchained:
-        console.print(UNCHAINED.format(contents.unchained))
 
 
 def ledger_path(arguments: argparse.Namespace) -> str:
@@ -198,7 +193,8 @@ def _table(releases: Sequence[Mapping[str, Any]], total: Total, limit: Limit | N
     """Return a line for each release, and what they come to: of a limit with a delta at this one, too."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:3] else "right", no_wrap=True)
+        justify: Any = "left" if column in COLUMNS[:3] else "right"
+        table.add_column(column, justify=justify, no_wrap=column != "run id", overflow="ellipsis")
     for one, charge in zip(releases, total.charges, strict=True):
         if charge is None:
             continue

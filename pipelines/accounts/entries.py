@@ -5,46 +5,35 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b, sha256
 from typing import Any, NoReturn
 
 from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
-VERSION = 3
-"""Of the lines; goes up when what is written can no longer be read as before."""
-
-UNCHAINED = 2
-"""The version whose lines do not name the lines before them."""
+VERSION = 4
+"""Of the lines."""
 
 BEFORE_ALL = "0" * 64
 """What stands for the head of a ledger without lines."""
 
+DIGEST_BYTES = 16
 SALT_BYTES = 32
 """Random bytes in each line, since it has a digest of the data: its own one would let anybody test guesses of them."""
-
-BOUNDS = "beta"
-"""The parameter in which two runs of one run id may differ: it is about error bounds, and shapes no true answer."""
-
-NOISE = "noise labels"
-"""Among the parameters of a run without an end, a digest of what its noise is drawn from."""
 
 WATCHED = "watched: "
 """What data begin with that have no end."""
 
-TEXTS = ("time", "run_id", "name", "dataset", "command", "version", "data", "key", "output")
+TEXTS = ("time", "run_id", "digest", "name", "dataset", "command", "version", "data", "key", "output")
 SPAN = ("begin", "end")
 MINUTES = len("2030-01-31T12:00")
 """Letters of a time that people read; the others are seconds, and that it is in UTC."""
 
 CHAIN = ("salt", "previous")
-RUN, LIMIT = "run", "limit"
+RUN, LIMIT, RENAME = "run", "limit", "rename"
 LIMIT_FIELDS = ("time", "dataset", "epsilon", "delta", "period")
-
-
-KIND = ".question"
-"""How the key of a monitor ends that says which question it is, of each of its questions."""
+RENAME_FIELDS = ("time", "dataset", "new")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +42,12 @@ class Entry:
 
     Attributes:
         time: when it was started, ISO 8601 in UTC.
-        run_id: what its noise depends on; a digest of the data, where none was given.
+        run_id: what its noise depends on, beside the key.
+        digest: of what it draws, how it reads and what it reads; runs of a command have it in `run_id` as well.
         name: what its rows and guarantee file call it.
         dataset: whose budget it spends.
         command: such as "histogram".
-        version: of privstream, with a digest of the code that shapes answers and noise, which older lines have not.
-        parameters: by name, what shapes answers, noise or error bounds; files by a digest of their contents;
-            of a run without an end also what its noise is drawn from.
+        version: of privstream.
         data: digest of the input files, or the source, if that has no end.
         key: the noise key's public fingerprint.
         guarantee: what it promises, with the whole privacy curve.
@@ -71,11 +59,11 @@ class Entry:
 
     time: str
     run_id: str
+    digest: str
     name: str
     dataset: str
     command: str
     version: str
-    parameters: Mapping[str, Any]
     data: str
     key: str
     guarantee: PrivacyGuarantee
@@ -86,33 +74,14 @@ class Entry:
 
     @property
     def release(self) -> tuple[str, ...]:
-        """What two runs have in common that publish the same: then the second one costs nothing.
-
-        A run without an end goes on under another version, from its state, or begins again: it publishes the same if
-        its noise is drawn from the same labels. Where these are not known, as in older lines, any other version is
-        another release. A run over files needs another run id then.
-        """
-        watched, labels = self.data.startswith(WATCHED), self.parameters.get(NOISE)
-        version = "" if watched and labels is not None else self.version
-        return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS)), json.dumps(labels)
-
-    def differs_from(self, other: Entry) -> list[str]:
-        """Return the names of what shapes answers or noise and is not as in another entry.
-
-        Of a question of a monitor that only one of them has it is the question alone.
-        """
-        bound = ("command", "data") if self.data.startswith(WATCHED) else ("command", "version", "data")
-        names = [name for name in bound if getattr(self, name) != getattr(other, name)]
-        options = sorted({*self.parameters, *other.parameters} - {BOUNDS, NOISE})
-        names += [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
-        only = {name.removesuffix(KIND) for name in {*self.parameters} ^ {*other.parameters} if name.endswith(KIND)}
-        return [*dict.fromkeys(next((one for one in only if name.startswith(f"{one}.")), name) for name in names)]
+        """What two runs have in common that draw the same noise for the same totals: the second one costs nothing."""
+        return self.run_id, self.key, self.digest
 
     def to_record(self) -> dict[str, Any]:
         """Return the entry as plain values."""
         plain = {name: getattr(self, name) for name in (*TEXTS, *SPAN)}
         parts = {name: guarantee_record(part) for name, part in self.parts.items()}
-        rest = {"parameters": dict(self.parameters), "guarantee": guarantee_record(self.guarantee), "parts": parts}
+        rest = {"guarantee": guarantee_record(self.guarantee), "parts": parts}
         return {"kind": RUN} | plain | rest
 
     @classmethod
@@ -122,17 +91,16 @@ class Entry:
         Raises:
             ValueError, TypeError: it is none.
         """
-        if set(found) != {*TEXTS, *SPAN, "parameters", "guarantee", "parts"}:
+        if set(found) != {*TEXTS, *SPAN, "guarantee", "parts"}:
             raise ValueError("line must be complete")
         if not all(isinstance(found[name], str) for name in TEXTS):
             raise TypeError("fields must be texts")
         if not all(found[name] is None or type(found[name]) is int for name in SPAN):
             raise TypeError("begin and end must be whole numbers")
-        if not all(isinstance(found[name], dict) for name in ("parameters", "guarantee", "parts")):
-            raise TypeError("parameters, guarantee and parts must be objects")
-        parameters = found["parameters"]
-        parts = {name: read_guarantee(part, parameters) for name, part in found["parts"].items()}
-        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"], parameters), "parts": parts}))
+        if not all(isinstance(found[name], dict) for name in ("guarantee", "parts")):
+            raise TypeError("guarantee and parts must be objects")
+        parts = {name: read_guarantee(part) for name, part in found["parts"].items()}
+        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"]), "parts": parts}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,33 +144,83 @@ class LimitRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RenameRecord:
+    """Another name of a data set: what earlier lines say of the old one is of the new one.
+
+    Attributes:
+        time: when it was given, ISO 8601 in UTC.
+        dataset: the old name.
+        new: the new name.
+    """
+
+    time: str
+    dataset: str
+    new: str
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the names as plain values."""
+        return {"kind": RENAME} | {name: getattr(self, name) for name in RENAME_FIELDS}
+
+    @classmethod
+    def from_record(cls, found: dict[str, Any]) -> RenameRecord:
+        """Return the names of plain values.
+
+        Raises:
+            ValueError, TypeError: they are none.
+        """
+        if set(found) != {*RENAME_FIELDS}:
+            raise ValueError("line must be complete")
+        if not all(isinstance(value, str) for value in found.values()):
+            raise TypeError("fields must be texts")
+        return cls(**found)
+
+
+Record = Entry | LimitRecord | RenameRecord
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contents:
     """What a ledger says.
 
     Attributes:
-        records: a run or a limit for each line.
+        records: a run, a limit or another name for each line.
         heads: the digest of each line and all before it; the first one is of no line.
-        unchained: number of lines, the first ones, that an earlier version wrote without a chain.
     """
 
-    records: list[Entry | LimitRecord]
+    records: list[Record]
     heads: list[str]
-    unchained: int
 
     @classmethod
     def none(cls) -> Contents:
         """Return what a ledger without lines says."""
-        return cls(records=[], heads=[BEFORE_ALL], unchained=0)
+        return cls(records=[], heads=[BEFORE_ALL])
+
+    @property
+    def named(self) -> list[Entry | LimitRecord]:
+        """All runs and limits, in the order in which they were written, by the names that data sets have now."""
+        found: list[Entry | LimitRecord] = []
+        for record in self.records:
+            if isinstance(record, RenameRecord):
+                old, new = record.dataset, record.new
+                found = [replace(each, dataset=new) if each.dataset == old else each for each in found]
+            else:
+                found.append(record)
+        return found
 
     @property
     def entries(self) -> list[Entry]:
         """All runs, in the order in which they were started."""
-        return [record for record in self.records if isinstance(record, Entry)]
+        return [record for record in self.named if isinstance(record, Entry)]
 
     @property
     def limits(self) -> dict[str, LimitRecord]:
         """By data set, the limit that holds."""
-        return {record.dataset: record for record in self.records if isinstance(record, LimitRecord)}
+        return {record.dataset: record for record in self.named if isinstance(record, LimitRecord)}
+
+
+def record_digest(value: Any) -> str:
+    """Return a digest of plain values."""
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def to_line(record: Mapping[str, Any], head: str) -> bytes:
@@ -222,43 +240,39 @@ def read_lines(lines: Iterable[bytes], place: str) -> Contents:
     Raises:
         ValueError: a line is damaged, or the chain is broken; the message names place and line.
     """
-    records: list[Entry | LimitRecord] = []
-    heads, unchained = [BEFORE_ALL], 0
+    records: list[Record] = []
+    heads = [BEFORE_ALL]
     for number, line in enumerate(lines, 1):
         try:
             record, previous = _record(line)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             rule = f"must be an entry as privstream writes it; it is damaged, or from somebody else ({error})"
             raise ValueError(f"ledger {place}: line {number} {rule}") from None
-        if previous is None and unchained < number - 1:
-            raise ValueError(f"ledger {place}: line {number} must name the line before it, as earlier lines do")
-        if previous is not None and previous != heads[-1]:
+        if previous != heads[-1]:
             raise ValueError(
                 f"ledger {place}: line {number} must follow the lines before it as they were when it was written: one "
                 "of them was changed, added or deleted"
             )
-        unchained += previous is None
         records.append(record)
         heads.append(head_after(heads[-1], line))
-    return Contents(records=records, heads=heads, unchained=unchained)
+    return Contents(records=records, heads=heads)
 
 
-def _record(line: bytes) -> tuple[Entry | LimitRecord, str | None]:
+def _record(line: bytes) -> tuple[Record, str]:
     """Return what a line says, and the head that it names."""
     found = json.loads(line, parse_constant=_refuse)
-    if not isinstance(found, dict) or (version := found.pop("ledger", None)) not in (UNCHAINED, VERSION):
-        raise ValueError(f"ledger must be {UNCHAINED} or {VERSION}")
+    if not isinstance(found, dict) or found.pop("ledger", None) != VERSION:
+        raise ValueError(f"ledger must be {VERSION}")
     if not line.endswith(b"\n"):
         raise ValueError("line must be complete")
-    if version == UNCHAINED:
-        return Entry.from_record(found | dict.fromkeys(SPAN) | {"parts": {}}), None
     salt, previous = (found.pop(name) for name in CHAIN)
     if not isinstance(salt, str) or not isinstance(previous, str):
         raise TypeError("salt and previous must be texts")
     kind = found.pop("kind")
-    if kind not in (RUN, LIMIT):
-        raise ValueError(f"kind must be {RUN} or {LIMIT}")
-    return (Entry if kind == RUN else LimitRecord).from_record(found), previous
+    kinds: dict[str, type[Record]] = {RUN: Entry, LIMIT: LimitRecord, RENAME: RenameRecord}
+    if kind not in kinds:
+        raise ValueError(f"kind must be one of {', '.join(kinds)}")
+    return kinds[kind].from_record(found), previous
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
@@ -12,7 +13,7 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.budget_command import add_place, ledger_path
 from privstream.pipelines.accounts.entries import Contents
 from privstream.pipelines.accounts.ledger import Ledger, limit_of
-from privstream.pipelines.accounts.limit_options import limit
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, limit
 from privstream.pipelines.accounts.spending import MOST_RUNS, Limit, distinct, most_runs, spent
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.terminal import say
@@ -20,7 +21,7 @@ from privstream.pipelines.terminal import say
 EXPLAINED = f"""\
 The runs are equal and about the same people, such as one a day. Their total is composed as the ledger composes it.
 --epsilon and --delta alone stand for any mechanism; with --gaussian for one whose noise is Gaussian, of which more fit,
-and --like takes the privacy curve of a run that was made. With --ledger and --dataset, what is spent already counts,
+and --like takes the privacy curve of a run that was made. With --ledger, what is spent already on --dataset counts,
 and the limit in the ledger is taken if --limit is not given. A limit by period is for runs about one period of which
 nothing is spent. More than {MOST_RUNS:,} runs are not counted.
 """
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gaussian", action="store_true", help="the noise of each run is Gaussian")
     parser.add_argument("--like", metavar="PATH", help="guarantee file of a run: the runs are like that one")
     add_place(parser)
-    parser.add_argument("--dataset", metavar="NAME", help="the data set of which some is spent already")
+    parser.add_argument(
+        "--dataset", metavar="NAME", help=f"the data set of which some is spent already (default: {DEFAULT_DATASET})"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -64,6 +67,8 @@ def _guarantee(arguments: argparse.Namespace) -> PrivacyGuarantee:
     if arguments.like is not None:
         if arguments.gaussian or arguments.delta:
             raise ValueError("like must not be given with gaussian or delta")
+        if os.path.isdir(arguments.like):
+            raise ValueError(f"like must be the guarantee file of a run, got the folder {arguments.like}")
         return read_guarantee_file(arguments.like)
     epsilon, delta = arguments.epsilon, arguments.delta
     curve = GaussianCurve(shift=largest_shift(epsilon, delta)) if arguments.gaussian else None
@@ -77,11 +82,10 @@ def _limit(arguments: argparse.Namespace) -> tuple[Limit, list[PrivacyGuarantee]
         if given is None or arguments.dataset is not None:
             raise ValueError("limit must be given without dataset, or a ledger with dataset")
         return given, []
-    if arguments.dataset is None:
-        raise ValueError("dataset must be given with a ledger")
+    dataset = arguments.dataset or DEFAULT_DATASET
     contents = Ledger(ledger_path(arguments)).contents()
-    wanted = given or _stored(contents, arguments.dataset)
-    own = [entry for entry in contents.entries if entry.dataset == arguments.dataset]
+    wanted = given or _stored(contents, dataset)
+    own = [entry for entry in contents.entries if entry.dataset == dataset]
     return wanted, [] if wanted.period is not None else [release[0].guarantee for release in distinct(own)]
 
 

@@ -10,12 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol
+from importlib.metadata import version
+from typing import Any, Protocol
 
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.build import build
-from privstream.pipelines.accounts.entries import Contents, Entry, LimitRecord, head_after, read_lines, to_line
+from privstream.pipelines.accounts.entries import (
+    Contents,
+    Entry,
+    LimitRecord,
+    Record,
+    RenameRecord,
+    head_after,
+    read_lines,
+    record_digest,
+    to_line,
+)
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, period
 from privstream.pipelines.accounts.spending import Limit, check_limit
 
@@ -58,13 +68,11 @@ class Receipt:
         line: number of its line, from 1.
         head: digest of its line and all lines before it. Privacy: each line has 256 random bits, so that its digest
             shows nothing of the line.
-        unchained: number of earlier lines, written without a chain, that this line is the first one to chain.
     """
 
     repeats: bool
     line: int
     head: str
-    unchained: int = 0
 
 
 class Ledger:
@@ -122,10 +130,9 @@ class Ledger:
         its data set has none.
 
         Raises:
-            ValueError: the ledger cannot be written, a line is damaged, a run of the same run id had other data or
-                parameters, its run id is the name of a run that was given none, its data set has no account where there
-                are limits or where its data have one under another name, the limit would be exceeded, or `accept`,
-                which gets the earlier entries unless this one repeats one, raised it.
+            ValueError: the ledger cannot be written, a line is damaged, another release has had the same noise, its
+                data set has no account where there are limits or where its data have one under another name, the limit
+                would be exceeded, or `accept`, which gets the earlier entries unless this one repeats one, raised it.
         """
         with self._store.opened(write=True) as lines:
             contents = read_lines(lines.read(), self.path)
@@ -139,7 +146,7 @@ class Ledger:
         """Do what `append` does, but write nothing; a ledger that is not there has no entries."""
         contents = self.contents() if self.exists() else Contents.none()
         repeats = self._agrees(entry, contents, accept)
-        return Receipt(repeats=repeats, line=len(contents.heads), head="", unchained=_first_chained(contents))
+        return Receipt(repeats=repeats, line=len(contents.heads), head="")
 
     def record(
         self,
@@ -186,11 +193,11 @@ class Ledger:
         entry = Entry(
             time=_now(),
             run_id=run_id,
+            digest=record_digest([question, parameters or {}, data]),
             name=run_id,
             dataset=dataset,
             command=question,
-            version=build(),
-            parameters=dict(parameters or {}),
+            version=version("privstream"),
             data=data,
             key=noise.fingerprint,
             guarantee=guarantee,
@@ -222,17 +229,32 @@ class Ledger:
                 )
             return _write(lines, contents, _limit_record(dataset, limit), repeats=False)
 
+    def rename(self, dataset: str, new: str) -> Receipt:
+        """Give a data set another name; the totals of two that are one from now on have the runs of both.
+
+        Raises:
+            ValueError: there is no such data set, both have a limit, or the ledger cannot be written.
+        """
+        with self._store.opened(write=True) as lines:
+            contents = read_lines(lines.read(), self.path)
+            known = list(dict.fromkeys(record.dataset for record in contents.named))
+            if dataset not in known or new == dataset:
+                raise ValueError(f"dataset must be one of {', '.join(map(repr, known))}, got {dataset!r}")
+            if {dataset, new} <= contents.limits.keys():
+                raise ValueError(f"to must be a data set without a limit of its own, which {new!r} has")
+            return _write(lines, contents, RenameRecord(time=_now(), dataset=dataset, new=new), repeats=False)
+
     def _agrees(self, entry: Entry, contents: Contents, accept: Callable[[Sequence[Entry]], None]) -> bool:
         """Return whether an entry repeats an earlier one, if it agrees with all and they are accepted."""
         earlier = contents.entries
-        for other in earlier:
-            if other.run_id == entry.run_id and (names := entry.differs_from(other)):
-                self._refuse_run_id(entry, other, names)
         if any(other.release == entry.release and other.dataset == entry.dataset for other in earlier):
             return True
         for other in earlier:
-            if other.name == entry.run_id != other.run_id:
-                self._refuse_name(entry, other)
+            if (other.run_id, other.key) == (entry.run_id, entry.key) and other.digest != entry.digest:
+                raise ValueError(
+                    f"run_id must be another one: the run {entry.run_id} of {other.time} in {self.path} had other data "
+                    "or parameters, and both would get the same noise"
+                )
         known = dict.fromkeys([*contents.limits, *(other.dataset for other in earlier)])
         if contents.limits and entry.dataset not in known:
             raise ValueError(
@@ -249,21 +271,6 @@ class Ledger:
             check_limit(limit_of(found), entry, earlier, STORED)
         accept(earlier)
         return False
-
-    def _refuse_run_id(self, entry: Entry, other: Entry, names: list[str]) -> NoReturn:
-        raise ValueError(
-            f"run_id must be another one: the run {entry.run_id} of {other.time} in {self.path} differs in "
-            f"{', '.join(names)}, and under one run id both would get the same noise"
-        )
-
-    def _refuse_name(self, entry: Entry, other: Entry) -> NoReturn:
-        """Refuse as a run id what a run is called that was given none: its noise is that of no run id."""
-        names = entry.differs_from(other)
-        differs = f"; this one differs in {', '.join(names)}" if names else ""
-        raise ValueError(
-            f"run_id must be another one: {entry.run_id} is what the run of {other.time} in {self.path} is called, "
-            f"which was given none; without run_id the same run is repeated, at no cost{differs}"
-        )
 
 
 def _limit_record(dataset: str, limit: Limit) -> LimitRecord:
@@ -299,21 +306,11 @@ def _store(path: str) -> Store:
     return store
 
 
-def _write(lines: Lines, contents: Contents, record: Entry | LimitRecord, repeats: bool) -> Receipt:
+def _write(lines: Lines, contents: Contents, record: Record, repeats: bool) -> Receipt:
     """Append a record to the chain."""
     line = to_line(record.to_record(), contents.heads[-1])
     lines.append(line)
-    return Receipt(
-        repeats=repeats,
-        line=len(contents.heads),
-        head=head_after(contents.heads[-1], line),
-        unchained=_first_chained(contents),
-    )
-
-
-def _first_chained(contents: Contents) -> int:
-    """Return the number of lines that the next line is the first one to chain."""
-    return contents.unchained if contents.unchained == len(contents.records) else 0
+    return Receipt(repeats=repeats, line=len(contents.heads), head=head_after(contents.heads[-1], line))
 
 
 def _now() -> str:

@@ -44,10 +44,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             _check(contents, path, _file(name))
     except ValueError as error:
         raise RunError(str(error)) from error
-    lines, limits = len(contents.records), len(contents.records) - len(contents.entries)
+    lines, limits = len(contents.records), len(contents.named) - len(contents.entries)
     print(f"{path}: {lines:,} lines, {limits:,} of them about limits, all as they were written")
-    if contents.unchained:
-        print(f"the first {contents.unchained:,} lines were written without a chain, and may have been changed before")
     if arguments.guarantee:
         print(f"{len(arguments.guarantee):,} guarantee files agree")
     else:
@@ -94,7 +92,7 @@ def _mark(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"guarantee must be files that privstream has written, got {path}") from None
     mark = found.get("ledger") if isinstance(found, dict) else None
     if mark is None:
-        raise ValueError(f"{path} must name a line of a ledger: its run had none, or an earlier version has written it")
+        raise ValueError(f"{path} must name a line of a ledger: its run had none")
     if not isinstance(mark, dict) or type(mark.get("line")) is not int or mark["line"] < 1 or "head" not in mark:
         raise ValueError(f"guarantee must be files that privstream has written, got {path}")
     return mark, found

@@ -16,12 +16,12 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import NONE
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, Receipt
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
-from privstream.pipelines.accounts.run_identity import noise_source
+from privstream.pipelines.accounts.run_identity import RunIdentity, noise_source
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.frames import check_account, in_python
 from privstream.pipelines.monitor.monitor_file import MonitorFile, Output, read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun, identity_of
+from privstream.pipelines.monitor.run_command import COMMAND_NAME, NOISE, MonitorRun
 from privstream.pipelines.questions.arguments import given_to, input_fields
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.fields import SharedFields
@@ -112,8 +112,11 @@ class Monitor(beam.PTransform[Any, Any]):
         self._specs = {each.name: each.spec for each in file.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
         self.guarantees = {name: each.guarantee for name, each in paid.items()}
-        found = identity_of(file, options, self._given, [], unbounded=False).parameters
-        self._parameters = {**found, "bound": "paced"}  # a command over files samples: another release
+        releases = {
+            name: spec.transform_class(**self._given[name], noise=KeyedNoise.random()).release
+            for name, spec in self._specs.items()
+        }
+        self._identity = RunIdentity(releases=releases, readings=self._fields, data="")
 
     def record(self, data: str) -> Receipt:
         """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.
@@ -136,7 +139,6 @@ class Monitor(beam.PTransform[Any, Any]):
             data=data,
             dataset=self.options.get("dataset", DEFAULT_DATASET),
             question=COMMAND_NAME,
-            parameters=self._parameters,
             parts=self.guarantees,
         )
         self._recorded = True
@@ -144,10 +146,10 @@ class Monitor(beam.PTransform[Any, Any]):
 
     @property
     def _run_id(self) -> str:
-        """The run id."""
+        """What noise depends on: the run id that was given, and what all questions draw."""
         if not self.options.get("run_id"):
             raise ValueError("run_id must be given: only a name can tell what a pipeline reads")
-        return self.options["run_id"]
+        return self._identity.label(self.options["run_id"])
 
     def _noise(self) -> KeyedNoise:
         """Return the noise of the run."""

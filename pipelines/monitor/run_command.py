@@ -22,16 +22,13 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Account
-from privstream.pipelines.accounts.build import build
-from privstream.pipelines.accounts.entries import BOUNDS
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
-from privstream.pipelines.accounts.noise_labels import drawn_from
 from privstream.pipelines.accounts.run_identity import (
     RunIdentity,
-    data_of,
+    identify,
     noise_source,
     public_name,
-    shaping_parameters,
+    reading,
 )
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
@@ -48,10 +45,10 @@ from privstream.pipelines.questions.asked import (
     DRY,
     Asked,
     check_apart,
+    check_usable,
     guarantee_path,
     promise,
     row_type_of,
-    shaping,
     shared_evenly,
     write_guarantee,
 )
@@ -66,7 +63,7 @@ from privstream.pipelines.questions.input_output import (
 )
 from privstream.pipelines.questions.options import WORKERS, add_key, add_option
 from privstream.pipelines.questions.run import PublishedView, Run, workers_of
-from privstream.pipelines.questions.run_command import run_label
+from privstream.pipelines.questions.run_command import release_of_stream, run_label
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
@@ -198,16 +195,22 @@ class MonitorRun:
             each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers, parted)
             for each in monitor.questions
         }
-        identity = identity_of(monitor, given, made, read.files, unbounded=unbounded)
+        identity = identity_of(monitor, given, made, fields, read.files, output.folder, unbounded=unbounded)
         label = run_label(common, identity, unbounded=unbounded)
         noise = noise_source(common.noise_key_file, common.noise_key_variable, label)
         common.run_id = common.run_id or public_name(noise)
         if unbounded and common.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
+        if not unbounded:
+            check_usable(
+                argparse.Namespace(**{**vars(given[monitor.questions[0].name]), **vars(common)}),
+                read.files,
+                read.fields,
+            )
         if not common.dry_run:
             _make_folders(output, given, views, unbounded=unbounded)
         asked = tuple(
-            _asked(each, paid, given[each.name], made[each.name], fields[each.name], noise, common, output)
+            _asked(each, paid, given[each.name], made[each.name], fields[each.name], identity, noise, common, output)
             for each, paid in zip(monitor.questions, planned.questions, strict=True)
         )
         described = described_views(monitor, views, answers, output, unbounded=unbounded)
@@ -223,7 +226,9 @@ class MonitorRun:
                 read=read,
                 fields=read.fields,
                 questions=asked,
-                charge=partial(account.charge, identity, label, charged, noise, planned.guarantee, parts=parts),
+                charge=partial(
+                    account.charge, identity, label, COMMAND_NAME, charged, noise, planned.guarantee, parts=parts
+                ),
                 letters=Run.letters_to(common.dead_letter, unbounded=unbounded),
                 workers=workers,
                 views=tuple(_published(each, asked, sent[each.name], output) for each in streamed),
@@ -555,37 +560,32 @@ def identity_of(
     monitor: MonitorFile,
     given: Mapping[str, argparse.Namespace],
     made: Mapping[str, Mapping[str, Any]],
+    fields: Mapping[str, FieldMapping],
     files: Any,
+    output: str,
     *,
     unbounded: bool,
 ) -> RunIdentity:
-    """Return what shapes the answers and the noise of all questions, by the keys of the file.
+    """Return what all questions draw, and of what.
 
     Args:
         monitor: the file.
         given: options of its questions, by name.
         made: arguments of their transforms, by name.
+        fields: what they read, by name.
         files: of events.
+        output: where rows go.
         unbounded: whether the input has no end.
     """
-    watched = INPUT if unbounded else None
-    found: dict[str, Any] = {"privacy.epsilon": monitor.epsilon, "privacy.delta": monitor.delta}
+    releases, readings, watched = {}, {}, INPUT if unbounded else None
     for each in monitor.questions:
-        options = given[each.name]
-        shaped = shaping(each.spec, options, made[each.name], unbounded=unbounded)
-        own = {"question": each.spec.word, "share": each.share}
-        own |= shaping_parameters(shaped, each.spec.files, watched)
-        for option, value in own.items():
-            key = option.removesuffix("_field") if option.removesuffix("_field") in FIELDS else option
-            found[f"questions.{each.name}.{key}"] = value
+        transform = transform_of(each.spec, made[each.name], KeyedNoise.random(), unbounded=unbounded)
+        further = each.spec.files if each.spec.inputs is not None else ()
+        releases[each.name] = transform.release
+        readings[each.name] = reading(given[each.name], fields[each.name], further, watched)
     first = next(iter(given.values()))
-    data = data_of(first, files, watched)
-    labels = ""
-    if unbounded:
-        labels = drawn_from(
-            {each.name: partial(transform_of, each.spec, made[each.name], unbounded=True) for each in monitor.questions}
-        )
-    return RunIdentity(command=COMMAND_NAME, version=build(), parameters=found, data=data, labels=labels)
+    place = argparse.Namespace(**(vars(first) | {"output": output}))
+    return identify(releases, readings, place, files if watched is None else (), watched)
 
 
 def _asked(
@@ -594,6 +594,7 @@ def _asked(
     options: argparse.Namespace,
     made: Mapping[str, Any],
     fields: FieldMapping,
+    identity: RunIdentity,
     noise: KeyedNoise,
     common: argparse.Namespace,
     output: Output,
@@ -606,6 +607,8 @@ def _asked(
         raise ValueError(f"questions.{question.name} must promise in a run what it promises in its plan")
     whole = {"monitor": {"question": question.name, "guarantee": GUARANTEE}}
     promised = promise(question.spec, transform, options, question.shown, paid.guarantee) | whole
+    if unbounded:
+        promised |= release_of_stream(identity, transform)
     row_type = row_type_of(question.spec, transform, fields, options)
     if unbounded:
         check_same_promise(guarantee_path(options), promised, "output.folder")
@@ -632,8 +635,7 @@ def _charged(common: argparse.Namespace, given: Mapping[str, argparse.Namespace]
     for name in ("start", "end", "time_zone"):
         values = {getattr(options, name, None) for options in given.values()}
         span[name] = values.pop() if len(values) == 1 else None
-    betas = {name: getattr(options, BOUNDS, None) for name, options in given.items()}
-    return argparse.Namespace(**vars(common), **span, beta=betas, output=output.folder)
+    return argparse.Namespace(**vars(common), **span, output=output.folder)
 
 
 def _promised(

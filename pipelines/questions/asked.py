@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
-from privstream.pipelines.questions.arguments import transform_of
 from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
-from privstream.pipelines.questions.options import UNIT
-from privstream.pipelines.questions.run_report import RunReport
+from privstream.pipelines.questions.run_report import RunReport, fault, listed
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.sinks.row_files import COMPLETE, with_item_columns, write_json
 from privstream.pipelines.sinks.terminal_table import TERMINAL
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
+from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.normalise import OF_READING
@@ -298,23 +296,6 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     return join(arguments.output, GUARANTEE)
 
 
-def shaping(
-    spec: QuestionSpec, arguments: argparse.Namespace, given: Mapping[str, Any], *, unbounded: bool
-) -> argparse.Namespace:
-    """Return options as they are in a run, without those that the method taken does not use: these make no other run.
-
-    Nor do views, unless a run has no end, which is bound to them, nor other words for the same unit. Which options
-    these are depends on public ones alone, and on no noise.
-    """
-    options = dict(vars(arguments))
-    if spec.former_units:
-        options[UNIT] = spec.former_units.get(options[UNIT], options[UNIT])
-    made = transform_of(spec, given, KeyedNoise.random("options"), unbounded=unbounded)
-    options |= {**made.settled, **made.of_files} | dict.fromkeys(made.unused)
-    options |= {} if unbounded else dict(made.views)
-    return argparse.Namespace(**options)
-
-
 def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()) -> dict[str, Any]:
     """Return the arguments of a transform with as many shards of people for each process; they change no answer.
 
@@ -389,6 +370,29 @@ def check_apart(read: Iterable[tuple[str, str]], ledger: str | None, written: It
     for option, path in (*ledgers, *written):
         if path and (other := taken.setdefault(os.path.realpath(path), option)) != option:
             raise ValueError(f"{option} must not be written over {other}, got {path}")
+
+
+def check_usable(arguments: argparse.Namespace, files: Sequence[EventFile], fields: AnyFields) -> None:
+    """Refuse a run over files of which it could publish nothing, before it is charged; a dry run finds out itself.
+
+    Raises:
+        ValueError: no record can be used of the first ones, or a file cannot be read.
+    """
+    if arguments.dry_run:
+        return
+    found = unusable(files, fields)
+    if not found:
+        return
+    given = vars(arguments)
+    first = next(iter(fields.readings.values())) if isinstance(fields, SharedFields) else fields
+    wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "stream", "value"}
+    named = [f"--{name}_field {field}" for name in sorted(wanted) if (field := getattr(first, name))]
+    reasons = listed([(number, fault(code, number, given)) for code, number in found.items()])
+    read = f" ({', '.join(named)} is read)" if named else ""
+    raise ValueError(
+        f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "
+        "nothing was published or spent"
+    )
 
 
 def write_guarantee(path: str, promised: Mapping[str, Any], charge: Charge) -> None:

@@ -8,9 +8,6 @@ from functools import partial
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import CHARGES, WINDOWS, Excess, Option, Part, QuestionSpec
 
-FORMER_UNITS = {"person": "user"}
-"""Of questions about histograms and sets."""
-
 POINT_QUERIES = """\
 queries, one JSON object on each line. A query with a time (and a stream) is answered at the end of the window in which
 the time lies; a query without a time is answered at the end of every window of every stream:
@@ -248,7 +245,6 @@ HISTOGRAM = QuestionSpec(
     user="person, read with --unit person alone",
     item="category",
     units_without_users=("event",),
-    former_units=FORMER_UNITS,
     limits=(
         Excess(
             "categories_over_limit",

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from privstream.mechanisms.guarantee_records import guarantee_of
-from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.command import RunError
 from privstream.pipelines.locations import ARRIVAL, DEFAULT_FORMAT, POSTGRESQL
 from privstream.pipelines.questions.arguments import input_fields
@@ -95,7 +93,6 @@ def _imported(module: str, extra: str) -> Any:
         raise ValueError(f"--output of this kind needs an extra: pip install 'privstream[{extra}]'") from None
 
 
-PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
 KAFKA_SECONDS = 0.5
 INPUT = "input"
 """The option that is watched, where it is events that have no end."""
@@ -196,29 +193,28 @@ def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> N
     """
     if not exists(path):
         return
-    own = _shaping(json.loads(json.dumps(promised)))
+    own = json.loads(json.dumps(promised))
     try:
         with opened(path) as stream:
-            found = _shaping(json.load(stream))
+            found = json.load(stream)
+        same = _of_run(own) == _of_run(found)
+        before, given = found["parameters"], own["parameters"]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(
             f"{option} must be a folder of this run, but {path} cannot be read: use a new folder"
         ) from None
-    if differing := [name for name in {**own, **found} if own.get(name) != found.get(name)]:
+    if not same:
+        differing = [name for name in {**given, **before} if given.get(name) != before.get(name)]
         raise ValueError(
-            f"{option} must be a folder of this run, but {path} promises something else, which differs in "
-            f"{', '.join(differing)}: undo that change, or give another run_id and a new folder"
+            f"{option} must be a folder of this run, but {path} is of another one, which differs in "
+            f"{', '.join(differing) or 'what is read or drawn'}: undo that change, or give another run_id and a new "
+            "folder"
         )
 
 
-def _shaping(promised: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what two promises have in common that are about one run, by name, in the words of any version."""
-    given, guarantee = promised["parameters"], guarantee_of(promised)
-    kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name in ("run_id", *VIEWS)}
-    if kept.get("unit") == "user":
-        kept["unit"] = "person"  # as it is called now
-    promises = [getattr(guarantee, name) for name in PROMISED]
-    return {"command": promised["made_by"]["command"], **kept, "guarantee": promises}
+def _of_run(promised: Mapping[str, Any]) -> list[Any]:
+    """Return what the guarantee files of a run have in common each time that it starts."""
+    return [promised["made_by"]["command"], promised["parameters"]["run_id"], promised["release"]]
 
 
 def end_paths(outputs: Iterable[argparse.Namespace]) -> list[str]:

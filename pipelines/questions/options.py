@@ -92,14 +92,6 @@ def delta_of_people(text: str) -> float:
     return delta
 
 
-def unit_of_privacy(text: str) -> str:
-    """Return a unit of privacy; "user" is an older word for "person"."""
-    if text == "user":
-        say(f"{NOTE}--unit user is called --unit person now; the older word will go")
-        return "person"
-    return text
-
-
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
     kind, text = OPTION_TYPES[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
@@ -113,7 +105,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         return
     group.add_argument(
         f"--{option.name}",
-        type=parsed(unit_of_privacy if option.name == UNIT else kind.parse),
+        type=parsed(kind.parse),
         choices=option.choices or None,
         metavar=None if 0 < len(",".join(option.choices)) <= WIDEST else kind.metavar,
         nargs="?" if option.name in BARE else None,

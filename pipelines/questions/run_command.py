@@ -6,13 +6,13 @@ import argparse
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.account import Account
-from privstream.pipelines.accounts.noise_labels import drawn_from
-from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
+from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name, reading
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
@@ -22,12 +22,12 @@ from privstream.pipelines.questions.asked import (
     Asked,
     Asking,
     check_apart,
+    check_usable,
     files_option,
     guarantee_path,
     is_sent,
     promise,
     row_type_of,
-    shaping,
     shared_evenly,
     with_files,
     write_guarantee,
@@ -39,7 +39,9 @@ from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal
 from privstream.pipelines.stores import exists
 from privstream.pipelines.terminal import say
 from privstream.transforms.counters import Counters
+from privstream.transforms.events.release import plain
 
+INPUT = "input"
 RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
 
 
@@ -110,17 +112,19 @@ class RunCommand:
         check_apart([*files, *((name, path) for name, path in named if isinstance(path, str))], account.path, written)
         _check_output(arguments, guarantee_file, unbounded)
         given = given_to(self.spec, arguments, read.fields)
-        shaped = shaping(self.spec, arguments, given, unbounded=unbounded)
-        identity = identify(shaped, read.files, self.spec.files, self.spec.watched if unbounded else None)
-        if unbounded:
-            made = partial(transform_of, self.spec, given, unbounded=True)
-            identity = replace(identity, labels=drawn_from({self.spec.word: made}))
+        watched = self.spec.watched if unbounded else None
+        drawn = transform_of(self.spec, given, KeyedNoise.random(), unbounded=unbounded).release
+        further = self.spec.files if self.spec.inputs is not None else ()
+        readings = reading(arguments, read.fields, further, watched)
+        identity = identify({"": drawn}, {"": readings}, arguments, read.files if watched != INPUT else (), watched)
         label = run_label(arguments, identity, unbounded=unbounded)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
         shared = shared_evenly(given, workers, () if unbounded else read.files)
         transform = transform_of(self.spec, shared, noise, unbounded=unbounded)
         promised = promise(self.spec, transform, arguments, self.shown)
+        if unbounded:
+            promised |= release_of_stream(identity, transform)
         if unbounded and arguments.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
         if unbounded:
@@ -133,6 +137,8 @@ class RunCommand:
             sent = make([output], given_output, arguments.run_id, row_type, self.spec.key)
         if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not exists(guarantee_file))
+        if watched != INPUT:
+            check_usable(arguments, read.files, read.fields)
         asked = Asked(
             spec=self.spec,
             arguments=arguments,
@@ -149,7 +155,7 @@ class RunCommand:
             read=read,
             fields=read.fields,
             questions=(asked,),
-            charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
+            charge=partial(account.charge, identity, label, self.spec.word, given_output, noise, transform.guarantee),
             letters=runs.letters_to(arguments.dead_letter, unbounded=unbounded),
             workers=workers,
         )
@@ -179,10 +185,20 @@ def _folder_of(arguments: argparse.Namespace) -> AbstractContextManager[str]:
 
 
 def run_label(arguments: argparse.Namespace, identity: RunIdentity, *, unbounded: bool) -> str:
-    """Return the run id that noise depends on: what was given, or what identifies the run by itself."""
+    """Return what noise depends on, beside its key: the run id, if one was given, and what the run draws of what."""
     if unbounded and not arguments.run_id:
         raise ValueError(RUN_ID_NEEDED)
-    return str(arguments.run_id or identity.run_id)
+    return identity.label(arguments.run_id)
+
+
+def release_of_stream(identity: RunIdentity, transform: Any) -> dict[str, Any]:
+    """Return what the guarantee file of a run without an end says so that only the same run goes on in its folder.
+
+    Its digest has no data in it, only public parameters and places.
+    """
+    given = transform._given
+    views = {name: plain(given[name]) for name in transform.views if name in given}
+    return {"release": {"digest": identity.digest, "views": views}}
 
 
 def _check_output(arguments: argparse.Namespace, guarantee_file: str, unbounded: bool) -> None:

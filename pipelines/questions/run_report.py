@@ -157,7 +157,7 @@ class RunReport:
         }
         self.records = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
         self._spec, self._coverage, self._given = spec, coverage, given
-        self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
+        self._faults = [(number, fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
         self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
@@ -186,14 +186,14 @@ class RunReport:
             return []
         share = _percent(min(1.0, lost / self.records))
         options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.signature.arguments)
-        return [f"{NOTE}{share} {NOT_ASKED}: {_listed(chosen)}. Is that meant? See {options}."]
+        return [f"{NOTE}{share} {NOT_ASKED}: {listed(chosen)}. Is that meant? See {options}."]
 
     def _of_records(self) -> Iterator[str]:
         """Warn of records that could not be used."""
         late = self.counters.get("events_late", 0)
         lost = min(self.records, self.counters.get("events_malformed", 0) + late)
         if self.records and lost >= MUCH * self.records:
-            why = _listed([*self._faults, *([(late, "later than --allowed_lateness")] if late else [])])
+            why = listed([*self._faults, *([(late, "later than --allowed_lateness")] if late else [])])
             share = f"{_percent(lost / self.records)} of the records ({lost:,} of {self.records:,})"
             yield f"{share} could not be used, and no interval holds what they would add: {why}."
 
@@ -259,7 +259,7 @@ class RunReport:
         lines = []
         if letters:
             kept = f"see {dead_letter}" if dead_letter else "--dead_letter PATH keeps them"
-            why = f": {_listed(self._faults)}" if self._faults else ""
+            why = f": {listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
         return lines + [
@@ -270,10 +270,10 @@ class RunReport:
     def nothing_usable(self, published: int) -> str | None:
         """Say why nothing that was read could be used, the most frequent reason first; None if something could."""
         if not self.usable:
-            reasons = _listed(self._faults + self._outside + self._counted(FILTERED)) or "the input has no events"
+            reasons = listed(self._faults + self._outside + self._counted(FILTERED)) or "the input has no events"
             return f"no event could be used, and of such input the rows are noise alone: {reasons}"
         if self._unanswered and not published:
-            return f"no query could be answered: {_listed(self._unanswered)}"
+            return f"no query could be answered: {listed(self._unanswered)}"
         return None
 
     def _counted(self, words: Mapping[str, str]) -> list[tuple[int, str]]:
@@ -281,7 +281,7 @@ class RunReport:
         return [(self.counters[name], what) for name, what in words.items() if self.counters.get(name)]
 
 
-def _fault(code: str, number: int, given: Mapping[str, Any]) -> str:
+def fault(code: str, number: int, given: Mapping[str, Any]) -> str:
     """Say what is wrong with some records, by the options of the run."""
     if code == "time_syntax" and given.get("time_format") is not None:
         forms = given["time_format"].replace("|", " or ")
@@ -294,6 +294,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share >= 0.095 or not share else f"{100 * share:.1g}%"
 
 
-def _listed(reasons: list[tuple[int, str]]) -> str:
+def listed(reasons: list[tuple[int, str]]) -> str:
     """Write reasons, the most frequent one first."""
     return ", ".join(f"{number:,} {what}" for number, what in sorted(reasons, key=lambda reason: -reason[0]))

@@ -123,7 +123,6 @@ class QuestionSpec:
         whole_values: whether it must be a whole number.
         values_with: the option with which it is read; empty if it is read always.
         units_without_users: units of privacy for which it does not matter whose an event is.
-        former_units: what units of privacy were called when runs were first identified, by what they are called now.
         unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
         unanswered: counters of queries that are not answered, likewise.
         limits: what limits leave out, in the order in which they are applied.
@@ -178,7 +177,6 @@ class QuestionSpec:
     whole_values: bool = False
     values_with: str = ""
     units_without_users: tuple[str, ...] = ()
-    former_units: Mapping[str, str] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[Excess, ...] = ()

@@ -216,10 +216,6 @@ def _facts(result: Result, entry: Entry | None, accounts: Accounts | None) -> li
     facts += [("date of the run", entry.time), ("data set", entry.dataset)]
     facts.append(("input", accounts.input_fingerprint(entry)))
     facts.append(("noise key", f"fingerprint {entry.key}"))
-    for name in result.spec.files:
-        value = entry.parameters.get(name)
-        if isinstance(value, list):
-            facts.append((name, f"fingerprint {value[-1]} (BLAKE2b; it is public)"))
     return facts
 
 

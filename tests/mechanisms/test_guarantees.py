@@ -53,7 +53,7 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     SlackCurve,
 )
-from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 
 FIELDS = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
 
@@ -300,48 +300,6 @@ def test_equal_curves_compose_as_one_by_one():
     many = one.compose(*[one] * 4, *[other] * 3, delta=1e-6).epsilon
     step_by_step = one.compose(other, one, delta=1e-6).compose(*[one] * 3, *[other] * 2, delta=1e-6).epsilon
     assert many == pytest.approx(step_by_step, rel=1e-3)
-
-
-def of_first_version(unit, **changes):
-    """Return a record as version 1 wrote it."""
-    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5))
-    record = guarantee_record(one) | {"version": 1, "unit": unit} | changes
-    return {name: value for name, value in record.items() if name not in ("privacy_unit", "proof")}
-
-
-@pytest.mark.parametrize(
-    ("words", "unit"),
-    [
-        ("one event", EVENT),
-        ("one row over the whole run", PrivacyUnit(what="row")),
-        ("one person over the whole run", PERSON),
-        ("one person over all releases", PERSON),
-        ("one update (insertion or deletion of one point) over the whole run", EVENT),
-        ("one update (insertion of one point) over the whole run", EVENT),
-        ("one person who makes at most 3 updates (insertion of one point each) over the whole run", PERSON),
-        ("one change of the data that moves no query by more than 1", PrivacyUnit(what="query")),
-        (
-            "one change of the data that moves no utility by more than 2.5e-07, and moves all of them in the same "
-            "direction",
-            PrivacyUnit(what="utility", bound=2.5e-7, same_direction=True),
-        ),
-        (
-            "one change that moves no measurement of the whole run by more than 1",
-            PrivacyUnit(what="measurement"),
-        ),
-    ],
-)
-def test_version_1_is_still_read(words, unit):
-    found = read_guarantee(of_first_version(words))
-    assert (found.unit, found.epsilon, found.curve, found.proof) == (unit, 0.5, PureDp(0.5), "")
-
-
-def test_windows_of_version_1_are_as_long_as_the_command_was_asked_for():
-    record = of_first_version("one person in one window")
-    assert read_guarantee(record, {"window": 0.5}).unit == PrivacyUnit(what="person", window=500_000)
-    for parameters in (None, {"window": "hour"}):
-        with pytest.raises(TypeError, match="window must be a number"):
-            read_guarantee(record, parameters)
 
 
 def test_a_file_that_is_no_guarantee_is_named(tmp_path):

@@ -47,11 +47,11 @@ def entry(number: int, guarantee: PrivacyGuarantee, dataset: str = "default") ->
     return Entry(
         time=f"2030-01-01T00:00:{number % 60:02}+00:00",
         run_id=f"run {number}",
+        digest=f"{number}",
         name=f"run {number}",
         dataset=dataset,
         command="heavy-hitters",
         version="0.1.0",
-        parameters={"epsilon": guarantee.epsilon, "beta": 0.05},
         data="ab",
         key="0123456789abcdef",
         guarantee=guarantee,

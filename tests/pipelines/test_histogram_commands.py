@@ -91,22 +91,6 @@ def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "first 2 categories count in the whole run" in promise["paragraph"]
 
 
-@pytest.mark.slow
-def test_an_older_word_for_a_person_is_the_same_run(trips, tmp_path, capsys):
-    options = ["--max_contributions", "2", "--ledger", str(tmp_path / "ledger"), "--unit"]
-    assert command(trips, "histogram", tmp_path / "a.jsonl", *options, "person") == 0
-    assert "--unit user" not in capsys.readouterr().err
-    assert command(trips, "histogram", tmp_path / "b.jsonl", *options, "user") == 0
-    said = capsys.readouterr().err
-    assert said.count("--unit user is called --unit person now") == 1
-    assert "a repetition, which costs nothing more" in said
-    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-    one, other = (json.loads((tmp_path / f"{name}.jsonl.guarantee.json").read_text()) for name in "ab")
-    assert one["parameters"].pop("unit") == other["parameters"].pop("unit") == "person"
-    entries = [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()]
-    assert [entry["parameters"]["unit"] for entry in entries] == ["user", "user"]  # as the first version wrote it
-
-
 def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
     assert command(trips, "histogram", tmp_path / "q.jsonl", "--queries", "quantile:0.5,quantile:1") == 0
     rows, truth = read_row_file(str(tmp_path / "q.jsonl"), HistogramEstimate), truth_of(trips)

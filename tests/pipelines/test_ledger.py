@@ -12,10 +12,9 @@ import pytest
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, SECOND, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
-from privstream.pipelines.accounts import run_identity
-from privstream.pipelines.accounts.entries import BEFORE_ALL, NOISE, Entry, head_after, to_line
+from privstream.pipelines.accounts.entries import BEFORE_ALL, Entry, head_after, to_line
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.runners import launch
@@ -26,11 +25,11 @@ GUARANTEE = PrivacyGuarantee(
 ENTRY = Entry(
     time="2030-01-01T00:00:00+00:00",
     run_id="run",
+    digest="0e1f",
     name="run",
     dataset="default",
     command="histogram",
     version="0.1.0",
-    parameters={"epsilon": 0.5, "window": 60.0, "domain": ["", "ab12"], "beta": 0.05},
     data="cd34",
     key="0123456789abcdef",
     guarantee=GUARANTEE,
@@ -42,15 +41,6 @@ SECRET = "somebody"
 
 def line_of(entry: Entry, *before: bytes) -> bytes:
     return to_line(entry.to_record(), reduce(head_after, before, BEFORE_ALL))
-
-
-def old_line(entry: Entry) -> bytes:
-    """Return a line as it was written before there was a chain."""
-    record = {"ledger": 2} | entry.to_record()
-    return json.dumps({name: value for name, value in record.items() if name not in NEW_FIELDS}).encode() + b"\n"
-
-
-NEW_FIELDS = ("kind", "begin", "end", "parts")
 
 
 def accept(earlier: object) -> None:
@@ -71,18 +61,6 @@ def run(output: str, *options: str) -> int:
     return cli.main([*LINE.format(output).split(), "--domain", "domain", "--noise_key_file", "key", *options])
 
 
-def test_entries_of_the_first_version_of_guarantees_are_read() -> None:
-    line = json.loads(old_line(ENTRY))
-    line["guarantee"] |= {"version": 1, "unit": "one person in one window"}
-    del line["guarantee"]["privacy_unit"]
-    Path("ledger").write_text(json.dumps(line) + "\n")
-    (found,) = Ledger("ledger").read()
-    assert found.guarantee == replace(GUARANTEE, unit=PrivacyUnit(what="person", window=60 * SECOND))
-    Path("ledger").write_text(json.dumps(line | {"guarantee": line["guarantee"] | {"unit": "one device"}}) + "\n")
-    with pytest.raises(ValueError, match=r"line 1 must be an entry .* version 1 of a guarantee has, got 'one device'"):
-        Ledger("ledger").read()
-
-
 def test_an_entry_comes_back_as_it_was() -> None:
     ledger = Ledger("ledger")
     assert not ledger.append(ENTRY, accept).repeats
@@ -95,47 +73,23 @@ def test_an_entry_comes_back_as_it_was() -> None:
 def test_what_repeats_a_run_and_what_does_not() -> None:
     ledger = Ledger("ledger")
     assert not ledger.append(ENTRY, accept).repeats
-    assert ledger.append(replace(ENTRY, time="later", output="other"), accept).repeats
+    assert ledger.append(replace(ENTRY, time="later", output="other", version="0.2.0"), accept).repeats
     assert not ledger.append(replace(ENTRY, key="fedcba9876543210"), accept).repeats, "another key is another release"
-    assert not ledger.append(replace(ENTRY, parameters={**ENTRY.parameters, "beta": 0.1}), accept).repeats
+    assert not ledger.append(replace(ENTRY, run_id="run 2", digest="aa"), accept).repeats
     ledger.set_limit("other", Limit(9.0))
     assert not ledger.append(replace(ENTRY, dataset="other"), accept).repeats, (
         "another data set has an account of its own"
     )
-    with pytest.raises(ValueError, match="differs in version, and under one run id both would get the same noise"):
-        ledger.append(replace(ENTRY, version="0.2.0"), accept)
     assert len(ledger.read()) == 5
 
 
-def test_a_run_without_an_end_is_the_same_under_another_version_if_its_noise_is() -> None:
-    ledger = Ledger("ledger")
-    watched = replace(ENTRY, run_id="watched", data="watched: /in")
-    one, other = ({**ENTRY.parameters, NOISE: labels} for labels in ("aa", "bb"))
-    assert not ledger.append(replace(watched, version="0.0.9"), accept).repeats
-    assert not ledger.append(watched, accept).repeats, "older lines do not say what noise was drawn from"
-    assert not ledger.append(replace(watched, parameters=one), accept).repeats
-    assert ledger.append(replace(watched, parameters=one, version="0.2.0"), accept).repeats, "it goes on"
-    assert not ledger.append(replace(watched, parameters=other, version="0.2.0"), accept).repeats
-    assert ledger.append(replace(watched, parameters=one, version="0.3.0"), accept).repeats
-    assert len({entry.release for entry in ledger.read()}) == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "names"),
-    [
-        ({"data": "ef56"}, "data"),
-        ({"command": "flags"}, "command"),
-        ({"parameters": ENTRY.parameters | {"window": 61.0, "end": 5.0}}, "end, window"),
-        ({"parameters": ENTRY.parameters | {"domain": ["", "ff"]}, "dataset": "other"}, "domain"),
-        ({"data": "ef56", "key": "fedcba9876543210"}, "data"),
-    ],
-)
-def test_one_run_id_is_for_one_run(change: dict, names: str) -> None:
+def test_one_noise_is_for_one_release() -> None:
+    """Only pipelines of one's own can have two releases under one label: commands have the digest in it."""
     ledger = Ledger("ledger")
     ledger.append(ENTRY, accept)
     before = Path("ledger").read_bytes()
-    with pytest.raises(ValueError, match=f"run_id must be another one: the run run of 2030.* differs in {names}, and"):
-        ledger.append(replace(ENTRY, **change), accept)
+    with pytest.raises(ValueError, match=r"run_id must be another one: the run run of 2030.* both would get the same"):
+        ledger.append(replace(ENTRY, digest="ffff", dataset="other"), accept)
     assert Path("ledger").read_bytes() == before
 
 
@@ -145,11 +99,10 @@ def test_one_run_id_is_for_one_run(change: dict, names: str) -> None:
         lambda line: line[:-1],
         lambda line: line[: len(line) // 2] + b"\n",
         lambda line: b"\n",
-        lambda line: b'{"ledger": 3}\n',
-        lambda line: b'{"ledger": 2}\n',
+        lambda line: b'{"ledger": 4}\n',
         lambda line: b"[]\n",
         lambda line: b"\xff\xfe\n",
-        lambda line: line.replace(b'"ledger": 3', b'"ledger": 4'),
+        lambda line: line.replace(b'"ledger": 4', b'"ledger": 3'),
         lambda line: line.replace(b'"epsilon": 0.5, "delta"', b'"epsilon": NaN, "delta"'),
         lambda line: line.replace(b'"run_id": "run"', b'"run_id": 7'),
         lambda line: line.replace(b"PureDp", b"dict"),
@@ -189,9 +142,7 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, cap
     assert run("2.jsonl", "--ledger", "none") == 0
     said = capsys.readouterr().err
     assert "ledger: none (--ledger none)" in said
-    assert "same noise" not in said
     assert run("named.jsonl", "--ledger", "none", "--run_id", "mine") == 0
-    assert "nobody notices if other data get this run id" in capsys.readouterr().err
     assert not list(Path().glob("*ledger*"))
     assert cli.main([*LINE.format("3.jsonl").split(), "--domain", "domain", "--ledger", "mine"]) == 0
     assert len(Ledger("mine").read()) == 1
@@ -248,26 +199,14 @@ def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.M
     assert len(Ledger("key.ledger.jsonl").read()) == 1
 
 
-def test_another_budget_on_the_same_run_id_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_budget_on_the_same_run_id_is_another_release(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("1.jsonl", "--run_id", "mine") == 0
-    assert run("2.jsonl", "--run_id", "mine", "--end", "2024-01-01T04:00:00Z") == 2
-    assert "run_id must be another one: the run mine of" in (shown := capsys.readouterr().err)
-    assert "differs in end, and under one run id both would get the same noise" in shown
-    assert not Path("2.jsonl").exists()
-
-
-def test_what_an_unnamed_run_is_called_is_no_run_id(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who names it would get other noise, and pay again, for what is meant as the same run."""
-    assert run("1.jsonl") == 0
-    (entry,) = Ledger("key.ledger.jsonl").read()
-    capsys.readouterr()
-    assert run("2.jsonl", "--run_id", entry.name) == 2
-    shown = capsys.readouterr().err
-    assert f"--run_id must be another one: {entry.name} is what the run of" in shown and "differs" not in shown
-    assert run("2.jsonl", "--run_id", entry.name, "--end", "2024-01-01T04:00:00Z") == 2
-    assert "at no cost; this one differs in end" in capsys.readouterr().err
-    assert len(Ledger("key.ledger.jsonl").read()) == 1
-    assert run("2.jsonl") == 0 and "a repetition" in capsys.readouterr().err
+    assert run("2.jsonl", "--run_id", "mine", "--end", "2024-01-01T04:00:00Z") == 0
+    assert capsys.readouterr().err.count("run id: mine; ledger: key.ledger.jsonl: a release") == 2
+    assert run("3.jsonl", "--run_id", "mine") == 0
+    assert "a repetition" in capsys.readouterr().err
+    first, second, third = Ledger("key.ledger.jsonl").read()
+    assert first.run_id == third.run_id != second.run_id, "their noise is independent"
 
 
 def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +248,7 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch
     capsys.readouterr()
     assert run("out", *watch, "--epsilon", "2") == 2
     told = capsys.readouterr().err
-    assert "out/_guarantee.json promises something else, which differs in epsilon, guarantee: undo that change" in told
+    assert "out/_guarantee.json is of another one, which differs in" in told and "epsilon" in told
     promised = json.loads(Path("out/_guarantee.json").read_text())
     assert promised["guarantee"]["epsilon"] == 1
     promised["made_by"]["version"], promised["guarantee"]["paragraph"] = "0.0.9", "in the words of another version"
@@ -325,34 +264,15 @@ def test_a_run_without_an_end_that_begins_again_with_other_noise_is_another_rele
     watched_folders(monkeypatch)
     watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
 
-    def repeats() -> bool:
-        assert run("out", *watch) == 0
+    def repeats(folder: str) -> bool:
+        assert run(folder, *watch) == 0
         return "a repetition" in capsys.readouterr().err
 
-    assert not repeats()
-    monkeypatch.setattr(run_identity, "build", lambda: "0.1.0+other")
-    assert repeats(), "other code with the same labels"
-    monkeypatch.setattr(HistogramMechanism, "noise_label", "histogram mechanism 2")
-    assert not repeats() and repeats()
-    labels = [entry.parameters[NOISE] for entry in Ledger("key.ledger.jsonl").read()]
-    assert labels[0] == labels[1] != labels[2] == labels[3]
-    assert run("1.jsonl") == 0
-    assert NOISE not in Ledger("key.ledger.jsonl").read()[-1].parameters, "over files the version says more"
-
-
-@pytest.mark.parametrize(
-    ("change", "differs"),
-    [(["--output_format", "avro"], "--output_format"), ([], "output"), (["--input", "link"], "data, output")],
-)
-def test_a_run_without_an_end_starts_again_over_what_it_has_published_alone(change, differs, monkeypatch, capsys):
-    watched_folders(monkeypatch)
-    Path("link").symlink_to("in")
-    watch = ["--input", "link", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
-    assert run("out", *watch) == 0
-    assert run("./out", *watch, "--watch", "2", "--output_format", "jsonl", "--input", "in") == 0
-    if "data" in differs:
-        Path("link").unlink()
-        Path("link").symlink_to("elsewhere")
-    capsys.readouterr()
-    assert run("out" if "format" in differs else "other", *watch, *change) == 2
-    assert f"differs in {differs}, and under one run id both would get the same noise" in capsys.readouterr().err
+    assert not repeats("out") and repeats("out")
+    assert not repeats("other"), "it would publish other answers about the same windows"
+    monkeypatch.setattr(HistogramMechanism, "NOISE_VERSION", 2)
+    assert run("out", *watch) == 2
+    Path("out/_guarantee.json").unlink()
+    assert not repeats("out") and repeats("out")
+    first, second = [entry.run_id for entry in Ledger("key.ledger.jsonl").read()][1::3]
+    assert first != second

@@ -74,7 +74,6 @@ def test_a_page_has_all_that_is_promised(folder: Path) -> None:
         "Proof: docs/proofs/clock.md, Theorem 4.",
         "All noise is <keyed>.",
         "2030-01-31T12:00:00+00:00",
-        "fingerprint d0d0" if "domain" in question("counts").files else "",
         "Data set shop",
         "1 release is recorded",
         "2024-01-01 02:00 UTC",

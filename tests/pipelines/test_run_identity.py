@@ -1,6 +1,5 @@
 """Over files the noise is bound to the data and to all that shapes answers: nothing can be learned from two runs."""
 
-import argparse
 import gzip
 import json
 import os
@@ -12,20 +11,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from privstream.pipelines import cli, stores
-from privstream.pipelines.accounts import build
-from privstream.pipelines.accounts.build import SHAPING, code_digest
-from privstream.pipelines.accounts.run_identity import (
-    NOT_SHAPING,
-    content_digest,
-    data_digest,
-    identify,
-    shaping_parameters,
-)
-from privstream.pipelines.command import Parser
-from privstream.pipelines.questions.arguments import settled
-from privstream.pipelines.questions.asked import shaping
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.accounts.run_identity import content_digest, data_digest
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
@@ -125,9 +111,9 @@ def test_what_is_published_of_a_run_id_depends_on_the_key() -> None:
         promised = Path(f"{number}.jsonl.guarantee.json").read_text()
         entry = json.loads(Path(ledger).read_text())
         assert entry["name"] == json.loads(promised)["parameters"]["run_id"]
-        assert entry["run_id"] not in promised and entry["data"] not in promised
+        assert entry["digest"] not in promised and entry["data"] not in promised
         names.add(entry["name"])
-        ids.add(entry["run_id"])
+        ids.add(entry["digest"])
     assert len(names) == 2 and len(ids) == 1
 
 
@@ -139,58 +125,6 @@ def test_the_run_id_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     histogram("a.jsonl", "2.jsonl", "--run_id", "mine")
     assert json.loads(Path("2.jsonl.guarantee.json").read_text())["parameters"]["run_id"] == "mine"
     assert "run id: mine; ledger: key.ledger.jsonl: a release" in capsys.readouterr().err
-
-
-def offered(word: str) -> list[argparse.Action]:
-    """Return the options of a command."""
-    parser = Parser(prog=word)
-    cli.load(cli.COMMANDS[word][0]).add_arguments(parser)
-    return [action for action in parser._actions if action.dest != "help"]
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_every_option_is_in_the_identity_or_excused(word: str) -> None:
-    given = {action.dest: action.default for action in offered(word)} | {"command": word, "traceback": False}
-
-    def run_id(**change: object) -> str:
-        arguments = argparse.Namespace(**(given | change))
-        return identify(arguments, [], question(word).files, None).run_id
-
-    for name in given:
-        shapes = run_id(**{name: "another value"}) != run_id()
-        assert shapes == (name not in NOT_SHAPING or name == "command"), f"{name} of {word}"
-
-
-def test_every_exception_has_a_reason_and_is_an_option() -> None:
-    options = {action.dest for word in WORDS for action in offered(word)} | {"command", "traceback"}
-    assert set(NOT_SHAPING) <= options
-    assert all(len(reason) > 15 for reason in NOT_SHAPING.values())
-
-
-@pytest.mark.parametrize("option", ["domain", "queries", "rules", "thresholds"])
-def test_files_that_options_name_enter_by_their_contents(option: str) -> None:
-    given = {"command": "c", "input": "x", option: "a"}
-    Path("a").write_text("1\n")
-    Path("b").write_text("1\n")
-    Path("c").write_text("2\n")
-
-    def run_id(path: str) -> str:
-        return identify(argparse.Namespace(**(given | {option: path})), [], [option], None).run_id
-
-    assert run_id("a") == run_id("b") != run_id("c")
-
-
-def test_a_threshold_may_be_a_number_or_a_file() -> None:
-    for name in ("5", "6"):  # files that are called like numbers: `flags` takes the numbers
-        Path(name).write_text("the same")
-    (option,) = [action for action in offered("flags") if action.dest == "thresholds"]
-    five, six, file = (
-        identify(
-            argparse.Namespace(command="flags", thresholds=option.type(text)), [], question("flags").files, None
-        ).run_id
-        for text in ("5", "6", "./6")
-    )
-    assert len({five, six, file}) == 3
 
 
 def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
@@ -262,47 +196,6 @@ def test_what_only_one_machine_knows_of_a_file_is_not_compared(monkeypatch) -> N
         check_unchanged(disk)
     monkeypatch.undo()
     assert stores._machine() > 1 or not Path(stores.BOOT).exists()
-
-
-@pytest.mark.parametrize(
-    ("word", "given", "same", "other"),
-    [
-        ("top-k", [], ["--items_per_step", "4"], ["--items_per_step", "3"]),
-        ("queries", [], ["--planned", "1000"], ["--planned", "999"]),
-        ("queries", ["--planned=1"], ["--planned=1", "--method=answers"], ["--planned=1", "--method=counts"]),
-    ],
-)
-def test_what_nobody_says_is_noted_as_it_is(word: str, given: list[str], same: list[str], other: list[str]) -> None:
-    """A later version may have another number where nobody gives one: an entry says which one a run has had."""
-    Path("domain").write_text("\n".join(f"item {number}" for number in range(40)))
-    needed = ["--input", "a", "--output", "b", "--domain", "domain", "--epsilon", "1"]
-    windows = ["--window", "1d", "--start", "2026-01-01", "--end", "2026-02-01"]
-    needed += ["--queries", "q"] if word == "queries" else windows
-
-    def noted(*options: str) -> dict[str, object]:
-        parser = Parser(prog=word)
-        cli.load(cli.COMMANDS[word][0]).add_arguments(parser)
-        arguments, spec = settled(question(word), parser.parse_args([*needed, *options])), question(word)
-        made = arguments_of(spec, vars(arguments), streams=False)
-        return shaping_parameters(shaping(spec, arguments, made, unbounded=False), [], None)
-
-    assert noted(*given) == noted(*same) != noted(*other)
-
-
-def test_other_code_that_shapes_answers_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert build.build().endswith(f"+{build.code_digest()}")
-    monkeypatch.setattr(build, "files", lambda package: tmp_path / package)
-    for package in SHAPING:
-        (tmp_path / package / "inner").mkdir(parents=True)
-        (tmp_path / package / "inner/module.py").write_text("NUMBER = 1")
-    digests = [code_digest.__wrapped__()]
-    (tmp_path / SHAPING[1] / "note.md").write_text("not code")
-    assert code_digest.__wrapped__() == digests[0]
-    (tmp_path / SHAPING[1] / "inner/module.py").write_text("NUMBER = 2")
-    digests.append(code_digest.__wrapped__())
-    (tmp_path / SHAPING[1] / "inner/module.py").rename(tmp_path / SHAPING[1] / "inner/renamed.py")
-    digests.append(code_digest.__wrapped__())
-    assert len(set(digests)) == 3
 
 
 PROCESSORS = ("", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR")

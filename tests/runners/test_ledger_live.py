@@ -26,11 +26,11 @@ def entry(run_id, epsilon=1.0):
     return Entry(
         time="2030-01-01T00:00:00+00:00",
         run_id=run_id,
+        digest=run_id,
         name=run_id,
         dataset="shop",
         command="counts",
         version="0.1.0",
-        parameters={"epsilon": epsilon},
         data="ab",
         key="0123456789abcdef",
         guarantee=guarantee,

@@ -170,14 +170,6 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
     assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
 
 
-def test_an_older_word_for_a_person_has_the_same_noise():
-    with pytest.warns(FutureWarning, match='unit "user" is called "person" now'):
-        older = transform("people", unit="user")
-    assert older.unit == "person"
-    assert older._noise().words(1).tolist() == transform("people")._noise().words(1).tolist()
-    assert older.guarantee == transform("people").guarantee
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -38,6 +38,7 @@ from privstream.transforms.events.coverage import (
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
+from privstream.transforms.events.release import plain
 from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.row_types import KeyCount, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
@@ -294,8 +295,14 @@ class CountsParameters(Parameters):
         return made
 
     @property
+    @override
+    def release(self) -> Mapping[str, Any]:
+        return {**super().release, "bound": plain(self.bound)}
+
+    @property
+    @override
     def views(self) -> dict[str, Any]:
-        """Which rows are shown; and, where items stay found, how many windows are added up: each has its own counts."""
+        """Which rows are shown, and against what; where items stay found, how many windows are added up."""
         return {"top": None, "rising": None, "at_least": None} | ({"over": "window"} if self.remembers else {})
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass, replace
@@ -19,6 +18,7 @@ from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.release import released
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
 MOST_SHARDS = 32_768
@@ -42,8 +42,8 @@ class Parameters:
         noise: what all noise is drawn from.
     """
 
-    former_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Defaults of arguments as they were when state was first stored; what these are now is in `settled`."""
+    NOISE_VERSION: ClassVar[int] = 1
+    """Goes up when the same arguments and records draw other noise, or are limited or labelled in another way."""
 
     _given: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,23 +114,18 @@ class Parameters:
         return self
 
     @property
-    def unused(self) -> frozenset[str]:
-        """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
-        return frozenset()
+    def release(self) -> Mapping[str, Any]:
+        """What is drawn, as plain values: transforms with equal ones draw the same noise for the same records."""
+        return released(self, self._given, self.views)
 
     @property
-    def settled(self) -> Mapping[str, Any]:
-        """Options as they are in this run, by name, though nobody or another word has said so: accounts have these."""
+    def views(self) -> Mapping[str, Any]:
+        """Arguments that are applied to what was drawn, and what stands for them in `release`."""
         return {}
 
     @property
     def of_files(self) -> Mapping[str, Any]:
-        """Options that `to_finish` has chosen, by name, since nobody has: guarantee files and accounts have these."""
-        return {}
-
-    @property
-    def views(self) -> Mapping[str, Any]:
-        """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
+        """Options that `to_finish` has chosen, by name, since nobody has: guarantee files have these."""
         return {}
 
     @property
@@ -175,9 +170,7 @@ class Parameters:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
         defaults = {name: _plain(one.default) for name, one in inspect.signature(type(self)).parameters.items()}
-        defaults |= self.former_defaults
         given = {name: _plain(value) for name, value in self._given.items()}
-        given |= {name: self.settled[name] for name in self.former_defaults}
         given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
@@ -188,10 +181,7 @@ class Parameters:
 
 
 def privacy_unit(given: str, units: tuple[str, ...]) -> str:
-    """Return the unit of privacy, one of these; "user", an older word for "person", is understood with a warning."""
-    if given == "user" and "person" in units:
-        warnings.warn('unit "user" is called "person" now', FutureWarning, stacklevel=3)
-        return "person"
+    """Return the unit of privacy, one of these."""
     return checks.one_of("unit", given, units)
 
 

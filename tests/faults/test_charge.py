@@ -1,0 +1,144 @@
+"""Nothing is charged for a run that cannot publish, and what was charged is said."""
+
+import json
+from pathlib import Path
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import cli
+
+RUN = (
+    "counts --window 1d --start 2030-01-01 --end 2030-02-01 --epsilon 1 --delta 1e-6 --noise_key_file key "
+    "--output rows.csv"
+)
+ROWS = [{"user": f"u{n}", "item": "a", "time": f"2030-01-{n % 28 + 1:02}T10:00:00Z"} for n in range(500)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+
+
+def refused(path: str, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Check that a run is refused, unpaid; return what is said."""
+    assert cli.main([*RUN.split(), "--input", path, *options]) == 2
+    assert not Path("key.ledger.jsonl").exists() and not Path("rows.csv").exists()
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "option"),
+    [("03.01.2030 10:00", "--time_format"), ("1893495600", "--time_unit"), ("2030-01-03T10:00:00", "--time_zone")],
+)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_p2_times_that_cannot_be_read_are_refused_before_the_charge(value, option, ending, capsys) -> None:
+    rows = [row | {"time": value} for row in ROWS]
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
+    elif ending == "jsonl":
+        Path("a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        Path("a.csv").write_text("user,item,time\n" + "".join(f"{row['user']},a,{value}\n" for row in rows))
+    told = refused(f"a.{ending}", capsys)
+    assert option in told and "--time_field time" in told and value not in told
+    assert cli.main([*RUN.split(), "--input", f"a.{ending}", "--dry_run"]) == 3, "a dry run counts why"
+
+
+def test_p2_one_record_that_can_be_used_is_enough(capsys) -> None:
+    lines = ["u1,a,03.01.2030", "u1,a,2030-01-03T10:00:00Z"]
+    Path("a.csv").write_text("user,item,time\n" + "\n".join(lines) + "\n")
+    assert cli.main([*RUN.split(), "--input", "a.csv"]) == 0
+
+
+def test_p2_a_monitor_is_refused_too(capsys) -> None:
+    Path("a.csv").write_text("user,item,time\n" + "u1,a,03.01.2030 10:00\n" * 50)
+    Path("m.yaml").write_text(
+        "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\nquestions:\n"
+        "  pages: {question: counts, window: 1d, start: 2030-01-01, end: 2030-02-01}\noutput: {folder: out}\n"
+    )
+    assert cli.main(["run", "m.yaml", "--noise_key_file", "key"]) == 2
+    assert "time_format" in capsys.readouterr().err and not Path("key.ledger.jsonl").exists()
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "event",
+    "fields": [{"name": name, "type": "string"} for name in ("user", "item", "time")],
+}
+
+
+@pytest.mark.parametrize("damage", ["short", "parquet short", "parquet pages"])
+def test_p3_a_file_that_is_damaged_or_cut_short_is_refused_before_the_charge(damage, capsys) -> None:
+    if damage == "short":
+        with open("a.avro", "wb") as stream:
+            fastavro.writer(stream, SCHEMA, ROWS, sync_interval=2000)
+        content = Path("a.avro").read_bytes()
+        Path("a.avro").write_bytes(content[:-20])
+    else:
+        pq.write_table(pa.Table.from_pylist(ROWS), "a.parquet")
+        content = Path("a.parquet").read_bytes()
+        pages = content[:4] + b"\xff" * 400 + content[404:]
+        Path("a.parquet").write_bytes(content[:-20] if "short" in damage else pages)
+    assert "a." in refused("a.avro" if damage == "short" else "a.parquet", capsys)
+
+
+def spend(dataset: str | None, epsilon: str) -> int:
+    """Run counts of good rows."""
+    Path("a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    named = [] if dataset is None else ["--dataset", dataset]
+    return cli.main([*RUN.split(), "--input", "a.jsonl", "--overwrite", "--epsilon", epsilon, *named])
+
+
+def test_e3_fit_takes_the_data_set_of_runs_and_names_a_folder(capsys) -> None:
+    assert spend(None, "1") == 0
+    capsys.readouterr()
+    assert cli.main(["budget", "fit", "--noise_key_file", "key", "--epsilon", "1", "--limit", "3"]) == 0
+    assert "2 runs fit into epsilon 3 as plain sum after 1 release" in capsys.readouterr().out
+    Path("folder").mkdir()
+    assert cli.main(["budget", "fit", "--limit", "3", "--like", "folder"]) == 2
+    assert "--like must be the guarantee file of a run, got the folder folder" in capsys.readouterr().err
+
+
+def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
+    assert spend(None, "1") == 0
+    assert spend("shop", "1") == 2, "these data have another name"
+    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--to", "shop"]) == 0
+    assert cli.main(["budget", "set", "--noise_key_file", "key", "--dataset", "shop", "--limit", "3"]) == 0
+    capsys.readouterr()
+    assert spend("shop", "1") == 0
+    assert "a repetition" in capsys.readouterr().err
+    assert spend("shop", "2.5") == 2 and spend(None, "1") == 2
+    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--dataset", "shop", "--to", "store"]) == 0
+    assert spend("store", "2.5") == 2 and spend("store", "2") == 0
+    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--dataset", "none", "--to", "store"]) == 2
+    assert cli.main(["budget", "verify", "--noise_key_file", "key", "--guarantee", "rows.csv"]) == 0
+    capsys.readouterr()
+    assert cli.main(["budget", "--noise_key_file", "key", "--json"]) == 0
+    (account,) = json.loads(capsys.readouterr().out)["datasets"]
+    assert account["dataset"] == "store" and len(account["runs"]) == 2
+
+
+def test_e4_each_run_says_what_it_costs_and_what_is_left(capsys) -> None:
+    assert spend(None, "1") == 0
+    told = capsys.readouterr().err
+    assert "budget: this run costs epsilon 1, delta 1e-06; 1 release on 'default' cost" in told
+    assert "no limit is set (privstream budget set --ledger key.ledger.jsonl --dataset default" in told
+    assert cli.main(["budget", "set", "--noise_key_file", "key", "--dataset", "default", "--limit", "5"]) == 0
+    assert spend(None, "2.25") == 0
+    assert "2 releases on 'default' cost epsilon 3.25 of 5" in capsys.readouterr().err
+
+
+def test_e4_totals_are_whole_at_80_columns(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for epsilon in ("3.23457", "12.6914"):
+        assert spend(None, epsilon) == 0
+    capsys.readouterr()
+    assert cli.main(["budget", "--noise_key_file", "key"]) == 0
+    shown = capsys.readouterr().out
+    (plain,) = [line for line in shown.splitlines() if line.startswith("all, plain sum")]
+    assert plain.split()[-2:] == ["15.926", "2e-06"]
+    assert max(map(len, shown.splitlines())) <= 80
