@@ -315,8 +315,8 @@ def test_warnings_say_how_much_is_left_out_at_least_and_pass_advice_on(key: Path
 def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str, tmp_path: Path) -> None:
     start, end = Timestamp(micros=1_704_067_200_000_001), Timestamp(1_704_070_800)
     rows = [
-        KeyCount("", start, end, 'a "quoted",\nline', 5, 0.0, 3, 2, 8, None, None, None, end, False),
-        KeyCount("null", start, end, "", -(2**40), 1e-9, 0, 0, 2**40, 0.0, 0.1, 1e9, end, True, -2.5, -4.0, 1.0, 0.25),
+        KeyCount("", start, end, 'a "quoted",\nline', 5, 0.0, None, 2.0, 8.0, end, False),
+        KeyCount("null", start, end, "", -(2**40), 1e-9, 0.0, 0.1, 1e9, end, True, -2.5, -4.0, 1.0),
     ]
     path = tmp_path / f"rows.{ending}"
     write_row_file(str(path), KeyCount, rows)
