@@ -178,18 +178,14 @@ def count(item, number, smoothed=None, rise=None, **more):
         "item": item,
         "count": number,
         "count_stddev": 21.4,
-        "error_bound": 151,
-        "lower": number - 42,
-        "upper": number + 42,
         "smoothed": smoothed,
-        "smoothed_lower": None if smoothed is None else smoothed - 20.12,
-        "smoothed_upper": None if smoothed is None else smoothed + 20.12,
+        "lower": number - 42 if smoothed is None else smoothed - 20.12,
+        "upper": number + 42 if smoothed is None else smoothed + 20.12,
         "reported_at": MONDAY + 7 * DAY,
         "backfilled": False,
         "rise": rise,
         "rise_lower": None if rise is None else rise - 30.5,
         "rise_upper": None if rise is None else rise + 30.5,
-        "rise_probability": None if rise is None else 0.7,
     }
     return KeyCount(**values | more)
 
@@ -217,8 +213,11 @@ def test_rows_that_are_not_smoothed_show_counts_between_the_ends_of_their_row():
 
 
 def test_sums_are_numbers_with_thousands_and_the_digits_of_noise_are_left_out():
-    row = KeySum(*count("tea", 412, 339.4), sum=335_300, sum_stddev=1234.5, mean=987.23, mean_error_bound=31.0)
-    assert printed([row], KeySum).splitlines()[-1].split()[-4:] == ["335,300", "±", "1,234", "987"]
+    row = KeySum(
+        *count("tea", 412, 339.4), sum=335_300, sum_stddev=1234.5, mean=987.23, mean_lower=956.0, mean_upper=1018.0
+    )
+    line = printed([row], KeySum, width=120).splitlines()[-1].split()
+    assert line[-7:] == ["335,300", "±", "1,234", "987", "956", "and", "1,018"]
 
 
 def alert(estimate, threshold, stddev):
@@ -302,7 +301,7 @@ def searches(tmp_path_factory):
 
 
 def test_a_run_prints_a_table_of_eighty_columns(searches, capsys):
-    given = ["--input", str(searches / "e.avro"), "--window", "1h", "--start", "2024-01-01", "--rising"]
+    given = ["--input", str(searches / "e.avro"), "--window", "1h", "--start", "2024-01-01"]
     given += ["--end", "2024-01-01T04:00:00Z", "--epsilon", "4", "--delta", "1e-6", "--max_contributions", "12"]
     assert (
         cli.main(["counts", *given, "--output", "-", "--run_id", "same", "--noise_key_file", str(searches / "key")])

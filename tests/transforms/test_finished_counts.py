@@ -78,8 +78,7 @@ def test_periods_are_not_compared():
 def test_sums_are_of_as_many_windows_as_an_item_has_and_have_their_own_interval(windows):
     sums = FoundKeys(epsilon=1.0, delta=1e-6, contributions=20, horizon=40, over=windows, max_value=9)
     counts, values = counts_of(40), counts_of(40, seed=4) * 5
-    rows = [KeySum(*one, None, None, None, 0, 1.0, None, None, None) if len(one) < 14 else KeySum(*one, 0, 1.0, *[None] * 3)
-            for one in rows_of(counts)]  # fmt: skip
+    rows = [KeySum(*one, 0, 1.0, None, None, None) for one in rows_of(counts)]
     rows = [one._replace(sum=int(value)) for one, value in zip(rows, values.ravel(), strict=True)]
     found = SmoothFinished(LENGTH * SECOND, 1.0, windows=windows, sums=sums)(rows)
     for place, one in enumerate(found):
