@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 import fastavro
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part, RawEvents, open_file
@@ -65,8 +64,7 @@ def _check_first(file: EventFile, fields: AnyFields) -> None:
     check_file(file, fields)
     for part in list_parts(file):
         place = Part(part.start, part.end)
-        with closing(FORMATS[file.format].read(file.path, place, fields.names(), fields.text)) as read:
-            next(read, None)
+        next(FORMATS[file.format].read(file.path, place, fields.names(), fields.text), None)
         break
     if file.format == "avro":
         with open_file(file.path) as stream:

@@ -10,7 +10,7 @@ import pytest
 from privstream.pipelines import cli
 
 RUN = (
-    "counts --window 1d --start 2030-01-01 --end 2030-02-01 --epsilon 1 --delta 1e-6 --noise_key_file key "
+    "counts --window 7d --start 2030-01-01 --end 2030-01-29 --epsilon 1 --delta 1e-6 --noise_key_file key "
     "--output rows.csv"
 )
 ROWS = [{"user": f"u{n}", "item": "a", "time": f"2030-01-{n % 28 + 1:02}T10:00:00Z"} for n in range(500)]

@@ -252,7 +252,7 @@ def test_what_could_not_be_read_is_not_written():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "version of a guarantee must be 1 or 2, got 3"),
+        ({"version": 3}, "version of a guarantee must be 2, got 3"),
         (
             {"privacy_unit": None},
             "privacy_unit must be a record of what, window, origin, calendar, bound, same_direction",

@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
-from math import isfinite
-from numbers import Real
 from typing import Any
 
+import numpy as np
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
@@ -55,10 +54,10 @@ def plain(value: Any) -> Any:
         value = f"{value.micros} us"
     elif is_dataclass(value) and not isinstance(value, type):
         value = [type(value).__name__, *(getattr(value, each.name) for each in fields(value))]
-    if value is None or isinstance(value, str | bool):
+    if value is None or isinstance(value, str | bool | int):
         return value
-    if isinstance(value, Real):
-        return int(value) if isfinite(value) and value == int(value) else repr(float(value))
+    if isinstance(value, float | np.number):
+        return int(value) if float(value).is_integer() else repr(float(value))
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, Iterable):
