@@ -317,8 +317,12 @@ def _check_name(name: str, option: str, schema: pa.Schema, source: str) -> None:
     """Check that a file has a field, once."""
     count = schema.names.count(name)
     if count == 0:
-        existing = ", ".join(sorted(schema.names)) or "none"
-        near = difflib.get_close_matches(name, schema.names, 1)
+        names = schema.names
+        if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}):  # of a line that may go on with an event
+            names = [each for each in names if len(each) <= LONGEST_NAME and not re.search(r"\d", each)]
+        others = len(schema.names) - len(names)
+        existing = ", ".join(sorted(names) + [f"{others} with digits or of many letters"] * (others > 0)) or "none"
+        near = difflib.get_close_matches(name, names, 1)
         guess = f"; did you mean `{near[0]}`?" if near else ""
         raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {existing}{guess}")
     if count > 1:

@@ -1,7 +1,20 @@
-"""Lets the tests of this folder import the fuzzer, and the helpers of the transforms and runners."""
+"""Lets the tests of this folder import what they have in common, and gives them what reads a file."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / folder) for folder in ("transforms", "runners"))]
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def read() -> Callable[..., Any]:
+    """Return what reads a file."""
+    from fuzz_reading import read_path  # noqa: PLC0415 - the path is set here
+
+    return read_path
