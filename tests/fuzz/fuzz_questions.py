@@ -149,7 +149,6 @@ QUESTIONS = {
     ),
     "queries": Question(
         lambda chance, streams: PrivateQueries(epsilon=9.0, domain=LISTED, records=40, alpha=0.3, queries=5,
-            method=chance.choice(("counts", "multiplicative_weights")),
         noise=NOISE),
         lambda row: (row.query, row.time.micros),
         lambda row, event: False,

@@ -301,8 +301,6 @@ def test_what_only_one_machine_knows_of_a_file_is_not_compared(monkeypatch) -> N
     ("word", "given", "same", "other"),
     [
         ("top-k", [], ["--items_per_step", "4"], ["--items_per_step", "3"]),
-        ("queries", [], ["--planned", "1000"], ["--planned", "999"]),
-        ("queries", ["--planned=1"], ["--planned=1", "--method=answers"], ["--planned=1", "--method=counts"]),
     ],
 )
 def test_what_nobody_says_is_noted_as_it_is(word: str, given: list[str], same: list[str], other: list[str]) -> None:

@@ -164,7 +164,7 @@ def test_every_question_is_shown_with_its_bands(word: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("format", ["avro", "parquet", "csv"])
 def test_all_formats_are_read(format: str, tmp_path: Path) -> None:
     add_window(watched(tmp_path, "cardinality"), 1, "", format=format)
-    assert "101 ± 9" in text_of(Site(tmp_path).section())
+    assert "101 (" in text_of(Site(tmp_path).section())
 
 
 def test_only_what_has_changed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

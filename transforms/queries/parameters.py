@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -123,11 +122,6 @@ class QueriesParameters(Parameters):
             ),
             public=("all parameters, among them the number of records", "the queries and their number"),
         )
-
-    @property
-    @override
-    def settled(self) -> Mapping[str, Any]:
-        return {"planned": self.queries}
 
     @property
     @override
