@@ -704,26 +704,15 @@ PREDECESSOR = (
 QUERIES = (
     Attack(
         name="noise of an answer",
-        text="with D, one person has an item twice; with D', nobody has it. The adversary asks how many have it.",
-        options={"epsilon": EPSILON, "domain": Domain(["a", "b"]), "records": 1, "alpha": 0.99},
+        text="with D, one person has an item twice; with D', nobody has it. The adversary asks twelve times how "
+        "many have it.",
+        options={"epsilon": EPSILON, "domain": Domain(["a", "b"]), "records": 1, "alpha": 0.45},
         control={"epsilon": 40 * EPSILON},
         times=4,
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
         score=total("estimate"),
-        asked=(("a",),),
-        told_by="query",
-    ),
-    Attack(
-        name="several records",
-        text="with D, one person has three items, of which one may count; with D', nobody has any. The adversary asks "
-        "how many have each of them, and takes the largest answer.",
-        options={"epsilon": EPSILON, "domain": Domain(["a", "b", "c"]), "records": 1, "alpha": 0.99},
-        control={"epsilon": 40 * EPSILON},
-        others=nobody,
-        suspect=all_windows(*(Sent(SUSPECT, item) for item in "abc")),
-        score=largest("estimate"),
-        asked=(("a",), ("b",), ("c",)),
+        asked=(("a",),) * 12,
         told_by="query",
     ),
 )

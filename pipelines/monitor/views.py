@@ -489,7 +489,8 @@ def _number(row: Any) -> tuple[float | None, float | None, float | None]:
     """Return the number of a row and the ends of its interval."""
     for names in ESTIMATES:
         if set(names) <= set(row._fields) and getattr(row, names[0]) is not None:
-            return tuple(map(float, (getattr(row, name) for name in names)))  # type: ignore[return-value]
+            found = [getattr(row, name) for name in names]
+            return (None, None, None) if None in found else tuple(map(float, found))  # type: ignore[return-value]
     if not set(BOUNDED) <= set(row._fields):
         return None, None, None
     number, bound = (float(getattr(row, name)) for name in BOUNDED)

@@ -251,7 +251,7 @@ def test_what_only_the_pipeline_knows_is_named_with_its_question(shop, capsys):
     """Nothing is spent either: the ledger is asked last."""
     text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line and "end:" not in line)
     told = refused(text, capsys)
-    assert "monitor.yaml, line 6: questions.present: end must be given when the input is bounded" in told
+    assert "monitor.yaml, line 6: questions.present: max_contributions must be given where the run has no end" in told
 
 
 @pytest.mark.slow

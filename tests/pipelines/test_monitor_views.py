@@ -312,7 +312,7 @@ def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: 
         for number, values in enumerate([(20.0, 400.0), (30.0, 600.0)])
         for rank, value in zip((0.5, 0.99), values, strict=True)
     ]
-    sizes = [CardinalityEstimate("", *window(0), 3, 4), CardinalityEstimate("", *window(1), 9, -1)]
+    sizes = [CardinalityEstimate("", *window(0), 3, 4, 0, 7), CardinalityEstimate("", *window(1), 9, -1)]
     found = answered(tmp_path, SPEED + PRESENT, views, {"speed": quantiles, "present": sizes}, made)
     slow, empty = found["slow"].rows, found["empty"].rows
     assert [(row.item, row.value, row.state) for row in slow[:2]] == [

@@ -38,8 +38,6 @@ OF_NUMBERS = {
     "--epsilon inf": "epsilon must be finite and > 0, got inf",
     "--epsilon 1e300": "epsilon must be in [1e-09, 500], got 1e+300",
     "--epsilon 1e-300": "epsilon must be in [1e-09, 500], got 1e-300",
-    "--beta 1": r"beta must be in (0, 1), got 1.0",
-    "--beta 1e-300": "beta must be >= 1e-15, got 1e-300",
 }
 """Each question has mechanisms of its own, which check these."""
 OF_FILES = {
@@ -167,7 +165,6 @@ def test_a_plan_that_no_method_can_meet_says_why(capsys: pytest.CaptureFixture[s
 EDGES = [
     *[(word, f"--{name} {value}") for word in WORDS for name, value in (("epsilon", "1e-9"), ("epsilon", "500"))],
     *[(word, "--delta 1e-30") for word in WORDS if word != "alerts"],
-    *[(word, "--beta 1e-15") for word in WORDS],
     pytest.param("heavy-hitters", "--epsilon 500 --max_hits 64 --delta 1e-12", marks=pytest.mark.slow),
     pytest.param("histogram", f"--windows {2**40}", marks=pytest.mark.slow),
     ("cardinality", f"--windows {2**40} --max_updates {2**40}"),
@@ -520,7 +517,7 @@ def test_every_option_is_explained() -> None:
 def test_queries_speak_of_their_number_by_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
     """`--queries` is their file."""
     shown = " ".join(page(["queries"], capsys).split())
-    assert "square root of the number of queries that are planned" in shown
+    assert "number of queries for which errors are bounded" in shown
     assert "of --queries" not in shown
     assert "if --queries is given" not in shown
 

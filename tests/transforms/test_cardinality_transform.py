@@ -118,7 +118,7 @@ def test_presences_are_a_dictionary(told):
         stays = Stays.of(np.array(list(words), np.uint64), np.array(list(words.values()), np.int64))
         presences = presences.updated(Stays.from_bytes(stays.to_bytes()), step)
         wanted |= words
-        found = presences.of(everybody)
+        found = presences.values_of(everybody)
         for person in range(31):
             until = wanted.get(person, 0)
             assert found[person] == until or (found[person] <= step and until <= step)

@@ -188,7 +188,7 @@ class MembershipLog(SortedRuns[Stays]):
             return after
         return MembershipLog().add(after.runs[0].after(step))
 
-    def of(self, people: np.ndarray) -> np.ndarray:
+    def values_of(self, people: np.ndarray) -> np.ndarray:
         """Return the value of each of `people` (uint64, any order); ABSENT if unknown."""
         values = np.full(len(people), ABSENT, np.int64)
         for there, stays in self.found(people):  # oldest first: what is newer comes on top
@@ -316,7 +316,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         streams, stay = heard.items.astype(np.int64), heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         places = self._places(heard.users, streams)
-        before, used = self._unpacked(state.membership.of(places))
+        before, used = self._unpacked(state.membership.values_of(places))
         present = before > step
         used = used - np.where(present, before - step, 0)
         left = np.asarray(NEVER - step if self.limit is None else self.limit - used)
