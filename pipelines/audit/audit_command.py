@@ -23,7 +23,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.attacks import EPSILON, STREAM, Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
-from privstream.pipelines.audit.fits import crowd_size, fit_together, law_of, one_in
+from privstream.pipelines.audit.fits import crowd_size, fit, law_of, one_in
 from privstream.pipelines.audit.hidden_tests import hidden_test_runs
 from privstream.pipelines.audit.trials import Trials, run_all, run_share
 from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
@@ -47,6 +47,9 @@ ITEMS_AT_ONCE = 20_000
 
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24)
 """How many times as many trials an audit may ask for, where a control was missed."""
+
+MOST_TIMES = 8
+"""How many times as many trials follow where a control was missed: that depends on controls alone."""
 
 CONSISTENT, REFUTED, NO_POWER = "consistent", "refuted", "no power"
 
@@ -76,7 +79,6 @@ class Finding:
         guarantee: what is claimed of the transform.
         real: what the attack proves about it.
         control: what the same attack proves about the control, against the same claim.
-        crowds: the transcripts, where the attack is on all that is published by one question.
         enough: with how many times as many trials the control would be caught, about; None if with none of `TIMES`.
     """
 
@@ -85,7 +87,6 @@ class Finding:
     guarantee: PrivacyGuarantee
     real: Evidence
     control: Evidence
-    crowds: Crowds | None = None
     enough: int | None = 1
 
     @property
@@ -130,23 +131,21 @@ def enough_for(found: Callable[[int], Evidence]) -> int | None:
     return next((more for times, more in pairwise(TIMES) if found(times).violated), None)
 
 
-def compare(attack: Attack, method: str, claim: PrivacyGuarantee, crowds: Sequence[Crowds], wrong: float) -> Finding:
-    """Return what crowds of the same size, of one question or of several together, say of what is claimed of these."""
+def compare(attack: Attack, method: str, claim: PrivacyGuarantee, crowds: Crowds, wrong: float) -> Finding:
+    """Return what the transcripts of a crowd say of what is claimed."""
     curve, apart = curve_of(claim), attack.transcript is not None and attack.transcript.apart
 
-    def found(worlds: Sequence[tuple[Floats, Floats]], times: int = 1) -> Evidence:
-        repeated = [(np.repeat(one, times, axis=0), np.repeat(other, times, axis=0)) for one, other in worlds]
-        return of_crowd(fit_together(repeated, crowds[0].people, curve, claim.delta, wrong, apart=apart), claim)
+    def found(world: tuple[Floats, Floats], times: int = 1) -> Evidence:
+        one, other = (np.repeat(each, times, axis=0) for each in world)
+        return of_crowd(fit(one, other, crowds.people, curve, claim.delta, wrong, apart=apart), claim)
 
-    controls = [each.control for each in crowds]
     return Finding(
         attack=attack,
         method=method,
         guarantee=claim,
-        real=found([each.real for each in crowds]),
-        control=found(controls),
-        crowds=crowds[0] if len(crowds) == 1 else None,
-        enough=enough_for(partial(found, controls)),
+        real=found(crowds.real),
+        control=found(crowds.control),
+        enough=enough_for(partial(found, crowds.control)),
     )
 
 
@@ -167,7 +166,6 @@ class Trying:
         crew: returns processes that share the trials, which it starts when they are first wanted; None for this one
             alone.
         claim: what is claimed; None for what the transform promises.
-        people: in a crowd, at least.
     """
 
     spec: QuestionSpec
@@ -176,7 +174,6 @@ class Trying:
     wrong: float
     crew: Callable[[], Crew | None] = lambda: None
     claim: PrivacyGuarantee | None = None
-    people: int = 1
 
     def find(self, attack: Attack) -> Finding:
         """Run an attack on the transform and on its control.
@@ -191,7 +188,7 @@ class Trying:
         if attack.part is not None:
             claim = attack.part(made.transform)
         if attack.transcript is not None:
-            return compare(attack, method, claim, [self.crowds(attack, claim)], self.wrong)
+            return compare(attack, method, claim, self.crowds(attack, claim), self.wrong)
         number = attack.times * self.trials
         at_once = self.trials if attack.told_by == STREAM else min(number, ITEMS_AT_ONCE * attack.one_in)
         real, control = self._run(attack, number, at_once, people=attack.units, part=attack.one_in)
@@ -218,7 +215,7 @@ class Trying:
         """
         assert attack.transcript is not None
         curve = curve_of(claim)
-        people, part = max(self.people, crowd_size(curve, attack.transcript.counted)), one_in(curve)
+        people, part = crowd_size(curve, attack.transcript.counted), one_in(curve)
         number = trials_of(attack.transcript, self.trials, people, part)
         at_once = trials_at_once(attack.transcript, people, part)
         return Crowds(people, *self._run(attack, number, at_once, ", a crowd", people, part))
@@ -353,27 +350,21 @@ class Audit(ABC):
         """What else there is to say below the table."""
         return ()
 
-    @property
-    def _more(self) -> int:
-        """How many findings there are beside one for each attack."""
-        return 0
-
-    def _together(self, findings: Sequence[Finding], wrong: float) -> Sequence[Finding]:
-        """Return what attacks have found together, some bound of which may be wrong with such a probability."""
-        return ()
-
     def _find(self, attacks: Sequence[Attack], arguments: argparse.Namespace) -> list[Finding]:
         """Run all attacks."""
         began, findings = time.monotonic(), list[Finding]()
-        wrong = WRONG / (len(attacks) + self._more)
+        wrong = WRONG / len(attacks)
         workers = workers_for(min(cores(), MOST_WORKERS) if arguments.workers is None else arguments.workers, 0)
         with ExitStack() as stack:
             crew = cache(lambda: stack.enter_context(Crew(workers, run_share).working()) if workers > 1 else None)
             for number, attack in enumerate(attacks, start=1):
                 say(f"attack {number} of {len(attacks)}: {attack.name}")
                 trying = replace(self._trying(attack, arguments, wrong), crew=crew)
-                findings.append(trying.find(attack))
-        findings += self._together(findings, wrong)
+                found = trying.find(attack)
+                if found.verdict == NO_POWER and found.enough is not None and found.enough <= MOST_TIMES:
+                    say(f"{attack.name}: its control was not caught, so {found.enough} times as many trials follow")
+                    found = replace(trying, trials=found.enough * trying.trials).find(attack)
+                findings.append(found)
         say(f"audited in {time.monotonic() - began:.0f} s")
         return findings
 

@@ -9,26 +9,22 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp, joint_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.audit.attacks import Attack, nobody
+from privstream.pipelines.audit.attacks import Attack
 from privstream.pipelines.audit.audit_command import (
     Audit,
     AuditCommand,
     Finding,
     Trying,
     attacks_on,
-    compare,
-    curve_of,
 )
-from privstream.pipelines.audit.fits import crowd_size, law_of, with_less_noise
-from privstream.pipelines.audit.whole_run import SPENDINGS, trials_of, whole_run
+from privstream.pipelines.audit.whole_run import SPENDINGS, whole_run
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.monitor.monitor_file import read_monitor
@@ -115,55 +111,6 @@ def one_period(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Joint(NamedTuple):
-    """Questions of a monitor that are attacked together.
-
-    Attributes:
-        names: of the questions: those for the unit of the whole, with one law of noise.
-        claim: what they promise together: what the whole does, where they are all of it.
-        people: in a crowd that is seen clearly in each of them.
-    """
-
-    names: tuple[str, ...]
-    claim: PrivacyGuarantee
-    people: int
-
-    @property
-    def attack(self) -> Attack:
-        """What it is said to be; the transcripts are those of the attacks on each question."""
-        return Attack(
-            name="together: all that is published",
-            text=f"D has one person who sends all that may count in each of {', '.join(self.names)}, and D' has not. "
-            "The adversary sees the numbers of all of them, and takes the joint likelihood ratio; or the person is in "
-            "one of them alone, where that shows more, because their noise goes together. Noise is derived as in a run "
-            "of the monitor. Model: as for each question. In the control each question has 15% less noise.",
-            options={},
-            control={"epsilon": with_less_noise(self.claim.epsilon, self.claim.delta)},
-            others=nobody,
-            suspect=nobody,
-        )
-
-
-def joint(whole: PrivacyGuarantee, audits: Mapping[str, FileAudit], questions: int) -> Joint | None:
-    """Return which questions can be attacked together, of so many that a monitor has; None for less than two."""
-    claims = {name: audit._claim() for name, audit in audits.items()}
-    law = "Gaussian" if whole.delta else "Laplace"
-    found = {
-        name: claim
-        for name, claim in claims.items()
-        if (claim.unit, claim.neighbouring) == (whole.unit, whole.neighbouring) and law_of(claim.known_curve) == law
-    }
-    if len(found) < 2:
-        return None
-    if len(found) < questions:
-        curves = [claim.known_curve for claim in found.values()]
-        curve = joint_curve(curves) if whole.delta else PureDp(sum(claim.epsilon for claim in found.values()))
-        whole = replace(whole, epsilon=curve.epsilon(whole.delta), curve=curve)
-    counted = {name: each.counted for name in found if (each := audits[name].attack.transcript) is not None}
-    people = max(crowd_size(curve_of(claim), counted[name]) for name, claim in found.items())
-    return Joint(tuple(found), whole, people)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TryingQuestion(Trying):
     """How a question of a monitor is attacked: with noise that is derived as in a run of all of them.
@@ -183,7 +130,7 @@ class TryingQuestion(Trying):
 
 @dataclass(frozen=True)
 class MonitorAudit(Audit):
-    """The command that attacks each question of a monitor as its run answers it, and several of them together.
+    """The command that attacks each question of a monitor as its run answers it.
 
     Attributes:
         path: of the file of the monitor, or of its guarantee.
@@ -192,7 +139,6 @@ class MonitorAudit(Audit):
         without: why there is none on the others, by name.
         own: of questions whose mechanisms are attacked at parameters of their own, by name: with the epsilon that the
             question has, or `LEAST_EPSILON`.
-        joint: the questions that are attacked together; None where there are no two.
     """
 
     path: str
@@ -200,7 +146,6 @@ class MonitorAudit(Audit):
     audits: Mapping[str, FileAudit]
     without: Mapping[str, str]
     own: Mapping[str, tuple[QuestionSpec, Sequence[Attack]]]
-    joint: Joint | None
 
     @classmethod
     def of(cls, path: str, whole: PrivacyGuarantee, promises: Mapping[str, Promise]) -> MonitorAudit:
@@ -227,7 +172,7 @@ class MonitorAudit(Audit):
         if not audits and not own:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in without.items())
             raise ValueError(f"{path} must have a question on whose runs there is an attack: {reasons}")
-        return cls(path, whole, audits, without, own, joint(whole, audits, len(promises)))
+        return cls(path, whole, audits, without, own)
 
     @override
     def _attacks(self) -> Sequence[Attack]:
@@ -241,18 +186,12 @@ class MonitorAudit(Audit):
         if name in self.own:
             spec, _ = self.own[name]
             return Trying(spec=spec, trials=arguments.trials, key_file=arguments.noise_key_file, wrong=wrong)
-        trials, people = arguments.trials, 1
-        if self.joint is not None and name in self.joint.names:
-            people = self.joint.people
-            transcripts = [self.audits[each].attack.transcript for each in self.joint.names]
-            trials = min(trials_of(each, trials, people) for each in transcripts if each is not None)
         return TryingQuestion(
             spec=self.audits[name].spec,
-            trials=trials,
+            trials=arguments.trials,
             key_file=arguments.noise_key_file,
             wrong=wrong,
             claim=self.audits[name]._claim(),
-            people=people,
             name=name,
             source=self._source(arguments.noise_key_file),
         )
@@ -261,19 +200,6 @@ class MonitorAudit(Audit):
     def _source(self) -> Callable[[str | None], Callable[[str], NoiseSource]]:
         """The noise of all questions, by the file of the key and by the name of trials: one for all of them."""
         return cache(lambda key_file: cache(lambda name: noise_source(key_file, None, f"audit {name}")))
-
-    @property
-    @override
-    def _more(self) -> int:
-        return 0 if self.joint is None else 1
-
-    @override
-    def _together(self, findings: Sequence[Finding], wrong: float) -> Sequence[Finding]:
-        if self.joint is None:
-            return ()
-        found = dict(zip(self.audits, findings[: len(self.audits)], strict=True))
-        crowds = [each for name in self.joint.names if (each := found[name].crowds) is not None]
-        return [compare(self.joint.attack, "", self.joint.claim, crowds, wrong)]
 
     @override
     def _title(self, trials: int) -> str:

@@ -11,7 +11,7 @@ is what the model says, the bounds hold with the probability that is stated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -121,74 +121,20 @@ def fit(
         apart: whether the model says that normal noise is independent in each number. Then its deviation is known as
             well as all of them together say, and a person who moves one number more is seen.
     """
-    return fit_together([(one, other)], people, curve, delta, wrong, apart=apart)
-
-
-def fit_together(
-    worlds: Sequence[tuple[Floats, Floats]],
-    people: int,
-    curve: PrivacyCurve,
-    delta: float,
-    wrong: float,
-    *,
-    apart: bool = False,
-) -> Fit:
-    """Return what the transcripts of several questions about one crowd say of all of them together.
-
-    By the model a person who is in one of the questions moves it as far as one who is in all of them. Where the noise
-    of questions goes together, that may show more, so that both are looked for.
-
-    Args:
-        worlds: of each question the transcripts with the crowd and without it, (trials, numbers), trial by trial.
-        people: in the crowd; all of them send the same.
-        curve: what is claimed of all questions together, of Gaussian or Laplace noise.
-        delta: that is claimed.
-        wrong: probability with which `least` may be too large.
-        apart: see `fit`; of one question.
-    """
     law = law_of(curve)
     assert law is not None
     if law == "clock":
-        bound: Callable[[float], float] = partial(_clock, *worlds[0])
+        bound: Callable[[float], float] = partial(_clock, one, other)
         return Fit(law, *(_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong)))
-    split = [[np.split(each, [len(each) // CHOOSING]) for each in world] for world in worlds]
-    choosing = [(first, second) for (first, _), (second, _) in split]
-    measuring = [(one, other) for (_, one), (_, other) in split]
+    choosing, measuring = zip(*(np.split(each, [len(each) // CHOOSING]) for each in (one, other)), strict=True)
     if law == "Gaussian":
-        directions = [_directions(*world) for world in choosing]
-        weights, sent = _sent(*_scores(choosing, directions))
-        bound = partial(_gaussian, *_scores(measuring, directions), weights, sent)
+        bound = partial(_gaussian, *(each @ _directions(*choosing) for each in measuring))
         if apart:
-            of_numbers = partial(_independent, *measuring[0], _apart(*choosing[0]))
-            bound = partial(_larger, bound, of_numbers)
+            bound = partial(_larger, bound, partial(_independent, *measuring, _apart(*choosing)))
     else:
-        touched = np.concatenate([_touched(*world) for world in choosing])
-        one, other = (np.hstack(of_questions) for of_questions in zip(*measuring, strict=True))
-        bound = partial(_laplace, one, other, touched)
+        bound = partial(_laplace, *measuring, _touched(*choosing))
     measured, least = (_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong))
     return Fit(law, measured, least)
-
-
-def _scores(worlds: Sequence[tuple[Floats, Floats]], directions: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Return the score of each question in each trial, with the crowd and without it, (trials, questions)."""
-    one, other = (
-        np.column_stack([each @ direction for each, direction in zip(of_questions, directions, strict=True)])
-        for of_questions in zip(*worlds, strict=True)
-    )
-    return one, other
-
-
-def _sent(one: Floats, other: Floats) -> tuple[Floats, Floats]:
-    """Return the weights of questions with which most is seen, and 1 for those that the person is in, else 0."""
-    off = np.concatenate([each - each.mean(axis=0) for each in (one, other)])
-    scale = np.sqrt(np.maximum(np.mean(off**2, axis=0), np.finfo(float).tiny))
-    moved = (one.mean(axis=0) - other.mean(axis=0)) / scale
-    number = len(scale)
-    alike = (off / scale).T @ (off / scale) / len(off) + _RIDGE * np.eye(number)
-    tried = [np.ones(number), *np.eye(number)]
-    weights = [np.linalg.solve(alike, sent * moved) for sent in tried]
-    best = int(np.argmax([(sent * moved) @ each for sent, each in zip(tried, weights, strict=True)]))
-    return np.asarray(weights[best] / scale), tried[best]
 
 
 def _epsilon(curve: PrivacyCurve, delta: float, found: float) -> float:
@@ -235,16 +181,12 @@ def _larger(one: Callable[[float], float], other: Callable[[float], float], wron
     return max(one(wrong / 2), other(wrong / 2))
 
 
-def _gaussian(one: Floats, other: Floats, weights: Floats, sent: Floats, wrong: float) -> float:
-    """Return a lower bound of the shift between two normal laws, in deviations.
-
-    The mean moves by what the questions that a person is in move.
-    """
+def _gaussian(one: Floats, other: Floats, wrong: float) -> float:
+    """Return a lower bound of the shift between the normal laws of two scores, in deviations."""
     free = len(one) + len(other) - 2
-    scores = [(one @ each, other @ each) for each in (weights, weights * sent)]
-    square, moving = (float(_squares(with_crowd) + _squares(without)) / free for with_crowd, without in scores)
-    moved = float(scores[1][0].mean() - scores[1][1].mean())
-    return _shift(moved, moving * (1 / len(one) + 1 / len(other)), square, free, wrong)
+    square = float(_squares(one) + _squares(other)) / free
+    moved = float(one.mean() - other.mean())
+    return _shift(moved, square * (1 / len(one) + 1 / len(other)), square, free, wrong)
 
 
 def _independent(one: Floats, other: Floats, weights: Floats, wrong: float) -> float:

@@ -32,6 +32,7 @@ from privstream.pipelines.accounts.run_identity import (
 )
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
+from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
 from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
@@ -77,6 +78,7 @@ from privstream.pipelines.sinks.row_files import (
     read_row_file,
     write_row_file,
 )
+from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.terminal import NOTE, WARNING, say
@@ -89,6 +91,9 @@ NOISE = "question"
 WITHOUT_ACCOUNT = (
     "ledger must be given, or noise_key_file, beside which there is one; or none, to go without an account"
 )
+HEAD = 5
+"""Rows of each question that a run prints."""
+
 GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit")
 """Options that hold for a run as a whole."""
 
@@ -323,8 +328,20 @@ class MonitorRun:
         if not dry:
             lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
         say("\n".join([*lines, *warnings]))
+        if not dry and not self.run.unbounded:
+            self._show_heads()
         if nothing:
             raise NothingUsableError("; ".join(nothing))
+
+    def _show_heads(self) -> None:
+        """Print the largest rows of each question, of its newest window where it has several."""
+        for each in self.run.questions:
+            rows = read_row_file(each.arguments.output, each.row_type)
+            ends = [getattr(row, "window_end", None) for row in rows]
+            newest = [row for row, end in zip(rows, ends, strict=True) if end is None or end == max(ends)]
+            clocks = Clocks.of(each.promised["parameters"])
+            if newest:
+                print_rows(newest, each.row_type, title=each.name, limit=HEAD, clocks=clocks)
 
 
 def _in_words_of_file(text: str, question: str, path: str) -> str:

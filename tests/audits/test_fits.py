@@ -21,7 +21,6 @@ from privstream.pipelines.audit.fits import (
     TESTED,
     crowd_size,
     fit,
-    fit_together,
     law_of,
     one_in,
     with_less_noise,
@@ -195,36 +194,3 @@ def test_laws_of_curves():
     assert law_of(joint_curve([PureDp(1.0), gaussian])) is None
     assert with_less_noise(1.0, 0.0) == 1 / LESS_NOISE
     assert largest_shift(with_less_noise(1.0, DELTA), DELTA) == pytest.approx(largest_shift(1.0, DELTA) / LESS_NOISE)
-
-
-def together(law, parts, *, claimed, trials=1500, same_noise=False, seed=8):
-    """What a fit says of several questions with these parts of what is claimed of all: shifts squared, or epsilons."""
-    curve, delta, _ = claim(law, claimed)
-    rng, people, worlds = np.random.default_rng(seed), 0, []
-    budgets = [claimed * part for part in parts]
-    if law == "Gaussian":
-        budgets = [GaussianCurve(shift=curve.shift * math.sqrt(part)).epsilon(delta) for part in parts]
-    people = max(crowd_size(claim(law, budget)[0], COUNTED) for budget in budgets)
-    moved = np.where(np.arange(NUMBERS) < COUNTED, people, 0)
-    for budget in budgets:
-        drawn = np.random.default_rng(seed) if same_noise else rng
-        _, _, draw = claim(law, budget)
-        both = zip(sizes(trials), (7 + moved, 7), strict=True)
-        worlds.append(tuple(draw(drawn, (size, NUMBERS)) + each for size, each in both))
-    return fit_together(worlds, people, curve, delta, WRONG)
-
-
-@pytest.mark.parametrize("law", ["Gaussian", "Laplace"])
-def test_questions_together_show_what_all_of_them_cost_and_a_share_that_is_not_counted_is_found(law):
-    honest = together(law, (0.5, 0.3, 0.2), claimed=1.0)
-    assert 0.85 < honest.measured < 1.02
-    assert honest.least <= 1
-    assert together(law, (0.5, 0.3, 0.2, 0.3), claimed=1.0).least > 1
-    square = LESS_NOISE**2 if law == "Gaussian" else LESS_NOISE
-    assert together(law, (0.5 / square, 0.5 / square), claimed=1.0, trials=3000, seed=9).least > 1
-
-
-def test_noise_that_two_questions_have_in_common_is_found():
-    """Who is in one of them alone is seen without noise."""
-    assert together("Gaussian", (0.5, 0.5), claimed=1.0, same_noise=True).least > 10
-    assert together("Gaussian", (0.5, 0.25, 0.25), claimed=1.0, same_noise=True).least > 2

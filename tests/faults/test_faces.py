@@ -49,3 +49,34 @@ def test_e5_nothing_is_out_of_sight_at_390_pixels(page: Path, tmp_path: Path) ->
         outside = "[...document.querySelectorAll('body *')].filter(x => x.getBoundingClientRect().right > 391).length"
         assert browser.run(outside) == 0
         assert browser.run("document.documentElement.scrollWidth") <= 390
+
+
+MONITOR = """\
+data: {input: events.csv}
+window: 1d
+start: 2024-01-01
+end: 2024-01-03
+max_contributions: 20
+privacy: {epsilon: 40, delta: 1e-6}
+questions:
+  pages: {question: counts}
+  listed: {question: counts, domain: [a, b]}
+noise_key_file: key
+output: {folder: out}
+"""
+
+
+def test_e1_a_monitor_shows_the_head_of_each_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"u{n},{item},2024-01-0{day}T12:00:00Z" for n in range(300) for item in "abcdefgh" for day in (1, 2)]
+    Path("events.csv").write_text("\n".join(["user,item,time", *rows]))
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+    Path("monitor.yaml").write_text(MONITOR)
+    assert cli.main(["run", "monitor.yaml"]) == 0
+    shown = capsys.readouterr().out
+    first, second = shown.index("pages"), shown.index("listed")
+    assert "3 more" in shown[first:second] and len(shown.splitlines()) < 40
+    assert len(re.findall(r"\b(29\d|30\d)\b", shown[second:])) >= 2, "of both items, in the last window"
