@@ -280,7 +280,7 @@ SHARED_OPTIONS = (
     *("dataset", "dead_letter", "input_format", "item_field", "ledger", "noise_key_file", "noise_key_variable"),
     *("output_format", "run_id", "time_field", "time_unit", "user_field", "budget_limit", "overwrite", "dry_run"),
     "workers",
-    *("delimiter", "encoding", "time_format", "time_zone", "null", "trim"),
+    *("delimiter", "encoding", "quote", "time_format", "time_zone", "null", "trim", "normalize", "fold_case"),
 )
 """Options that all commands have from the same place."""
 

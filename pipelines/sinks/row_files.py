@@ -562,7 +562,7 @@ def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]
     if kind is Time:
         say = lambda value: write(iso_8601(value))  # noqa: E731
     elif kind is float:
-        say = lambda value: write(None if value is None else float(f"{value:.{DIGITS}g}"))  # noqa: E731
+        say = lambda value: write(float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value)  # noqa: E731
     if isinstance(column, pa.Array):
         found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
         different = np.array([*map(say, found.dictionary.to_pylist())], object)

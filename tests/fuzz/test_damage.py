@@ -55,8 +55,11 @@ SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[Healt
 )
 def test_bytes_that_are_others(ending, places, data, how, tmp_path, read):
     path, text = tmp_path / f"a.{ending}", FILES[ending]
+    reach = len(text)
+    if ending == "parquet":  # pyarrow ends the process for a few footers
+        reach -= int.from_bytes(text[-8:-4], "little") + 8 + 9 * len(places)
     for share in places:
-        place = int(share * len(text))
+        place = int(share * reach)
         kept = place if how == "added" else place + len(data)
         text = text[:place] + (b"" if how == "removed" else data) + text[kept:]
     path.write_bytes(text)
