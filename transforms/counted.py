@@ -189,5 +189,3 @@ class CountedParameters(Parameters):
     @abstractmethod
     def _other_coverage(self) -> Coverage:
         """What counts by another method."""
-
-

@@ -102,9 +102,7 @@ def test_a_watched_folder_has_ranks_of_each_window(folder):
     (folder / "out").mkdir()
     (folder / "in" / "events.jsonl").write_text(events)
     (folder / "in" / "_END").write_text("")
-    line = (
-        f"top-k --input in --watch 1 --output out --noise_key_file key --ledger none {ON_A_CLOCK} --watermark arrival --run_id one"
-    )
+    line = f"top-k --input in --watch 1 --output out --noise_key_file key --ledger none {ON_A_CLOCK} --watermark arrival --run_id one"
     started = time.monotonic()
     assert cli.main(f"{line} {QUESTIONS['top-k']}".split()) == 0
     assert time.monotonic() - started < 120

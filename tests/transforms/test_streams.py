@@ -526,4 +526,3 @@ def test_another_start_of_counting_draws_other_noise():
     assert np.all(
         noise_of(ShiftingHeavyHitters(**arguments)) != noise_of(ShiftingHeavyHitters(**arguments | {"start": 60}))
     )
-
