@@ -29,8 +29,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 199_500
-"""Of all pages, *.md."""
+WORDS = 198_600
+"""Of all pages, *.md, but tables that benchmarks write."""
 
 WALK = (435, 47)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
@@ -60,7 +60,8 @@ def measured() -> dict[str, tuple[int, ...]]:
     """Return all that has a ceiling, but the walk."""
     sizes = {folder: files(".py", folder) for folder in CEILINGS}
     found: dict[str, tuple[int, ...]] = {name: (sum(map(lines, of)), len(of)) for name, of in sizes.items()}
-    return found | {"words": (sum(len((ROOT / name).read_text("utf-8").split()) for name in files(".md")),)}
+    pages = [name for name in files(".md") if "/results/" not in name]
+    return found | {"words": (sum(len((ROOT / name).read_text("utf-8").split()) for name in pages),)}
 
 
 def walked() -> tuple[int, int]:
