@@ -49,8 +49,8 @@ OPTIONS = {
     "since_start": {"over": "start"},
     "rising": {"rising": 4},
     "falling": {"rising": 4, "top": 3},
-    "weights": {"method": "multiplicative_weights", "records": 100_000},
-    "free_gaps": {"method": "exponential_gaps"},
+    "weights": {"records": 100_000},
+    "free_gaps": {"method": "gaps"},
 }
 """Options by what they mean here: a rename is one edit."""
 

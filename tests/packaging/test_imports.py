@@ -205,13 +205,6 @@ def test_limits_are_suggested_without_beam(question: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_public_samples_are_compared_without_beam(tmp_path: Path) -> None:
-    (tmp_path / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:00Z\n")
-    plan = "plan counts --like events.csv --window 1h --start 2024-01-01 --windows 24 --epsilon 1 --delta 1e-6"
-    assert "apache_beam" not in loaded_by(tmp_path, *shlex.split(plan))
-
-
-@pytest.mark.slow
 def test_no_plan_needs_beam(tmp_path: Path) -> None:
     plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
     plans.append("plan top-k --epsilon 1 --delta 1e-6 --items 10 --top 2 --windows 5")

@@ -65,7 +65,7 @@ def test_programs_of_deploy_are_called_as_they_can_be() -> None:
         for line in lines(block)
         for script, words in PROGRAMS.findall(line)
     }
-    assert len(calls) > 5
+    assert len(calls) >= 5
     for script, *words in calls:
         own = words[: words.index("--")] if "--" in words else words
         done = subprocess.run([sys.executable, ROOT / script, *own, "--help"], capture_output=True, check=False)
