@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import groupby
-from math import ceil, exp, sqrt
+from math import exp, sqrt
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import numpy as np

@@ -51,9 +51,7 @@ def test_releases_have_few_and_many_losses():
     assert min(sizes) <= FEW < max(sizes)
 
 
-@pytest.mark.parametrize(
-    "curve", [curve for curve in CURVES if isinstance(curve, ClockCurve)], ids=repr
-)
+@pytest.mark.parametrize("curve", [curve for curve in CURVES if isinstance(curve, ClockCurve)], ids=repr)
 def test_chords_are_those_of_the_library(curve):
     for law, side in zip(connect_dots(curve.one_way, 0.01), (0, 1), strict=True):
         end = law.lowest + len(law.chances) - 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
-from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_ends
 from privstream.mechanisms.noise import correlated

@@ -17,7 +17,6 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import largest_shift
 from scipy import stats
 
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]

@@ -23,10 +23,21 @@ from privstream.transforms.rows import HeavyHitter
 FORMATS = ("parquet", "avro", "jsonl", "csv")
 USERS, WINDOWS = 3000, 4
 SOMEBODY = re.compile(r"u\d{6}")
-OPTIONS = (
-    "--window 3600 --epsilon 8 --delta 1e-6 --max_hits 4 --max_per_window 4 --method clock "
-    "--start 2024-01-01 --end 2024-01-01T04:00:00Z"
-).split()
+OPTIONS = [
+    "--window",
+    "3600",
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-6",
+    "--max_hits",
+    "4",
+    "--max_per_window",
+    "4",
+    "--method",
+    "clock",
+]
+OPTIONS += ["--method", "clock", "--start", "2024-01-01", "--end", "2024-01-01T04:00:00Z"]
 BAD_LINE = '{"user": "u000007", "item": "secret wish", "time": "yesterday"}'
 
 

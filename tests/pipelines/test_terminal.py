@@ -72,9 +72,7 @@ def test_files_of_json_hold_escapes(tmp_path: Path) -> None:
 
 
 def test_tables_and_plans_hold_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    row = HeavyHitter(
-        HOSTILE, Timestamp(0), Timestamp(60), f"{HOSTILE}\n[red]", 5.0, 3.0, 7.0, Timestamp(0), "started"
-    )
+    row = HeavyHitter(HOSTILE, Timestamp(0), Timestamp(60), f"{HOSTILE}\n[red]", 5.0, 3.0, 7.0, Timestamp(0), "started")
     stream = io.StringIO()
     print_rows([row], HeavyHitter, title=HOSTILE, console=Console(file=stream, width=4000))
     show(HOSTILE, Table(), [HOSTILE])

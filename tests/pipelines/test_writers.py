@@ -422,9 +422,7 @@ def test_windows_of_one_length_tell_it_once():
     ]
     text = printed(hours, title="Found")
     assert "Found, windows of 1 hour" in text and "window end" not in text
-    other = printed(
-        [*hours, HeavyHitter("", start, start + 7200, "a", 1.0, 0.5, 1.5, start, "started")], title="Found"
-    )
+    other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1.0, 0.5, 1.5, start, "started")], title="Found")
     assert "windows of" not in other and "2024-01-01 02:00" in other
     assert "window end" in printed([])
 

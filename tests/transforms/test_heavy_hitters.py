@@ -152,7 +152,10 @@ def test_by_counts_rows_are_those_counts_that_are_surely_above_the_threshold(thr
     assert all(row.lower >= (threshold or 0) for row in found)
     starts = [(row.window_start.micros // SECOND - START) // 10 for row in found if row.item == "a"]
     assert starts == [0, 1, 2, 4, 5]
-    assert [row.status for row in found if row.item == "a"] == ["started", "continues", "continues"] + [
+    assert [row.status for row in found if row.item == "a"] == [
+        "started",
+        "continues",
+        "continues",
         "started",
         "continues",
     ]

@@ -17,7 +17,6 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
-from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 from privstream.transforms.timing.clocked import AtWindowEnds, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
@@ -52,12 +51,7 @@ def one_lateness_each(*names: str) -> list[tuple[str, int]]:
 def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
     """Return a transform, and events for it at their own times."""
     kind, configuration, changes = (OF_PEOPLE | OF_SETS)[name]
-    if kind is workloads:
-        made = workloads.transform(configuration)
-    else:
-        made = (
-            kind.transform(configuration, **changes)
-        )
+    made = workloads.transform(configuration) if kind is workloads else kind.transform(configuration, **changes)
     events = kind.random_events if kind is not test_range_transforms else lambda *both: kind.random_input(*both)[0]
     found = events(configuration, random.Random(SEED))
     return made, [stamped(event) for event in found]
