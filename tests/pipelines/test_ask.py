@@ -121,7 +121,7 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
     assert len({entry.run_id for entry in Ledger(f"{key}.ledger.jsonl").read()}) == 1
     assert not list(Path(temporary).iterdir())
 
-    assert read(key.parent / "counts.csv").table.equals(found.table) and pa.table(found).equals(found.table)
+    assert read(key.parent / "counts.parquet").table.equals(found.table) and pa.table(found).equals(found.table)
     with pytest.raises(ValueError, match=r"^output must be a new file, but .* exists; overwrite replaces it$"):
         ask("counts", table, **given, output=key.parent / "counts.parquet")
 

@@ -25,7 +25,6 @@ from privstream.transforms.alerts.rules import LARGEST, AlertRule, check_rules, 
 from privstream.transforms.alerts.threshold_tests import ONE_RUN, TestAlerts, Tests
 from privstream.transforms.batches import Keyed, KeyedBatch, StepKey, digest
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
-from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.parameters import check_streams
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
@@ -263,7 +262,6 @@ class MeasurementAlerts(AlertParameters, PrivateTransform):
 
     @override
     def build(self, measurements: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        check_rows("measurements", measurements, Measurement._fields[:3])
         plan = self.plan
         everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)
