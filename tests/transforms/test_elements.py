@@ -3,7 +3,6 @@
 import datetime
 import random
 from collections import namedtuple
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -15,14 +14,19 @@ import pytest
 import runner_harness
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from examples import ASKED, ONE_OF_EACH, START, example, with_inputs
+from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
+<<<<<<< HEAD
 from privstream.transforms import LinearQuery, PredecessorQuery, RangeQuery
 from privstream.transforms.events.element_types import check_events, check_rows
+=======
+from privstream.transforms import Measurement
+>>>>>>> w-files
 from privstream.transforms.events.event_columns import read_batch
-from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, BrokenRuleError, EventFields
+from privstream.transforms.events.event_fields import NUMBER, WHOLE, BrokenRuleError, EventFields
 from privstream.transforms.events.single_events import NO_STAMP, read_event
 
+<<<<<<< HEAD
 FORMS = "event must be a pair (user, item), a row or an Arrow record batch, got"
 FIELDS = "needed are user, item, got"
 
@@ -149,6 +153,8 @@ def test_rows_of_queries_need_their_fields(kind):
         check_rows("queries", of(["text"]), required)
 
 
+=======
+>>>>>>> w-files
 SECRET = "zaphod"
 
 
@@ -334,36 +340,3 @@ class Priced(NamedTuple):
     item: str
     time: float
     value: float
-
-
-class Flagged(NamedTuple):
-    user: str
-    item: str
-    time: float
-    value: bool
-
-
-class Plain(NamedTuple):
-    user: str
-    item: str
-    time: float
-
-
-@pytest.mark.parametrize(
-    ("kind", "rule"),
-    [
-        (Priced, None),
-        (Flagged, "value must be a number, got bool"),
-        (Plain, "row must have a field value"),
-        (tuple[str, str], "with a field value: values are asked for"),
-    ],
-)
-def test_types_without_a_number_are_refused_when_the_pipeline_is_built(kind, rule):
-    events = beam.Pipeline() | beam.Create([], reshuffle=False).with_output_types(kind)
-    if rule is None:
-        check_events(events, NUMBERS)
-        return
-    with pytest.raises(TypeError, match=rule):
-        check_events(events, NUMBERS)
-    if kind is not Plain:
-        check_events(events, EventFields())

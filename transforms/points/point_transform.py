@@ -20,7 +20,6 @@ from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.dead_letters import late_letter, set_aside, text_of
-from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import (
     MISSING,
     RANGE,
@@ -291,7 +290,6 @@ class PointTransform(PointParameters, PrivateTransform):
         pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
         records = apply_dofn(gather(given["events"], apply_dofn, self.event_fields), pack, Keyed)
         if "queries" in given:
-            check_rows("queries", given["queries"], (*self.query_fields, "time"))
             queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
             asked = apply_dofn(queries, PackQueries(**common, fields=self.query_fields, only=self.only), Keyed)
             records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()
