@@ -14,12 +14,7 @@ from typing import Any
 
 from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.local_time import Clocks
-<<<<<<< HEAD
-from privstream.pipelines.sinks.row_files import field_types, iso_8601, read_row_file
-=======
-from privstream.pipelines.sinks.left_out import FULL_IN_WORDS, limits_bind, limits_in_words
 from privstream.pipelines.sinks.row_files import field_types, read_row_file
->>>>>>> w-files
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import Time, is_time
 from rich.box import SIMPLE_HEAD

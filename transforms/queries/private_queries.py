@@ -21,14 +21,8 @@ from privstream.transforms.queries.answering import (
     add_up_all,
     without_digest,
 )
-<<<<<<< HEAD
 from privstream.transforms.queries.parameters import QueriesParameters
-from privstream.transforms.rows import LinearQuery, QueryAnswer
-=======
-from privstream.transforms.queries.parameters import ANSWERS, COUNTS, DIGITS, QueriesParameters
-from privstream.transforms.row_types import interval
 from privstream.transforms.rows import QueryAnswer
->>>>>>> w-files
 from typing_extensions import override
 
 
