@@ -166,8 +166,11 @@ def _wrap(paragraph: str, width: int, indent: str) -> str:
 
 
 SELDOM = frozenset(
-    "traceback query copy workers input_format output_format stream_field streams kafka_setting quote time_unit value_unit "
-    "null trim normalize fold_case watermark allowed_lateness noise_key_variable budget_limit".split()
+    {
+        *("traceback", "query", "copy", "workers", "kafka_setting", "noise_key_variable", "budget_limit"),
+        *("input_format", "output_format", "stream_field", "streams", "watermark", "allowed_lateness"),
+        *("quote", "time_unit", "value_unit", "null", "trim", "normalize", "fold_case"),
+    }
 )
 """Options that few people need: `--help all` shows them."""
 

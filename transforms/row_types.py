@@ -171,7 +171,7 @@ class RankedItem(NamedTuple):
     gap: Optional[float]
     estimate: float
     lower: float
-    upper: float
+    upper: Optional[float]
 
 
 class KeyCount(NamedTuple):
@@ -208,7 +208,7 @@ class KeyCount(NamedTuple):
     count_stddev: float
     smoothed: Optional[float]
     lower: float
-    upper: float
+    upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
     rise: Optional[float] = None
@@ -237,7 +237,7 @@ class KeySum(NamedTuple):
     count_stddev: float
     smoothed: Optional[float]
     lower: float
-    upper: float
+    upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
     rise: Optional[float]

@@ -262,6 +262,8 @@ class MonitorRun:
                 writes = [self.run.write_to(each, hidden[each.name], unbounded=unbounded) for each in asked]
                 counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
+                for each in asked:
+                    each.correct(hidden[each.name], counted)
                 self._write_views(hidden, folder)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)

@@ -89,6 +89,8 @@ class RunCommand:
                 raise UsageError(str(error)) from error
             accepted = partial(write_guarantee, guarantee_file, asked.promised)
             counted, charge = run.publish(options, [write], accepted)
+            if not run.unbounded:
+                asked.correct(path, counted)
         if arguments.output != TERMINAL and not run.unbounded:
             rows = {"rows": {"sha256": fingerprint(arguments.output)}}
             write_guarantee(guarantee_file, {**asked.promised, **rows, **asked.limits(counted)}, charge)

@@ -331,8 +331,10 @@ def _can_write(console: Console, text: str) -> bool:
 
 def _ends(lower: float | None, upper: float | None) -> str:
     """Write an interval, rounded by about the standard deviation that it stands for."""
-    if lower is None or upper is None:
+    if lower is None:
         return "-"
+    if upper is None:  # limits drop much of the number
+        return f"{lower:,.0f} or more"
     spread = (upper - lower) / 4
     return f"{_rounded(lower, spread)} and {_rounded(upper, spread)}"
 
