@@ -258,10 +258,12 @@ class QuantileEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         quantile: which part of all values is at most as large; 0.5 for the median.
-        estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
+        estimate: the value that is estimated to be this quantile from the values of the window alone.
         lower, upper: an interval that contains the quantile of the values that count within their limits, with
             probability 95% in each row by itself. Where it covers (nearly) all values, tables and pictures say "nothing
             is known".
+        smoothed: the number to look at, where it is not `estimate`: of a finished file, from all windows; the interval
+            is its own.
     """
 
     stream: str
@@ -271,6 +273,7 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
+    smoothed: Optional[float] = None
 
 
 class HistogramEstimate(NamedTuple):
@@ -333,7 +336,7 @@ class CardinalityEstimate(NamedTuple):
         stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
-        estimate: how many are in the set, with noise, at least 0.
+        estimate: how many are in the set, with noise; by counts unbiased, and perhaps negative.
         error_bound: how far the estimate is at most from the number of people who count within their limits, with
             probability 95% for all windows together, while people come and go no more often than `max_updates`, if
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
@@ -341,6 +344,8 @@ class CardinalityEstimate(NamedTuple):
         lower, upper: an interval that contains the number of people who count within their limits, with probability
             95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
             is -1.
+        smoothed: the number to look at, where it is not `estimate`: by counts of a finished file, from all windows; the
+            interval is its own.
     """
 
     stream: str
@@ -348,8 +353,9 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
+    lower: Optional[float] = None
+    upper: Optional[float] = None
+    smoothed: Optional[float] = None
 
 
 class RangeQuery(NamedTuple):
