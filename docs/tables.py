@@ -74,17 +74,17 @@ def view_rows() -> str:
 def question_table() -> str:
     """Return what each command is for."""
     return table(
-        ("command", "use it to", "the guarantee protects"),
-        *(
-            (f"[`{spec.word}`](docs/questions.md#{spec.word})", spec.summary.partition(";")[0], spec.protected)
-            for spec in SPECS
-        ),
+        ("command", "use it to"),
+        *((f"[`{spec.word}`](docs/questions.md#{spec.word})", spec.summary.partition(";")[0]) for spec in SPECS),
     )
 
 
 def method_table() -> str:
-    """Return the methods of each command, the one that a run takes first."""
-    return table(("command", "methods"), *((f"`{spec.word}`", code(spec.methods)) for spec in SPECS if spec.methods))
+    """Return what each command protects, and its methods, the one that a run takes first."""
+    return table(
+        ("command", "the guarantee protects", "methods"),
+        *((f"[`{spec.word}`](#{spec.word})", spec.protected, code(spec.methods)) for spec in SPECS),
+    )
 
 
 def yaml_table() -> str:
