@@ -3,7 +3,6 @@
 A question has one entry in `DATAFLOWS`. What it alone does is tested in a file of its own.
 """
 
-import functools
 import itertools
 import random
 from collections.abc import Callable
