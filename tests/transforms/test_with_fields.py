@@ -165,10 +165,10 @@ def test_fields_that_are_not_read_have_no_names() -> None:
     domain = Domain(["a", "b", "c"])
     assert names(counts()) == {"item_field": "item", "time_field": "time"}
     assert names(TopKWithGap(**WINDOW, domain=domain, top=1, noise=NOISE)) == every
-    streams = TopKWithGap(**WINDOW, domain=domain, top=1, streams=("x",), streams_per_person=1, noise=NOISE)
+    streams = KeyedCounts(**WINDOW, domain=domain, max_contributions=1, streams=("x",), noise=NOISE)
     assert names(streams) == every | {"stream_field": "stream"}
     assert names(streams, stream_field="land") == every | {"stream_field": "land"}
-    queries = PrivateQueries(epsilon=1.0, domain=domain, noise=NOISE)
+    queries = PrivateQueries(epsilon=1.0, domain=domain, records=10, noise=NOISE)
     assert "time_field" not in names(queries)
     with pytest.raises(ValueError, match="time_unit must be one of s, ms, us, ns, got 'h'"):
         counts().with_fields(time_unit="h")

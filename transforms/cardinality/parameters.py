@@ -15,7 +15,7 @@ from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed, streams_hashed
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count, streams_of_person, together
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, one_stream_of_person, people_who_count, together
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
 from privstream.transforms.smoothed import SmoothWindows
@@ -234,7 +234,7 @@ class CardinalityParameters(Parameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        limits, most = streams_of_person(1, self.rules.streams), self.max_contributions
+        limits, most = one_stream_of_person(self.rules.streams), self.max_contributions
         if most is not None:
             limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
         return people_who_count(limits, together(self.rules.streams))
