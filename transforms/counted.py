@@ -88,7 +88,7 @@ class CountedParameters(Parameters):
     """
 
     counts_type: ClassVar[type[CountsParameters]] = CountsParameters
-    only: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    of_methods: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     """Arguments that only some methods have, and which."""
 
     method: str = "counts"
@@ -105,8 +105,8 @@ class CountedParameters(Parameters):
         """
         self.method = checks.one_of("method", method, methods)
         for name, value in given.items():
-            if value is not None and method not in self.only[name]:
-                able = " and ".join(self.only[name])
+            if value is not None and method not in self.of_methods[name]:
+                able = " and ".join(self.of_methods[name])
                 raise ValueError(f"{name} must not be given with the method {method}: it is for {able}")
 
     def _by_counts(self, per_window: int | None = None, **given: Any) -> None:

@@ -108,7 +108,7 @@ class PlanCommand:
     def _has(self, name: str, method: str | None) -> bool:
         """Tell whether a method, or that of runs in which none is asked for, has an argument."""
         taken = method or getattr(self.spec.signature.arguments.get(METHOD), "default", None)
-        return taken in getattr(self.spec.planned_class, "only", {}).get(name, (taken,))
+        return taken in getattr(self.spec.planned_class, "of_methods", {}).get(name, (taken,))
 
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""

@@ -40,14 +40,14 @@ def counts_of(made, people, meet=None):
     return counted
 
 
-def tests_of(made):
+def stage_of(made):
     mechanism = made.sparse_vector
     return TestCounts(rules=made.rules, mechanism=mechanism, steps=made.steps, timer_offset=3, noise=made.noise)
 
 
 def outcomes(made, batches, seed, runs=RUNS):
     """Code how many tests fired in each window, and the last gap, up to 8, in many runs."""
-    fn = tests_of(made)
+    fn = stage_of(made)
     codes = np.zeros(runs, np.int64)
     for run in range(runs):
         fn.noise = SeededNoise(seed).derive(run)
@@ -98,7 +98,7 @@ def test_events_in_place_of_people_are_caught():
 def test_noise_of_one_window_used_in_all_is_caught():
     """A mechanism that is started anew in every window spends epsilon in each of them."""
     made = alerts(ONE)
-    fn = tests_of(made)
+    fn = stage_of(made)
     seen = []
     for people in (4, 5):
         batches, codes = counts_of(made, (people,) * WINDOWS), np.zeros(RUNS, np.int64)

@@ -3,6 +3,8 @@
 One person holds several items, or takes part in several windows, or does not. The attacker sees all rows.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from attacks import falls, stands
@@ -33,7 +35,10 @@ SUSPECT = 7
 
 
 def ranking(**changes) -> TopKWithGap:
-    return TopKWithGap(**{**COMMON, **changes})
+    """Return a ranking that spends half of the budget on measures, so that they show much."""
+    made = TopKWithGap(**{**COMMON, **changes})
+    made.mechanism = replace(made.mechanism, measure_share=0.5)
+    return made
 
 
 def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
@@ -160,7 +165,7 @@ class TestFalls:
     def test_measures_with_too_little_noise(self):
         """Three items stand clear of the fourth; the suspect holds all three."""
         made = ranking(epsilon=1.0, top=3, end=1, max_per_window=3)
-        assert made.mechanism.measurement.scale == pytest.approx(12.0)
+        assert made.mechanism.measurement.scale == pytest.approx(6.0)
         made.mechanism.__dict__["measurement"] = DiscreteLaplace(0.7)
         crowd = [(person, item) for person in range(100, 140) for item in (1, 2, 3)]
         self.caught(made, [*crowd, *((SUSPECT, item) for item in (1, 2, 3))], crowd, total, 1.0)

@@ -134,7 +134,7 @@ class AlertsParameters(CountedParameters):
 
     counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
 
-    only = MappingProxyType(
+    of_methods = MappingProxyType(
         {
             "max_contributions": ("counts",),
             "max_per_window": ("counts",),

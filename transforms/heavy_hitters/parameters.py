@@ -120,7 +120,7 @@ class HeavyHittersParameters(CountedParameters):
     docs/proofs/status_monitor.md.
     """
 
-    only = MappingProxyType(
+    of_methods = MappingProxyType(
         dict.fromkeys(("threshold", "max_contributions", "public_items"), ("counts",)) | {"max_hits": tuple(MONITORS)}
     )
 

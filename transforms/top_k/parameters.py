@@ -106,7 +106,7 @@ class TopKParameters(CountedParameters):
     docs/proofs/top_k_windows.md.
     """
 
-    only = MappingProxyType({"public_items": ("counts",)})
+    of_methods = MappingProxyType({"public_items": ("counts",)})
 
     def __init__(
         self,
