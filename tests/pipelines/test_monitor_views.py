@@ -173,7 +173,11 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
             "v.item: must be on the list of items",
         ),
         (SPEED, "{of: speed, quantile: 0.9, above: 2}", "v.quantile: must be one of 0.5, 0.99, those of speed"),
-        (PAGES.replace("4}", "4, top: 3}"), "{of: pages, over: 2h}", "v.of: must be counts of single windows, without over"),
+        (
+            PAGES.replace("4}", "4, top: 3}"),
+            "{of: pages, over: 2h}",
+            "v.of: must be counts of single windows, without over",
+        ),
         (PAGES, "{ratio: [pages, pages]}", "v.ratio: must be of different questions"),
         (PAGES + SITES, "{ratio: [pages, sites]}", "v.ratio: must be of tables with the same item columns"),
         (
@@ -393,18 +397,6 @@ def test_what_a_view_remembers_can_be_restored(tmp_path, made, size, monkeypatch
         assert published == {"sums": 4, "high": WINDOWS}[name]
 
 
-def test_views_of_questions_without_a_start_are_refused_where_input_has_no_end(tmp_path: Path) -> None:
-    """Their windows cannot be counted."""
-    path = tmp_path / "monitor.yaml"
-    head = HEAD.replace("start: 2026-01-01\n", "").replace("end: 2026-01-01T06:00\n", "")
-    path.write_text(f"{head}{PAGES}views:\n  top: {{of: pages, largest: 2}}\n")
-    monitor = read_monitor(str(path), str(tmp_path))
-    tables = tables_of(monitor, {"pages": monitor.questions[0].transform(0.5, 1e-7)}, {})
-    views = read_views(monitor)
-    with pytest.raises(UsageError, match=r"line 7: views\.top\.of: must be of questions with `start` where"):
-        followed(views, tables, answer_views(views, tables))
-
-
 RUN = """\
 data: {input: clicks.csv, user: customer, item: [country, page], time: ts}
 window: 1h
@@ -531,7 +523,6 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     for number, some in enumerate((lines[1:9], lines[9:])):
         (out / "pages" / f"{number}.csv").write_text(lines[0] + "".join(some))
     promised = json.loads((out / "pages.csv.guarantee.json").read_text())
-    assert promised["parameters"].pop("selection") == "auto"  # as in a run that follows a folder
     (out / "pages.csv.guarantee.json").unlink()
     (out / "pages" / "_guarantee.json").write_text(json.dumps(promised))
     (tmp_path / "monitor.yaml").write_text(RUN.replace("input: clicks.csv", "input: folder, watch: 1"))
@@ -570,9 +561,9 @@ def test_the_example_of_all_keys_can_be_planned(tmp_path: Path, capsys: pytest.C
 
 def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: dict[str, Any]) -> None:
     """Months are added up and compared by their number; days are not."""
-    months = PAGES.replace("4}", "4, window: 1month}")
+    months = PAGES.replace("4}", "4, window: 1month, end: 2026-07-01}")
     rows = [
-        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 5.0, 99, 0, 20, None, None, None, Timestamp(end), False)
+        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 5.0, None, 0, 20, Timestamp(end), False)
         for start, end in (
             (datetime(2026, month, 1, tzinfo=UTC).timestamp(), datetime(2026, month + 1, 1, tzinfo=UTC).timestamp())
             for month in range(1, 7)
@@ -606,7 +597,7 @@ ON_LIST = "  low: {of: pages, item: a, below: 3}\n"
             "z|a|b",
         ),
         (PAGES.replace("4}", "4, public_items: [a]}"), ON_LIST, "a"),
-        (PAGES.replace("4}", "4, top: 3}"), ON_LIST, None),
+        (PAGES.replace("4}", "4, top: 3}"), ON_LIST, "a"),
         (PAGES.replace("4}", "4, over: start}"), ON_LIST, None),
         (PAGES.replace("4}", "4, domain: [a, b]}"), ON_LIST, None),
         (PAGES, "  rises: {of: pages, against: 1h}\n", None),
