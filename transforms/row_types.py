@@ -453,14 +453,11 @@ class RatioEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        ratio: of the published counts, at least 0; None where the divisor is not surely above 0. Of people, where
-            these are counted.
+        ratio: of the shown numbers, smoothed where they are, at least 0; None where the divisor is not surely above 0.
+            Of people, where these are counted.
         lower: lower end of its interval of 95%, for the noise of both, of this row by itself. It says nothing of what
             limits leave out: where they leave out more of one of both counts, the ratio is too small or too large.
         upper: upper end.
-        smoothed: the same of the smoothed counts; None where one of both has none.
-        smoothed_lower: lower end of its interval of 95%, which rests on the model of smoothed counts.
-        smoothed_upper: upper end.
     """
 
     stream: str
@@ -470,9 +467,6 @@ class RatioEstimate(NamedTuple):
     ratio: Optional[float]
     lower: Optional[float]
     upper: Optional[float]
-    smoothed: Optional[float]
-    smoothed_lower: Optional[float]
-    smoothed_upper: Optional[float]
 
 
 class AlertState(NamedTuple):

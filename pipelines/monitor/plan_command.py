@@ -115,7 +115,6 @@ def _print(answer: dict[str, Any]) -> None:
         "its row, with as many digits."
     )
     sentences = [f"{name}: {each['sentence']}" for name, each in answer["questions"].items()]
-    sentences += [f"{name}: {text}" for name, text in answer["near"].items()]
     show(f"{answer['monitor']}: one budget, {len(answer['questions'])} questions", table, [*sentences, together])
 
 

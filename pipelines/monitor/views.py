@@ -26,7 +26,6 @@ from typing_extensions import override
 
 DIGITS = 6
 ESTIMATES = (
-    ("smoothed", "smoothed_lower", "smoothed_upper"),
     ("smoothed", "lower", "upper"),
     ("count", "lower", "upper"),
     ("ratio", "lower", "upper"),
@@ -315,8 +314,8 @@ class Ratios(View):
     def answer(self, tables: Mapping[str, Table]) -> Table:
         above, below = (tables[name] for name in self.ratio)
         for name, table in zip(self.ratio, (above, below), strict=True):
-            if not {"item"}.issubset(table.row_type._fields) or not _has_stddev(table):
-                raise self.error("ratio", f"must be of counts or totals, which {name} is not")
+            if not {"item", "count_stddev"} <= {*table.row_type._fields}:
+                raise self.error("ratio", f"must be of counts, which {name} is not")
         if above.columns != below.columns:
             raise self.error("ratio", "must be of tables with the same item columns")
         if _windows_like(above) != _windows_like(below):
@@ -325,9 +324,8 @@ class Ratios(View):
             raise self.error("ratio", "must be of different questions: what one of them has published shares its noise")
         divisors = {_key(row): row for row in below.rows}
         pairs = [(row, divisors[key]) for row in above.rows if (key := _key(row)) in divisors]
-        published = ratio_bounds(*(part for rows in _columns(pairs) for part in _widened(rows)))
-        smoothed = self._smoothed(pairs)
-        numbers = (numbers_or_none(np.round(part, DIGITS)) for part in (*published, *smoothed))
+        found = ratio_bounds(*(part for rows in zip(*pairs, strict=True) for part in _shown(rows))) if pairs else ()
+        numbers = (numbers_or_none(np.round(part, DIGITS)) for part in found)
         rows = [
             RatioEstimate(row.stream, row.window_start, row.window_end, row.item, *of_row)
             for (row, _), *of_row in zip(pairs, *numbers, strict=True)
@@ -335,55 +333,16 @@ class Ratios(View):
         made = above.having(rows, RatioEstimate, ("stream", "window_start", "-ratio", "item"))
         return replace(made, questions=above.questions | below.questions)
 
-    def _smoothed(self, pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
-        """Return ratios of smoothed counts, and the ends of their intervals; nan where there are none."""
-        found = np.full((3, len(pairs)), np.nan)
-        known = [all(getattr(row, "smoothed", None) is not None for row in pair) for pair in pairs]
-        given: list[np.ndarray] = []
-        for rows in _columns([pair for pair, whole in zip(pairs, known, strict=True) if whole]):
-            ends = np.array([[getattr(row, name) for name in ESTIMATES[0]] for row in rows], np.float64).reshape(-1, 3)
-            given += [ends[:, 0], np.maximum(ends[:, 2] - ends[:, 0], ends[:, 0] - ends[:, 1]) / NORMAL]
-        found[:, np.flatnonzero(known)] = ratio_bounds(*given)
-        return found
-
-
-def _factor(rows: Sequence[Any]) -> float:
-    """Return how far intervals reach, in standard deviations of noise: those of sums do not reach farther.
-
-    A sum of independent discrete Gaussian or Laplace noises is nearer to a normal law than each of them.
-    """
-    upper = np.array([row.upper for row in rows], np.float64)
-    numbers, stddevs = _noisy(rows)
-    seen = (upper > 0) & (stddevs > 0)
-    return float(np.max((upper - numbers)[seen] / stddevs[seen], initial=NORMAL))
-
 
 def item_of(parts: Sequence[str]) -> str:
     """Return the text of an item: of one column as it is."""
     return parts[0] if len(parts) == 1 else join_item(parts)
 
 
-def _has_stddev(table: Table) -> bool:
-    """Tell whether rows have the standard deviation of their noise."""
-    return any(name in table.row_type._fields for name in ("count_stddev", "stddev"))
-
-
-def _noisy(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the published numbers of rows, and the standard deviations of their noise."""
-    number, stddev = ("count", "count_stddev") if rows and hasattr(rows[0], "count_stddev") else ("estimate", "stddev")
-    found = np.array([[getattr(row, number), getattr(row, stddev)] for row in rows], np.float64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
-
-
-def _widened(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return published numbers, and the deviations that normal noise would have that reaches as far as theirs."""
-    numbers, stddevs = _noisy(rows)
-    return numbers, stddevs * (_factor(rows) / NORMAL)
-
-
-def _columns(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    """Return the first ones of pairs, and the second ones."""
-    return [first for first, _ in pairs], [second for _, second in pairs]
+def _shown(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shown numbers of rows, and the deviations that normal noise with their intervals would have."""
+    number, lower, upper = np.array([_number(row) for row in rows], np.float64).T
+    return number, np.maximum(upper - number, number - lower) / NORMAL
 
 
 def _key(row: Any) -> tuple[str, int, str]:
@@ -440,7 +399,7 @@ class Alerts(OfOne):
         """
         fields = table.row_type._fields
         if table.row_type.__name__ not in COMPARED:
-            raise self.error("of", "must be counts, totals, ratios, quantiles, or the size of a set")
+            raise self.error("of", "must be counts, ratios, quantiles, or the size of a set")
         named = next((name for name in NAMED_BY if name in fields), None)
         key = named or "item"
         if (named is None) != (self.item == "") or (named == "quantile") != isinstance(self.item, float):

@@ -14,8 +14,6 @@ from privstream.pipelines.monitor.views import Alerts, Largest, Ratios, Risers, 
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.yaml_file import Document, meant
 
-"""Numbers of counts that an alert may compare."""
-
 RISES_OF_SUMS = {"over", "against"}
 """Kinds that cannot be views of each other."""
 

@@ -153,8 +153,7 @@ def bands(
 
         kind = "smoothed" if smoothed else "count"
         estimates, dots = column(kind), column("count") if smoothed else None
-        name = "smoothed_" if smoothed and hasattr(rows[0], "smoothed_lower") else ""
-        ends = np.array([column(f"{name}lower"), column(f"{name}upper")])
+        ends = np.array([column("lower"), column("upper")])
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         return Band(
             name=item,

@@ -226,8 +226,4 @@ def covers_all(lower: Any, upper: Any, parameters: Mapping[str, Any]) -> Any:
 def in_words(row: Any, parameters: Mapping[str, Any]) -> Any:
     """Return a row for people: where an interval says nothing there are words in place of its estimate."""
     nothing = hasattr(row, "estimate") and hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
-    said = {"estimate": NOTHING_KNOWN} if nothing else {}
-    known = getattr(row, "smoothed_lower", None) is not None
-    if known and covers_all(row.smoothed_lower, row.smoothed_upper, parameters):
-        said["smoothed"] = NOTHING_KNOWN
-    return row._replace(**said) if said else row
+    return row._replace(estimate=NOTHING_KNOWN) if nothing else row

@@ -103,7 +103,7 @@ def _shown(rule: Mapping[str, Any], name: str) -> str:
     if name == "items":
         return "any" if value is None else ", ".join(map(str, value))
     if value is None:
-        return "1" if name == "windows" else "-"
+        return "-"
     return str(value) if isinstance(value, str) else f"{value:,}"
 
 
@@ -314,11 +314,8 @@ def _rises(rows: Sequence[Any], result: Result, clocks: Clocks) -> Iterator[str]
     last = newest(rows)
     against = f"{result.parameters['against']} before" if result.is_view else before(result.parameters.get("rising"))
     for row in risers(last, MOST_HIGHLIGHTS):
-        rise, between, likely = cells(row)
-        yield (
-            f"{row.item} rose by {rise} ({between}; a rise at all with probability {likely}) "
-            f"{window_of(last, clocks)}, against {against}."
-        )
+        rise, between = cells(row)
+        yield f"{row.item} rose by {rise} ({between}) {window_of(last, clocks)}, against {against}."
 
 
 def _alerts(rows: Sequence[Alert], clocks: Clocks) -> Iterator[str]:

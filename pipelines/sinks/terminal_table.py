@@ -128,10 +128,9 @@ class View:
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
         names = [name for name in types if not name.startswith((SMOOTHED, RISE, f"{MEAN}_"))]
-        own = ("smoothed_lower", "smoothed_upper")
         if any(getattr(row, SMOOTHED, None) is not None for row in rows):
-            number, ends = SMOOTHED, own if {*own} <= {*types} else ("lower", "upper")
-        elif SMOOTHED in types and own[0] not in types:
+            number, ends = SMOOTHED, ("lower", "upper")
+        elif SMOOTHED in types:
             number, ends = "count", ("lower", "upper")
         elif {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows):
             number, ends = "count" if "count" in types else "estimate", ("lower", "upper")

@@ -22,12 +22,12 @@ HEAD = """\
 data: {input: clicks.csv, user: customer, item: page, time: ts}
 window: 1h
 start: 2026-01-01
-windows: 4
+end: 2026-01-01T04:00
 max_contributions: 4
 privacy: {epsilon: 1, delta: 1e-6}
 questions:
 """
-PAGES = "  pages: {question: counts, share: 3, forget: true}\n"
+PAGES = "  pages: {question: counts, share: 3}\n"
 LATENCY = "  latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}\n"
 
 
@@ -141,19 +141,6 @@ def test_questions_take_what_holds_for_all(tmp_path: Path) -> None:
     assert latency.options.quantiles == [0.5, 0.99] and latency.options.value_field == "ms"
 
 
-def test_a_number_of_windows_is_the_end_of_every_question(tmp_path: Path) -> None:
-    """Also of those whose command has only an end, in hours and by a calendar; a number and an end are refused."""
-    present = "  present: {question: cardinality, timeout: 1h}\n"
-    found = read_monitor(monitor(tmp_path, HEAD + PAGES + LATENCY + present), str(tmp_path))
-    pages, latency, size = (each.transform(1.0, 1e-7).steps for each in found.questions)
-    assert pages.count == latency.count == size.count == 4
-    days = HEAD.replace("1h", "1month").replace("ts}", "ts, time_zone: Europe/Berlin}")
-    (one,) = read_monitor(monitor(tmp_path, days + LATENCY), str(tmp_path)).questions
-    assert one.options.end == "2026-04-30T22:00:00Z"
-    with pytest.raises(UsageError, match="line 4: windows: must not be given with end"):
-        read_monitor(monitor(tmp_path, HEAD.replace("max_", "end: 2026-01-02\nmax_") + LATENCY), str(tmp_path))
-
-
 def test_limits_of_a_person_are_not_for_questions_about_events(tmp_path: Path) -> None:
     """A limit that holds for all is passed over by a question that protects events, as histogram does by default."""
     events = "  all: {question: histogram, domain: [a, b]}\n  each: {question: counts, unit: event}\n"
@@ -167,9 +154,9 @@ def test_limits_of_a_person_are_not_for_questions_about_events(tmp_path: Path) -
 def test_units_that_cannot_share_a_delta_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A change by a person that is told as one event more and one less costs more delta than there is."""
     head = HEAD.replace("max_contributions: 4\n", "")
-    one = PAGES.replace("forget: true", "unit: event")
+    one = PAGES.replace("share: 3", "unit: event")
     other = "  size: {question: counts, max_contributions: 2}\n"
-    assert main(["plan", monitor(tmp_path, head + one.replace(", share: 3", "") + other)]) == 2
+    assert main(["plan", monitor(tmp_path, head + one + other)]) == 2
     assert "unit must be the same in questions that share a delta" in capsys.readouterr().err
 
 
@@ -277,16 +264,16 @@ def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
 @pytest.mark.parametrize(
     ("windows", "field", "message"),
     [
-        ("windows: 4", "user: session", "questions.b: user must be customer, as in a"),
+        ("end: 2026-01-01T04:00", "user: session", "questions.b: user must be customer, as in a"),
         ("renew_every: 4h", "user: session", "questions.b: user must be customer, as in a"),
         ("renew_every: 4h", "time: created", "questions.b: time must be ts, as in a"),
-        ("windows: 4", "time: created", None),
+        ("end: 2026-01-01T04:00", "time: created", None),
     ],
 )
 def test_questions_mean_the_same_by_a_person(tmp_path, capsys, windows, field, message):
     """Promises about customers and about sessions are not about one person."""
-    counts = "question: counts, forget: true"
-    text = HEAD.replace("windows: 4", windows) + f"  a: {{{counts}}}\n  b: {{{counts}, {field}}}\n"
+    counts = "question: counts"
+    text = HEAD.replace("end: 2026-01-01T04:00", windows) + f"  a: {{{counts}}}\n  b: {{{counts}, {field}}}\n"
     assert main(["plan", monitor(tmp_path, text)]) == (0 if message is None else 2)
     assert (message or "") in capsys.readouterr().err
 
@@ -309,11 +296,11 @@ def test_budgets_are_rounded_down() -> None:
     ]
 
 
-@pytest.mark.parametrize("question", ["heavy-hitters, items_per_step: 2", "top-k, top: 3"])
+@pytest.mark.parametrize("question", ["heavy-hitters, max_per_window: 2", "top-k, top: 3"])
 def test_questions_whose_command_needs_a_delta_get_one(tmp_path: Path, question: str) -> None:
     """Their share of the total; the file names none."""
     text = (
-        HEAD.replace("max_contributions: 4\n", "").replace("windows: 4", "renew_every: 4h")
+        HEAD.replace("max_contributions: 4\n", "").replace("end: 2026-01-01T04:00", "renew_every: 4h")
         + f"  found: {{question: {question}}}\n"
     )
     (found,) = read_monitor(monitor(tmp_path, text), str(tmp_path)).questions

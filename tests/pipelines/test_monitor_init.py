@@ -94,13 +94,13 @@ renew_every: 30d
 max_contributions: 200
 privacy: {epsilon: 1, delta: 1.0e-6}
 questions:
-  pages:   {question: counts, item: [country, page], share: 3, rising: true, full_share: 0.05}
+  pages:   {question: counts, item: [country, page], share: 3, rising: true}
   latency: {question: quantiles, value: ms, low: 1, high: 60000, quantiles: [0.5, 0.99]}
   present: {question: cardinality, timeout: 30m}
 views:
   weekly:  {of: pages, over: 7d, largest: 5}
   top:     {of: pages, largest: 10}
-  risers:  {of: pages, against: 1d, probability: 0.95}
+  risers:  {of: pages, against: 1d}
   outage:  {of: pages, item: [de, /error], above: 300, clear_below: 200, for: 3}
   slow:    {of: latency, quantile: 0.99, above: 500}
   few:     {of: present, below: 5}

@@ -31,17 +31,13 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
         AlertState("", *window(hour), "tea", *numbers, 120.0, state, window(hour)[0])
         for hour, (*numbers, state) in enumerate(states)
     ]
-    ratios = [
-        RatioEstimate("", *window(hour), item, 0.25 + hour / 8, 0.2, 0.7, 0.3, 0.25, 0.6)
-        for hour in range(3)
-        for item in ITEMS
-    ]
+    ratios = [RatioEstimate("", *window(hour), item, 0.25 + hour / 8, 0.2, 0.7) for hour in range(3) for item in ITEMS]
     sums = [
-        row_of("counts", hour, item)._replace(smoothed=90.0, smoothed_lower=80.0, smoothed_upper=99.0)
+        row_of("counts", hour, item)._replace(smoothed=90.0, lower=80.0, upper=99.0)
         for hour in range(3)
         for item in ITEMS
     ]
-    risers = [row._replace(rise=12.0, rise_lower=3.0, rise_upper=21.0, rise_probability=0.99) for row in sums[2:]]
+    risers = [row._replace(rise=12.0, rise_lower=3.0, rise_upper=21.0) for row in sums[2:]]
     return {
         "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["stream", "window_start", "item"]),
         "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["stream", "window_start", "-ratio", "item"]),

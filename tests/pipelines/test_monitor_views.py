@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,6 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor import views_stream
 from privstream.pipelines.monitor.monitor_file import read_monitor
-from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.views import Table, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import FollowView, followed
@@ -36,7 +34,7 @@ HEAD = """\
 data: {input: clicks.csv, user: customer, item: page, time: ts}
 window: 1h
 start: 2026-01-01
-windows: 6
+end: 2026-01-01T06:00
 privacy: {epsilon: 1, delta: 1e-6}
 questions:
 """
@@ -60,7 +58,7 @@ def made() -> dict[str, Any]:
 def read(folder: Path, questions: str, views: str) -> tuple[Any, Any]:
     """Return a monitor, and its views."""
     path = folder / "monitor.yaml"
-    head = HEAD if "counts" in questions else HEAD.replace("windows: 6\n", "")
+    head = HEAD if "counts" in questions else HEAD.replace("end: 2026-01-01T06:00\n", "")
     path.write_text(f"{head}{questions}views:\n{views}")
     monitor = read_monitor(str(path), str(folder))
     return monitor, read_views(monitor)
@@ -85,11 +83,10 @@ def window(number: int) -> tuple[Timestamp, Timestamp]:
 
 def count(number: int, item: str, value: int, *, stddev: float = 10.0, smoothed: float | None = None) -> KeyCount:
     """Return a row of a count."""
-    reach = math.ceil(1.96 * stddev)
-    ends = (None, None, None) if smoothed is None else (smoothed, max(0.0, smoothed - 9), smoothed + 9)
-    bounds = max(0, value - reach), max(0, value + reach)
+    middle, reach = (value, math.ceil(1.96 * stddev)) if smoothed is None else (smoothed, 9)
+    bounds = max(0.0, middle - reach), max(0.0, middle + reach)
     start, end = window(number)
-    return KeyCount("", start, end, item, value, stddev, 99, *bounds, *ends, end, False)
+    return KeyCount("", start, end, item, value, stddev, smoothed, *bounds, end, False)
 
 
 def series(item: str, values: Sequence[int]) -> list[KeyCount]:
@@ -130,9 +127,7 @@ def series(item: str, values: Sequence[int]) -> list[KeyCount]:
         ),
         ("{of: pages, item: [], above: 3}", "views.v.item: must be a text, or a list of texts, none of them empty"),
         ("{of: pages, item: a, quantile: 0.5, above: 3}", "views.v.quantile: must not be given with item"),
-        ("{of: pages, item: a, above: 3, number: all}", "views.v.number: must be counted or full, got `all`"),
         ("{of: pages, item: a, above: .nan}", "views.v.above: must be finite, got nan"),
-        ("{of: pages, against: 1h, probability: 1}", "views.v.probability: must be in (0, 1), got 1"),
         ("3", "views.v: must be given, with keys below it"),
     ],
 )
@@ -171,12 +166,6 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
         ),
         (PAGES, "{of: pages, against: 6h}", "v.against: rising must be < 6, the number of windows of the run"),
         (PAGES, "{of: pages, above: 2}", "v.item: must be given for pages"),
-        (
-            PAGES.replace("4}", "4, full_share: 0}"),
-            "{of: pages, item: a, above: 2, number: full}",
-            "v.number: must be `counted`, or of a question `counts` with `full_share`",
-        ),
-        (SPEED, "{of: speed, quantile: 0.5, above: 2, number: full}", "v.number: must be `counted`, or of a question"),
         (PAGES, "{of: pages, item: [de, a], above: 2}", "v.item: must be of the columns page"),
         (
             PAGES.replace("4}", "4, domain: [a, b]}"),
@@ -184,13 +173,17 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
             "v.item: must be on the list of items",
         ),
         (SPEED, "{of: speed, quantile: 0.9, above: 2}", "v.quantile: must be one of 0.5, 0.99, those of speed"),
-        (PAGES.replace("4}", "4, top: 3}"), "{of: pages, over: 2h}", "v.of: must be counts of single windows in which"),
+        (
+            PAGES.replace("4}", "4, top: 3}"),
+            "{of: pages, over: 2h}",
+            "v.of: must be counts of single windows, without over",
+        ),
         (PAGES, "{ratio: [pages, pages]}", "v.ratio: must be of different questions"),
         (PAGES + SITES, "{ratio: [pages, sites]}", "v.ratio: must be of tables with the same item columns"),
         (
             PAGES + SPEED.replace(END, ""),
             "{ratio: [pages, speed]}",
-            "v.ratio: must be of counts or totals, which speed is not",
+            "v.ratio: must be of counts, which speed is not",
         ),
     ],
 )
@@ -217,17 +210,16 @@ def test_sums_and_rises_are_those_of_the_question_with_these_options(tmp_path: P
     assert all(row.rise_lower > 0 for row in found["up"].rows)
 
 
-def test_a_large_rise_is_found_with_its_probability(tmp_path: Path, made: dict[str, Any]) -> None:
+def test_a_large_rise_is_found(tmp_path: Path, made: dict[str, Any]) -> None:
     """And nothing else, the largest first."""
     rows = [
         *series("up", [100, 100, 100, 900, 900, 900]),
         *series("flat", [500] * 6),
         *series("more", [9] * 5 + [4000]),
     ]
-    views = "  up: {of: pages, against: 1h}\n  most: {of: pages, against: 1h, largest: 1, probability: 0.5}\n"
+    views = "  up: {of: pages, against: 1h}\n  most: {of: pages, against: 1h, largest: 1}\n"
     found = answered(tmp_path, PAGES, views, {"pages": rows}, made)
     assert [(row.item, row.window_start) for row in found["up"].rows] == [("up", window(3)[0]), ("more", window(5)[0])]
-    assert all(row.rise_probability > 0.9 for row in found["up"].rows)
     assert [row.item for row in found["most"].rows if row.window_start == window(5)[0]] == ["more"]
 
 
@@ -268,35 +260,6 @@ def test_alerts_have_a_state_in_every_window(tmp_path: Path, made: dict[str, Any
     assert high[4].value is high[4].lower is None
 
 
-def test_an_alert_compares_full_numbers_if_it_is_told_to(tmp_path: Path, made: dict[str, Any]) -> None:
-    """Of those of all people half count; what that means for a threshold is said where the others are compared."""
-    told = {"kept": 500.0, "left_out": 500.0}
-    fulls = [310.0, None, 290.0, 320.0, 330.0, 340.0]
-    rows = [
-        count(number, "a", 0, smoothed=150.0)._replace(
-            **told, full=full, full_lower=full and full - 20, full_upper=full and full + 20
-        )
-        for number, full in enumerate(fulls)
-    ]
-    asked = "  pages: {question: counts, max_contributions: 4, full_share: 0.05}\n"
-    views = "  all: {of: pages, item: a, above: 300, number: full}\n  some: {of: pages, item: a, above: 300}\n"
-    found = answered(tmp_path, asked, views, {"pages": rows}, made)
-    assert [row.state for row in found["all"].rows] == ["alert", "no data", "clear", "alert", "alert", "alert"]
-    assert (found["all"].rows[0].lower, found["all"].rows[0].upper) == (290.0, 330.0)
-    assert {row.state for row in found["some"].rows} == {"clear"}
-    again = tmp_path / "again"
-    again.mkdir()
-    monitor, (of_all, of_some) = read(again, asked, views)
-    transforms = {"pages": made["pages", asked]}
-    assert of_all.note(tables_of(monitor, transforms, {"pages": rows})) == ""
-    assert "`number: full` compares estimates of all" in of_some.note(tables_of(monitor, transforms, {"pages": rows}))
-    hidden = [row._replace(full=None, full_lower=None, full_upper=None) for row in rows]
-    note = of_all.note(tables_of(monitor, transforms, {"pages": hidden}))
-    assert note == "no data in any window: pages has published no full number to compare, so that nothing can alert"
-    few = [row._replace(left_out=5.0) for row in rows]
-    assert of_some.note(tables_of(monitor, transforms, {"pages": few})) == ""
-
-
 def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: dict[str, Any]) -> None:
     """With the interval that these have; a set that is followed no longer has no data."""
     views = "  slow: {of: speed, quantile: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
@@ -327,11 +290,11 @@ def test_ratios_have_intervals_of_both_noises(tmp_path: Path, made: dict[str, An
     at = {(row.window_start, row.item): row for row in found}
     assert len(found) == 3
     first, unknown, later = at[window(0)[0], "a"], at[window(0)[0], "b"], at[window(1)[0], "a"]
-    assert first.ratio == 0.05 and first.smoothed is None
+    assert first.ratio == 0.05
     reach = 20 * math.hypot(1, 0.05) / 1000
     assert first.lower == pytest.approx(0.05 - reach, abs=3e-4) and first.upper == pytest.approx(0.05 + reach, abs=3e-4)
     assert (unknown.ratio, unknown.lower, unknown.upper) == (None, None, None)
-    assert later.smoothed == 0.04 and later.smoothed_lower < 0.04 < later.smoothed_upper < 0.08
+    assert later.ratio == 0.04 and later.lower < 0.04 < later.upper < 0.08
 
 
 def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,8 +302,7 @@ def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "monitor.yaml"
     path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 2h}}}}\n")
     assert main(["plan", str(path), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["views"] == ["sums"] and answer["near"] == {}, "a sum has no threshold"
+    assert json.loads(capsys.readouterr().out)["views"] == ["sums"]
     path.write_text(f"{HEAD}{PAGES}views: {{sums: {{of: pages, over: 90m}}}}\n")
     assert main(["plan", str(path)]) == 2
     assert "line 8: views.sums.over: must be a multiple of window" in capsys.readouterr().err
@@ -435,23 +397,11 @@ def test_what_a_view_remembers_can_be_restored(tmp_path, made, size, monkeypatch
         assert published == {"sums": 4, "high": WINDOWS}[name]
 
 
-def test_views_of_questions_without_a_start_are_refused_where_input_has_no_end(tmp_path: Path) -> None:
-    """Their windows cannot be counted."""
-    path = tmp_path / "monitor.yaml"
-    head = HEAD.replace("start: 2026-01-01\n", "").replace("windows: 6\n", "")
-    path.write_text(f"{head}{PAGES}views:\n  top: {{of: pages, largest: 2}}\n")
-    monitor = read_monitor(str(path), str(tmp_path))
-    tables = tables_of(monitor, {"pages": monitor.questions[0].transform(0.5, 1e-7)}, {})
-    views = read_views(monitor)
-    with pytest.raises(UsageError, match=r"line 7: views\.top\.of: must be of questions with `start` where"):
-        followed(views, tables, answer_views(views, tables))
-
-
 RUN = """\
 data: {input: clicks.csv, user: customer, item: [country, page], time: ts}
 window: 1h
 start: 2026-01-01
-windows: 6
+end: 2026-01-01T06:00
 max_contributions: 12
 privacy: {epsilon: 8, delta: 1e-6}
 questions:
@@ -495,7 +445,7 @@ def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch,
     )
     assert ran(tmp_path, text) == 0
     told = capsys.readouterr().err
-    assert "trending: no rows: no item rose with a probability of 90% or more" in told and "best: no rows" not in told
+    assert "trending: no rows" in told and "best: no rows" not in told
     assert len((tmp_path / "out" / "trending.csv").read_text().splitlines()) == 1
 
 
@@ -550,8 +500,7 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     """The same as those of a run; of a folder with a file for each window, too; not with other options."""
     monkeypatch.chdir(tmp_path)
     shop(tmp_path)
-    run = RUN.replace("{question: counts}", "{question: counts, full_share: 0}")  # so has a run that follows a folder
-    assert ran(tmp_path, run) == 0
+    assert ran(tmp_path, RUN) == 0
     out = tmp_path / "out"
     written = {name: (out / f"{name}.csv").read_bytes() for name in ("sums", "outage", "lands")}
     assert main(["views", "monitor.yaml"]) == 2
@@ -560,13 +509,13 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
         (out / f"{name}.csv").unlink()
     assert main(["views", "monitor.yaml"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
-    (tmp_path / "monitor.yaml").write_text(run.replace("  sums:", "  more: {of: pages, over: 2h}\n  sums:"))
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("  sums:", "  more: {of: pages, over: 2h}\n  sums:"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 0
     assert [path.rpartition("/")[2] for path in results_of("out")][1:] == [
         f"{name}.csv" for name in ("sums", "outage", "lands", "more")
     ]
     assert len(read_result("out/more.csv").rows) == 24
-    (tmp_path / "monitor.yaml").write_text(run.replace("max_contributions: 12", "max_contributions: 11"))
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("max_contributions: 12", "max_contributions: 11"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 2
     assert "line 8: questions.pages: must be as in the run that has published" in capsys.readouterr().err
     lines = (out / "pages.csv").read_text().splitlines(keepends=True)
@@ -574,10 +523,9 @@ def test_views_are_made_of_what_was_published(tmp_path, monkeypatch, capsys):
     for number, some in enumerate((lines[1:9], lines[9:])):
         (out / "pages" / f"{number}.csv").write_text(lines[0] + "".join(some))
     promised = json.loads((out / "pages.csv.guarantee.json").read_text())
-    assert promised["parameters"].pop("selection") == "auto"  # as in a run that follows a folder
     (out / "pages.csv.guarantee.json").unlink()
     (out / "pages" / "_guarantee.json").write_text(json.dumps(promised))
-    (tmp_path / "monitor.yaml").write_text(run.replace("input: clicks.csv", "input: folder, watch: 1"))
+    (tmp_path / "monitor.yaml").write_text(RUN.replace("input: clicks.csv", "input: folder, watch: 1"))
     assert main(["views", "monitor.yaml", "--overwrite"]) == 0
     assert {name: (out / f"{name}.csv").read_bytes() for name in written} == written
     assert "sums: 24 rows, out/sums.csv" in capsys.readouterr().err
@@ -611,47 +559,11 @@ def test_the_example_of_all_keys_can_be_planned(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["views"] == ["weekly", "top", "risers", "outage"]
 
 
-def test_plan_says_how_near_to_a_threshold_an_alert_cannot_tell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of smoothed counts: of those that stay what they are, and of a window that differs from all others."""
-    path = tmp_path / "monitor.yaml"
-    head = HEAD.replace("windows: 6", "windows: 48").replace("epsilon: 1,", "epsilon: 0.05,")  # numbers are rounded up
-    path.write_text(f"{head}{PAGES}views: {{out: {{of: pages, item: a, above: 20}}}}\n")
-    assert main(["plan", str(path), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    told = re.fullmatch(
-        r"Within ([\d,]+) of a threshold \(([\d,]+) where a window differs from the others\) more than one .*wrongly.",
-        answer["near"]["out"],
-    )
-    assert told is not None
-    still, alone = (int(number.replace(",", "")) for number in told.groups())
-    monitor = read_monitor(str(path), str(tmp_path))
-    counts = shared_out(monitor).questions[0].transform
-    stddev, windows = counts.mechanism.stddev(1), counts.steps.count
-    draw, level = np.random.default_rng(1), LocalLevel(stddev)
-    steady = level.smooth(10_000 - still + draw.normal(0, stddev, (windows, 500))).estimates
-    assert 0.05 < np.mean(steady > 10_000) < 0.18
-    worst = 0.0
-    for below in (0.5, 1, 2, 5):
-        numbers = np.full((windows, 500), 10_000 - below * stddev)
-        numbers[windows // 2] = 10_000 + alone
-        found = level.smooth(numbers + draw.normal(0, stddev, numbers.shape)).estimates[windows // 2]
-        worst = max(worst, float(np.mean(found <= 10_000)))
-    assert 0.02 < worst < 0.18
-    assert main(["plan", str(path)]) == 0
-    assert f"out: Within {still:,} of a threshold" in " ".join(capsys.readouterr().out.split())
-    whole = PAGES.replace("4}", "4, full_share: 0.05}")
-    path.write_text(f"{head}{whole}views: {{out: {{of: pages, item: a, above: 20, number: full}}}}\n")
-    assert main(["plan", str(path), "--json"]) == 0
-    assert "full numbers are divided by the share" in json.loads(capsys.readouterr().out)["near"]["out"]
-
-
 def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: dict[str, Any]) -> None:
     """Months are added up and compared by their number; days are not."""
-    months = PAGES.replace("4}", "4, window: 1month}")
+    months = PAGES.replace("4}", "4, window: 1month, end: 2026-07-01}")
     rows = [
-        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 5.0, 99, 0, 20, None, None, None, Timestamp(end), False)
+        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 5.0, None, 0, 20, Timestamp(end), False)
         for start, end in (
             (datetime(2026, month, 1, tzinfo=UTC).timestamp(), datetime(2026, month + 1, 1, tzinfo=UTC).timestamp())
             for month in range(1, 7)
@@ -685,8 +597,7 @@ ON_LIST = "  low: {of: pages, item: a, below: 3}\n"
             "z|a|b",
         ),
         (PAGES.replace("4}", "4, public_items: [a]}"), ON_LIST, "a"),
-        (PAGES.replace("4}", "4, top: 3}"), ON_LIST, None),
-        (PAGES.replace("4}", "4, forget: true}"), ON_LIST, None),
+        (PAGES.replace("4}", "4, top: 3}"), ON_LIST, "a"),
         (PAGES.replace("4}", "4, over: start}"), ON_LIST, None),
         (PAGES.replace("4}", "4, domain: [a, b]}"), ON_LIST, None),
         (PAGES, "  rises: {of: pages, against: 1h}\n", None),

@@ -96,7 +96,7 @@ def refused_by(word: str) -> Iterator[tuple[str, str]]:
     of_numbers = {line: rule for line, rule in OF_NUMBERS.items() if line.split()[0].removeprefix("--") in known}
     mistakes: dict[str, str] = {**of_numbers, **example.refused}
     if in_windows(word):
-        mistakes |= {line: rule for line, rule in IN_TIME.items() if "--streams" not in line or "streams" in known}
+        mistakes |= IN_TIME
     if not example.of_events:
         mistakes |= OF_PEOPLE
     if word in ONE_FOR_ALL:

@@ -18,8 +18,6 @@ from privstream.transforms.timing.steps import Steps
 
 SMOOTHED = ("smoothed", "lower", "upper")
 """Fields of rows with a number smoothed over windows, and the interval of what is shown."""
-APART = ("smoothed", "smoothed_lower", "smoothed_upper")
-"""The same of rows that have an interval of the noise beside it."""
 
 
 def _count(name: str, number: int) -> None:
@@ -112,7 +110,6 @@ class SmoothFinished:
             items,
             np.array([start.micros for start in columns["window_start"]]),
             np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
-            SMOOTHED if "smoothed_lower" not in columns else APART,
         )
         columns |= {name: listed(column) for name, column in changed.items()}
         found = map(row_type._make, zip(*columns.values(), strict=True))
@@ -128,7 +125,7 @@ class SmoothFinished:
             return rows
         streams, items = (_ranks(rows[name]) for name in ("stream", "item"))
         published = np.stack([rows[name].to_numpy() for name in ANSWERS if name in rows.column_names])
-        changed, shown = self._changed(streams, items, rows["window_start"].to_numpy(), published, SMOOTHED)
+        changed, shown = self._changed(streams, items, rows["window_start"].to_numpy(), published)
         for name, column in changed.items():
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
         return rows if shown is None else rows.filter(pa.array(shown))
@@ -143,7 +140,7 @@ class SmoothFinished:
         return found
 
     def _changed(
-        self, streams: np.ndarray, items: np.ndarray, starts: np.ndarray, published: np.ndarray, names: Sequence[str]
+        self, streams: np.ndarray, items: np.ndarray, starts: np.ndarray, published: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return columns in place of those of rows, nan for none, and which rows are shown, bool; None for all."""
         keys = streams * (int(items.max()) + 1) + items
@@ -152,11 +149,13 @@ class SmoothFinished:
         if not found:
             matrix, place = series(keys, windows, published[0])
             smoothed = smooth(matrix, self.stddev)
-            found = dict(zip(names, (part[place] for part in smoothed), strict=True))
+            found = dict(zip(SMOOTHED, (part[place] for part in smoothed), strict=True))
             if self.rising:
                 risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)
                 found |= dict(zip(("rise", "rise_lower", "rise_upper"), risen, strict=True))
         shown = self._shown(streams, items, windows, found)
+        if self.windows > 1:
+            found["smoothed"] = np.full(len(keys), np.nan)  # of one window, where there was one
         if shown is not None:
             _count("counts_published", int(shown.sum()) - len(shown))
         return found, shown
