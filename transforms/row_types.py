@@ -284,11 +284,8 @@ class HistogramEstimate(NamedTuple):
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
         error_bound: how far the estimate is at most from the number without noise, of the events that count, with
-            probability 1 - beta for all rows of a stream together.
-        lower: the least number of events that count that is within 95% of this row by itself, at least 0: by the law of
-            its noise for `histogram`, and by that of all counts of the window for other queries, whose numbers are
-            chosen among them. None but with the method "direct_counters".
-        upper: the largest one.
+            probability 95% for all rows of a stream together.
+        lower, upper: the interval that follows; `lower` is at least 0.
     """
 
     stream: str
@@ -298,8 +295,8 @@ class HistogramEstimate(NamedTuple):
     category: str
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
+    lower: int
+    upper: int
 
 
 class CategoryFlag(NamedTuple):
@@ -312,7 +309,7 @@ class CategoryFlag(NamedTuple):
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
-        error_bound: with probability 1 - beta for all rows of a stream together, a flag that is up belongs to a count
+        error_bound: with probability 95% for all rows of a stream together, a flag that is up belongs to a count
             above threshold - error_bound, and a flag that is down to a count below threshold + error_bound; to counts
             of the events that count within limits.
     """

@@ -18,7 +18,6 @@ from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.counters.trees import digits as signed_digits
 from privstream.mechanisms.counters.trees import tree_height as signed_height
-from privstream.mechanisms.counters.unknown_horizon import PURE_EPOCHS
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
@@ -42,6 +41,8 @@ from privstream.mechanisms.privacy.accounting import (
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from typing_extensions import override
 
+PURE_EPOCHS = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
+"""(k, h) of the trees of epochs, delta = 0."""
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
 MOST_PIECES = 1 << 22  # of all ranges that are known before
 DIGEST_BYTES = 16

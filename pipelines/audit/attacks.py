@@ -66,8 +66,6 @@ class Transcript(NamedTuple):
         name: the field of a row that says which item it is about.
         items: what stands there, in each window.
         fields: of a row: the numbers that are published with noise.
-        growing: whether these are sums since the start whose windows have noise of their own: then they are seen as
-            differences, which are as good.
         counted: how many numbers one person moves by 1, or by the largest value.
         size: events and rows of a trial, about, beside those of the suspect.
         sent: how many events the suspect sends, more than may count.
@@ -78,7 +76,6 @@ class Transcript(NamedTuple):
     name: str
     items: tuple[str, ...]
     fields: tuple[str, ...]
-    growing: bool
     counted: int
     size: int
     sent: int
@@ -420,55 +417,37 @@ ALERTS = (
 )
 
 
-LIMIT, MOST_OTHERS = 2, 5
+LIMIT, MANY_EVENTS = 2, 20
 
 
-def as_many_as_seen(rows: Sequence[Any]) -> int:
-    """Return how many others come after these rows: as many as the last count seems to be."""
-    return min(MOST_OTHERS, abs(rows[-1].estimate)) if rows else 0
-
-
-def following(seen: Seen) -> Iterable[Sent]:
-    """Let others come after what was published before."""
-    return crowd(as_many_as_seen(seen.rows), "a", first=1 + seen.window * MOST_OTHERS)
-
-
-def above_the_others(transform: Any, rows: Sequence[Any]) -> float:
-    """Return by how much a count rises more than by others, at most, whose numbers follow from the counts before."""
-    counts = [0, *(row.estimate for row in rows)]
-    return float(max(counts[w + 1] - counts[w] - as_many_as_seen(rows[:w]) for w in range(len(rows))))
+def many_events(seen: Seen) -> Iterable[Sent]:
+    """Let so many others send an event in each window that estimates are renewed."""
+    return crowd(MANY_EVENTS, "a", first=1 + seen.window * MANY_EVENTS)
 
 
 HISTOGRAM = (
     Attack(
         name="noise of a count",
-        text="the unit is an event. With D, there is one event; with D', none. The adversary sees the count.",
-        options={"epsilon": EPSILON, "domain": ONE, "method": "direct_counters"},
-        control=LESS,
+        text=f"the unit is an event. There are {MANY_EVENTS} events, so that the estimate is renewed. With D, there is "
+        "one more. The adversary sees the count. The control has a quarter of the noise.",
+        options={"epsilon": EPSILON, "domain": ONE, "largest": 1},
+        control={"epsilon": 4 * EPSILON},
         times=4,
-        others=nobody,
+        others=many_events,
         suspect=first_window(Sent(SUSPECT, "a")),
         score=total("estimate"),
         told_by="category",
     ),
     Attack(
-        name="an adaptive adversary",
+        name="limits of a person",
         text=f"the unit is a person, of whom {LIMIT} events may count. With D, one person sends 2 events in each of 3 "
-        "windows. In each window as many others send one as the last count says. The adversary sees whether the count "
-        "rises by more than they send. The control has the same noise, and all events count.",
-        options={
-            "epsilon": EPSILON,
-            "domain": ONE,
-            "unit": "person",
-            "max_contributions": LIMIT,
-            "method": "direct_counters",
-        },
+        "windows. The adversary sees the counts. The control has the same noise, and all events count.",
+        options={"epsilon": EPSILON, "domain": ONE, "unit": "person", "max_contributions": LIMIT, "largest": 1},
         control={"epsilon": 3 * EPSILON, "max_contributions": 3 * LIMIT},
-        others=following,
+        others=many_events,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
-        score=above_the_others,
+        score=total("estimate"),
         windows=3,
-        adaptive=True,
         times=4,
         told_by="category",
     ),
@@ -533,7 +512,7 @@ def raised(windows: int) -> Attack:
         text=f"the unit is an event. A category with the threshold {THRESHOLD} has {THRESHOLD - 1} events in the first "
         f"of {windows} windows. With D, it has one more. The adversary sees when the flag goes up.",
         options=PUBLIC,
-        control={"epsilon": FLAG_EPSILON / LESS_NOISE},
+        control={"epsilon": 4 * FLAG_EPSILON},
         times=8 * windows,
         others=nearly,
         suspect=first_window(Sent(SUSPECT, "a")),

@@ -295,8 +295,6 @@ class Trials:
                     found[tuple(kept["places"])] = kept["numbers"]
         if np.isnan(found).any():
             raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
-        if wanted.growing:
-            found = np.diff(found, axis=1, prepend=0.0)
         return found.reshape(len(self.names), -1)
 
     def _run(self, batches: Sequence[pa.RecordBatch], folder: str, write: Any, start: Start) -> None:

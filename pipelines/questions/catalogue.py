@@ -266,7 +266,7 @@ HISTOGRAM = QuestionSpec(
             lasting=True,
         ),
     ),
-    prepare="questions.readings.bind_histogram",
+    prepare="questions.readings.check_categories",
     unplanned=("streams", "separator", "max_per_window"),
     sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},
     columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
@@ -351,7 +351,7 @@ FLAGS = replace(
     published="flags_published",
     files=("domain", "thresholds"),
     assumed={"thresholds": 1},
-    columns={"error_bound": "error bound of counts"},
+    columns={"error_bound": "error bound of counts", "largest": "while no count exceeds"},
     picture=Part("pictures.histogram.FLAGS", "when flags went up, and when counts passed their thresholds"),
     audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
 )
