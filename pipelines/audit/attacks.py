@@ -605,7 +605,7 @@ RANGES = (
     Attack(
         name="one point",
         text="the unit is an event. With D, one point is inserted; with D', none. The adversary sees the count.",
-        options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),), "duplicates": "counted"},
+        options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),)},
         control=LESS,
         times=4,
         others=nobody,
@@ -616,7 +616,7 @@ RANGES = (
         name="a point in two ranges",
         text="the unit is an event. With D, one point of two is inserted; with D', none. The adversary sees the counts "
         "of a range with both and of one with that point.",
-        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "duplicates": "counted"},
+        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2))},
         control=HALF,
         others=nobody,
         suspect=INSERTED,
@@ -644,8 +644,6 @@ RANGES = (
             "epsilon": EPSILON,
             "universe": 1000,
             "standing": ((1, 600), (400, 800), (500, 1000)),
-            "only_standing": True,
-            "duplicates": "counted",
         },
         control=HALF,
         others=nobody,
@@ -670,7 +668,7 @@ PREDECESSOR = (
         name="points that only come",
         text="the unit is an event. One point is inserted so often that it may be found. With D, once more. The "
         "adversary sees whether it is found.",
-        options={"epsilon": POINT_EPSILON, "universe": 1, "standing": (POINT,), "duplicates": "counted"},
+        options={"epsilon": POINT_EPSILON, "universe": 1, "standing": (POINT,)},
         control={"epsilon": 2 * POINT_EPSILON},
         times=4,
         others=about_half,

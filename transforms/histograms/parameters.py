@@ -367,7 +367,7 @@ class FlagsParameters(CategoryParameters):
             each = tuple(thresholds[name] for name in names)
         else:
             each = (thresholds,) * len(names)
-        self._mechanism = AnchoredFlags(**self.budget, **self.shape, thresholds=each, largest=max(each, default=None))
+        self._mechanism = AnchoredFlags(**self.budget, **self.shape, thresholds=each)
 
     @property
     @override
