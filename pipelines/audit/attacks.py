@@ -99,7 +99,6 @@ class Attack:
         score: of all rows of a trial; the more they look like D, the larger.
         windows: number of windows.
         adaptive: whether `others` and `suspect` depend on what was published before.
-        asked: the items of each query, where queries are asked.
         about: whether it shows the epsilon that is there, or a delta alone.
         times: how many times as many trials as are asked for it takes: what shows most is rare, and a trial is small.
         transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
@@ -120,7 +119,6 @@ class Attack:
     score: Score = lambda transform, rows: 0.0
     windows: int = 1
     adaptive: bool = False
-    asked: tuple[tuple[str, ...], ...] = ()
     about: Literal["epsilon", "delta"] = "epsilon"
     times: int = 1
     transcript: Transcript | None = None
@@ -674,22 +672,5 @@ PREDECESSOR = (
         others=about_half,
         suspect=first_window(Sent(POINT, "in")),
         score=earliness(1, lambda row: bool(row.predecessor > 0)),
-    ),
-)
-
-
-QUERIES = (
-    Attack(
-        name="noise of an answer",
-        text="with D, one person has an item twice; with D', nobody has it. The adversary asks twelve times how "
-        "many have it.",
-        options={"epsilon": EPSILON, "domain": Domain(["a", "b"]), "records": 1, "alpha": 0.45},
-        control={"epsilon": 40 * EPSILON},
-        times=4,
-        others=nobody,
-        suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
-        score=total("estimate"),
-        asked=(("a",),) * 12,
-        told_by="query",
     ),
 )

@@ -261,7 +261,7 @@ HISTOGRAM = QuestionSpec(
     error_unit="events",
     picture=Part("pictures.histogram.HISTOGRAM", "counts or quantiles with their error bounds, and the true counts"),
     simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
-    audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person, by an adaptive adversary"),
+    audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person"),
 )
 
 
@@ -519,7 +519,6 @@ numbers in the answer:
     },
     picture=Part("pictures.queries.PICTURE", "answers with their error bounds, or their errors"),
     simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
-    audit=Part("audit.attacks.QUERIES", "noise of answers, several records of a person"),
 )
 
 
