@@ -29,7 +29,7 @@ Epoch = TreeCounter | BufferedToeplitzCounter
 class UnknownHorizonCounter(ContinualCounter):
     """Continual column sums for as long as the stream runs: noise grows with the steps done, not with a horizon.
 
-    Epochs have 16, 256, 65,536 and then 2^24 steps, with trees of complete nodes for delta = 0 and buffered Toeplitz
+    Epochs have 16, 256, 65,536 and then 2^24 steps (trees 2^40 after that), with trees of complete nodes for delta = 0 and buffered Toeplitz
     counters for delta > 0, so that all noise is bound to the data. Past epochs count with the sums published at their
     ends. With `first_epoch` the first epoch is that long, with the best tree for it, and those that are no longer are
     left out.
@@ -75,8 +75,9 @@ class UnknownHorizonCounter(ContinualCounter):
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
         kind: type[Epoch] = BufferedToeplitzCounter if self.delta > 0 else TreeCounter
         first = () if self.first_epoch is None else (self.first_epoch,)
-        later = tuple(length for length in _LENGTHS if length > (self.first_epoch or 0))
-        return tuple(kind(horizon=length, **shared) for length in (*first, *later) or _LENGTHS[-1:])
+        lengths = _LENGTHS if self.delta > 0 else (*_LENGTHS, LARGEST_HORIZON)
+        later = tuple(length for length in lengths if length > (self.first_epoch or 0))
+        return tuple(kind(horizon=length, **shared) for length in (*first, *later) or lengths[-1:])
 
     def epochs(self, step: int) -> Iterator[tuple[int, Epoch, int]]:
         """Return number, counter and steps done of every epoch that has begun when `step` is done."""
