@@ -29,9 +29,10 @@ Epoch = TreeCounter | BufferedToeplitzCounter
 class UnknownHorizonCounter(ContinualCounter):
     """Continual column sums for as long as the stream runs: noise grows with the steps done, not with a horizon.
 
-    Epochs have 16, 256, 65,536 and then 2^24 steps (trees 2^40 after that), with trees of complete nodes for delta = 0 and buffered Toeplitz
-    counters for delta > 0, so that all noise is bound to the data. Past epochs count with the sums published at their
-    ends. With `first_epoch` the first epoch is that long, with the best tree for it, and those that are no longer are
+    Epochs have 16, 256, 65,536 and then 2^24 steps, and with delta = 0 all others in one. They have trees of complete
+    nodes for delta = 0 and buffered Toeplitz counters for delta > 0, so that all noise is bound to the data. Past
+    epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long, with the best tree
+    for it, and those that are no longer are left out.
     left out.
 
     Privacy:

@@ -210,8 +210,10 @@ class Cells:
             if base > 2 and np.minimum(last - first, 2 * base * height).sum() > MOST_NODES:
                 continue
             owners, levels, places = cover(first, last, base)
-            nodes = np.unique(np.stack([levels, places]), axis=1)
-            low, high = nodes[1] * base ** nodes[0], (nodes[1] + 1) * base ** nodes[0]
+            nodes = np.unique((levels << 32) + places)
+            size = base ** (nodes >> 32)
+            low = (nodes & ((1 << 32) - 1)) * size
+            high = low + size
             change = np.zeros(int(high.max()) + 1, np.int64)
             np.add.at(change, low, 1)
             np.add.at(change, high, -1)

@@ -100,7 +100,7 @@ def test_a_state_is_small_however_many_events_there_were():
         stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
-    assert sizes[0] == sizes[1] < 1500
+    assert max(sizes) < 1500
 
 
 @pytest.mark.parametrize("name", ["plain", "people"])
