@@ -524,3 +524,17 @@ class TestKnownRanges:
         assert len({one.parameters, other.parameters}) == 2
         assert again.parameters == other.parameters
         assert b"asked" not in RangeCounter(epsilon=1.0, universe=9).parameters
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @pytest.mark.parametrize("number", [1, 4, 40])
+    def test_no_point_is_in_more_nodes_than_noise_is_for(self, number, delta):
+        ends = np.sort(np.random.default_rng(number).integers(1, 101, (number, 2)), axis=1)
+        made = RangeCounter(epsilon=1.0, delta=delta, universe=100, asked=tuple(map(tuple, ends.tolist())))
+        cells = made._cells
+        _, nodes = made._cover(ends[:, 0], ends[:, 1] + 1)
+        held = np.zeros(101, np.int64)
+        for node in np.unique(nodes).tolist():
+            size = cells.base ** (node >> 32)
+            first = (node & 0xFFFFFFFF) * size
+            held[cells.edges[first] : cells.edges[min(first + size, len(cells.edges) - 1)]] += 1
+        assert held.max() == cells.overlap == made._noise.levels

@@ -122,7 +122,6 @@ def test_with_renewal_limits_and_scopes_are_those_of_a_period():
         ("ranges", {"streams": ("s", "t")}, "all of a stream together"),
         ("predecessors", {"streams": ("s", "t")}, "all of a stream together"),
         ("predecessors", {}, "all of them together"),
-        ("ranges", {"consistent": True}, ""),
         ("heavy hitters", {}, "each by itself"),
         ("heavy hitters by counts", {}, "all of them together"),
         ("top-k", {}, "each by itself"),
