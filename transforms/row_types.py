@@ -287,11 +287,8 @@ class HistogramEstimate(NamedTuple):
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
         error_bound: how far the estimate is at most from the number without noise, of the events that count, with
-            probability 1 - beta for all rows of a stream together.
-        lower: the least number of events that count that is within 95% of this row by itself, at least 0: by the law of
-            its noise for `histogram`, and by that of all counts of the window for other queries, whose numbers are
-            chosen among them. None but with the method "direct_counters".
-        upper: the largest one.
+            probability 95% for all rows of a stream together.
+        lower, upper: the interval that follows; `lower` is at least 0.
     """
 
     stream: str
@@ -301,8 +298,8 @@ class HistogramEstimate(NamedTuple):
     category: str
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
+    lower: int
+    upper: int
 
 
 class CategoryFlag(NamedTuple):
@@ -315,7 +312,7 @@ class CategoryFlag(NamedTuple):
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
-        error_bound: with probability 1 - beta for all rows of a stream together, a flag that is up belongs to a count
+        error_bound: with probability 95% for all rows of a stream together, a flag that is up belongs to a count
             above threshold - error_bound, and a flag that is down to a count below threshold + error_bound; to counts
             of the events that count within limits.
     """
@@ -358,22 +355,6 @@ class CardinalityEstimate(NamedTuple):
     smoothed: Optional[float] = None
 
 
-class RangeQuery(NamedTuple):
-    """Input of `RangeCounts`: a range of points, ends included, to be counted at the end of a window; public.
-
-    Attributes:
-        low: its first point.
-        high: its last point.
-        time: when it is asked; it is answered at the end of the window that this lies in.
-        stream: name of the stream, empty where there is but one.
-    """
-
-    low: int
-    high: int
-    time: Timestamp
-    stream: str = ""
-
-
 class RangeCount(NamedTuple):
     """How many points lie in a range at the end of a window.
 
@@ -383,11 +364,9 @@ class RangeCount(NamedTuple):
         window_end: first moment after the window.
         low: first point of the range.
         high: last point of the range.
-        estimate: number of points, with integer noise; negative at times, unless counts are made consistent.
-        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for as many rows of a
-            stream together as the accuracy is stated for; -1 for consistent counts, for which no error is stated.
-        lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0,
-            if the range does not depend on earlier answers; None for consistent counts.
+        estimate: number of points, with integer noise; negative at times.
+        error_bound: how far the estimate is from the truth at most, with probability 95% for all rows of a stream.
+        lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0.
         upper: the largest one.
     """
 
@@ -398,22 +377,8 @@ class RangeCount(NamedTuple):
     high: int
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
-
-
-class PredecessorQuery(NamedTuple):
-    """Input of `PredecessorQueries`: a point whose neighbours are asked for; public.
-
-    Attributes:
-        point: the point.
-        time: when it is asked; it is answered at the end of the window that this lies in.
-        stream: name of the stream, empty where there is but one.
-    """
-
-    point: int
-    time: Timestamp
-    stream: str = ""
+    lower: int
+    upper: int
 
 
 class NearestPoints(NamedTuple):
@@ -431,8 +396,8 @@ class NearestPoints(NamedTuple):
             `error_bound` points lie below s in it. 0 means that no more than `error_bound` points lie at or above the
             query.
         distance: from the query to the nearer one of both; -1 if both are 0.
-        error_bound: the number of points in these statements, which are true with probability 1 - beta for as many rows
-            of a stream together as the accuracy is stated for.
+        error_bound: the number of points in these statements, which are true with probability 95% for all rows of a
+            stream together.
     """
 
     stream: str

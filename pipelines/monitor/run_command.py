@@ -197,7 +197,9 @@ class MonitorRun:
                 given[paid.name].delta = paid.delta
         parted = () if unbounded else read.files
         made = {
-            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers, parted)
+            each.name: shared_evenly(
+                each.spec, _given_to(monitor, each, given[each.name], fields[each.name]), workers, parted
+            )
             for each in monitor.questions
         }
         identity = identity_of(monitor, given, made, fields, read.files, output.folder, unbounded=unbounded)

@@ -321,14 +321,19 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     return join(arguments.output, GUARANTEE)
 
 
-def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()) -> dict[str, Any]:
+def shared_evenly(
+    spec: QuestionSpec, given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()
+) -> dict[str, Any]:
     """Return the arguments of a transform with as many shards of people for each process; they change no answer.
 
     Args:
+        spec: the question, which may have no shards.
         given: the arguments.
         workers: number of processes.
         files: that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
     """
+    if SHARDS not in spec.signature.arguments:
+        return dict(given)
     least = max(LEAST_SHARDS, sum(file.size for file in files) // BYTES_OF_SHARD)
     return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
 

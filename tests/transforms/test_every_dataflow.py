@@ -25,7 +25,7 @@ from apache_beam.transforms.window import TimestampedValue
 from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
-from privstream.mechanisms.counters.trees import WideTreeCounter
+from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
@@ -232,7 +232,7 @@ def test_a_run_without_an_end(case):
     if name in ("plain", "anchored"):
         counter = made.mechanism.counter
         assert isinstance(counter, UnknownHorizonCounter)
-        assert all(isinstance(counter.epoch(number), WideTreeCounter) for number in range(3))
+        assert all(isinstance(counter.epoch(number), TreeCounter) for number in range(3))
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
     flow.check(results, ends, events)

@@ -57,7 +57,6 @@ EXAMPLES = {
         (WINDOWS | LIST, ()),
         (WINDOWS | LIST | PERSON | TWO, (people_hashed,)),
         (WINDOWS | LIST | PERSON | PUBLISHED, (COMPARED_FLOATS, people_hashed)),
-        (WINDOWS | LIST | FUNCTION | {"method": "direct_counters"}, ()),
         (WINDOWS | LIST | FUNCTION | PUBLISHED, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
     ],
     "ThresholdFlags": [

@@ -13,8 +13,7 @@ from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanis
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
-from privstream.transforms.methods import USUAL_CONTRIBUTIONS
+from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards, check_streams
 from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
