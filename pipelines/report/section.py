@@ -294,11 +294,8 @@ def _rises(rows: Sequence[Any], result: Result, clocks: Clocks) -> Iterator[str]
     last = newest(rows)
     against = f"{result.parameters['against']} before" if result.is_view else before(result.parameters.get("rising"))
     for row in risers(last, MOST_HIGHLIGHTS):
-        rise, between, likely = cells(row)
-        yield (
-            f"{row.item} rose by {rise} ({between}; a rise at all with probability {likely}) "
-            f"{window_of(last, clocks)}, against {against}."
-        )
+        rise, between = cells(row)
+        yield (f"{row.item} rose by {rise} ({between}) {window_of(last, clocks)}, against {against}.")
 
 
 def _alerts(rows: Sequence[Alert], clocks: Clocks) -> Iterator[str]:

@@ -91,7 +91,7 @@ class Chart:
 
     title: str
     caption: str
-    draw: Callable[[int], alt.Chart | alt.LayerChart] = field(repr=False)
+    draw: Callable[[int], Any] = field(repr=False)
 
     def spec(self, width: int = WIDE, *, words: bool = True) -> dict[str, Any]:
         """Return the Vega-Lite specification, with title and caption unless the page around it has these `words`."""
@@ -165,12 +165,12 @@ class Drawn:
     def rows(self, points: Sequence[Point]) -> alt.Chart:
         """Return a chart of points, without a mark."""
         walls = [{"start": self.wall(point.start), "end": self.wall(point.end)} for point in points]
-        return alt.Chart(alt.Data(values=[asdict(point) | wall for point, wall in zip(points, walls, strict=True)]))
+        return alt.Chart(alt.InlineData([asdict(point) | wall for point, wall in zip(points, walls, strict=True)]))
 
     def time(self, name: str, title: str, width: int) -> alt.X:
         """Return the axis of time, on the clocks of the run."""
         scale = alt.Scale(type="utc", domain=[self.wall(micros) for micros in self.span])
-        ticks = {"labelOverlap": True, "labelSeparation": 8, "tickCount": width // 120, "grid": False}
+        ticks: dict[str, Any] = {"labelOverlap": True, "labelSeparation": 8, "tickCount": width // 120, "grid": False}
         return alt.X(f"{name}:T", scale=scale, axis=alt.Axis(title=title + self.clocks.zone, format=TIMES, **ticks))
 
     def number(self, kind: type[alt.X] | type[alt.Y], name: str, **scale: Any) -> Any:
@@ -184,13 +184,8 @@ class Drawn:
         axis = alt.Axis(title=None, labelLimit=int(width / 2.5), ticks=False, domain=False, labelPadding=6)
         return alt.Y("name:N", scale=alt.Scale(domain=list(self.names)), axis=axis)
 
-    @property
-    def height(self) -> int:
-        """The height of such an axis."""
-        return 24 * max(2, len(self.names))
 
-
-def lines(given: Drawn, width: int) -> alt.LayerChart:
+def lines(given: Drawn, width: int) -> Any:
     """Draw numbers over windows: a line for each name, and a band for its interval; gaps stay gaps."""
     domain, windows = list(given.names), sorted({(point.start, point.end) for point in given.points})
     there = {(point.name, point.start) for point in given.points}
@@ -216,47 +211,42 @@ def lines(given: Drawn, width: int) -> alt.LayerChart:
     return alt.layer(*marks).properties(height=380 if width > NARROW else 280)
 
 
-def bars(given: Drawn, width: int) -> alt.LayerChart:
+def bars(given: Drawn, width: int) -> Any:
     """Draw the numbers of one window: a bar for each name, and a line for its interval."""
     base = given.rows(given.points).encode(y=given.labels(width))
     interval = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=given.number(alt.X, "lower"), x2="upper:Q")
     bar = base.mark_bar(color=COLOURS[0], opacity=0.55, height=14).encode(x=given.number(alt.X, "value"))
-    return alt.layer(bar, interval).properties(height=given.height)
+    return alt.layer(bar, interval).properties(height=24 * max(2, len(given.names)))
 
 
-def dots(given: Drawn, width: int) -> alt.LayerChart:
-    """Draw a point for each name, and a line for its interval."""
-    base, number = given.rows(given.points).encode(y=given.labels(width)), partial(given.number, alt.X)
-    ends = number("lower", zero=False, padding=10)
+def dots(given: Drawn, width: int) -> Any:
+    """Draw a point for each name, and a line for its interval; the axis need not begin at 0."""
+    base = given.rows(given.points).encode(y=given.labels(width))
+    ends, at = (given.number(alt.X, name, zero=False, padding=10) for name in ("lower", "value"))
     interval = base.mark_rule(color=COLOURS[0], strokeWidth=5, opacity=0.35).encode(x=ends, x2="upper:Q")
-    dot = base.mark_point(color=COLOURS[0], filled=True, size=60, opacity=1)
-    return alt.layer(interval, dot.encode(x=number("value", zero=False, padding=10))).properties(height=given.height)
+    dot = base.mark_point(color=COLOURS[0], filled=True, size=60, opacity=1).encode(x=at)
+    return alt.layer(interval, dot).properties(height=24 * max(2, len(given.names)))
 
 
-def timeline(given: Drawn, width: int) -> alt.Chart:
+def timeline(given: Drawn, width: int) -> Any:
     """Draw when each name was in which state: a bar from its first window to its last one."""
     seen = [state for state in STATES if any(point.state == state for point in given.points)]
     legend = alt.Legend(title=None, orient="bottom", labelFontSize=12) if len(seen) > 1 else None
     colour = alt.Color("state:N", scale=alt.Scale(domain=seen, range=[STATES[one] for one in seen]), legend=legend)
-    base = given.rows(joined(given.points)).mark_bar(height=14).properties(height=given.height)
+    base = given.rows(joined(given.points)).mark_bar(height=14).properties(height=24 * max(2, len(given.names)))
     return base.encode(x=given.time("start", "", width), x2="end:T", y=given.labels(width), color=colour)
 
 
-def nothing(width: int) -> alt.Chart:
+def nothing(width: int) -> Any:
     """Draw that there is nothing to draw."""
-    return alt.Chart(alt.Data(values=[{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
+    return alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
 
 
-Draw = Callable[[Drawn, int], alt.Chart | alt.LayerChart]
+Draw = Callable[[Drawn, int], Any]
 """What draws a kind of chart at a width."""
 
-MOST: Mapping[Draw, tuple[int, str]] = {
-    lines: (MOST_LINES, "with the largest numbers"),
-    bars: (MOST_ROWS, "with the largest numbers"),
-    dots: (MOST_ROWS, "that come last"),
-    timeline: (MOST_ROWS, "that last longest"),
-}
-"""How many names are drawn, and which."""
+MOST: Mapping[Draw, str] = {dots: "that come last", timeline: "that last longest"}
+"""Which names are drawn where there are many, if not the largest."""
 
 
 @dataclass(frozen=True)
@@ -275,11 +265,13 @@ class Look:
 FLAGS = Look(timeline, "Categories counted more often than their thresholds", shows="Bars: since when a flag is up.")
 HITTERS = Look(timeline, "Items that many people have", shows="Bars: windows in which an item is reported.")
 NEAREST = Look(dots, "Nearest points", "point", shows="Dots: queries. Lines: from the point below to the point above.")
+RULES = Look(timeline, "Alerts", shows="Bars: windows in which a rule is met.")
+STATED = Look(timeline, "Alerts", shows="Bars: windows with an alert, or without data.")
 LOOKS = {
     "counts": Look(lines, "People per item", "people", bars),
     "heavy-hitters": HITTERS,
     "top-k": Look(bars, "Items that most people have", "people"),
-    "alerts": Look(timeline, "Alerts", shows="Bars: windows in which a rule is met."),
+    "alerts": RULES,
     "histogram": Look(lines, "Events per category since the start", "events", bars),
     "flags": FLAGS,
     "quantiles": Look(lines, "Quantiles", "value", dots),
@@ -289,7 +281,7 @@ LOOKS = {
     "queries": Look(dots, "Answers to queries", "people"),
     "ratios": Look(lines, "Ratios", "ratio", dots),
     "rises": Look(bars, "Rises", "people more"),
-    "states": Look(timeline, "Alerts", shows="Bars: windows with an alert, or without data."),
+    "states": STATED,
 }
 """By the name that a question or a view has for its chart."""
 
@@ -327,7 +319,7 @@ def chart_of(
         told.append(f"The newest {MOST_WINDOWS} of {len(windows):,} windows.")
     labels = _labels(points, kind)
     if len(labels) < (all_ := len({point.name for point in points})):
-        told.append(f"{len(labels)} of {all_:,}, those {MOST[kind][1]}.")
+        told.append(f"{len(labels)} of {all_:,}, those {MOST.get(kind, 'with the largest numbers')}.")
     shown = [replace(point, name=labels[point.name]) for point in points if point.name in labels]
     if kind is lines and len(shown) < len(labels) * len({point.start for point in shown}):
         told.append("Gaps: not published, which is not zero.")
@@ -339,9 +331,7 @@ def chart_of(
     told += ["Dashed: the simulated truth."] * bool(true) + ["Numbers are of what counts within limits."] * limited
     at_end = isinstance(rows[0], AT_END) or parameters.get("over") == "start"
     moments = [micros for point in shown for micros in (point.start, point.end)]
-    if kind is lines:
-        moments = moments[at_end::2]
-    span = (min(moments), max(moments)) if kind is lines else _span(parameters, clocks, min(moments), max(moments))
+    span = _span({} if kind is lines else parameters, clocks, moments[at_end::2] if kind is lines else moments)
     log = look.title == "Quantiles" and parameters.get("scale") == "log"
     given = Drawn(shown, list(labels.values()), values, at_end, clocks, span, log, true)
     own = any(getattr(row, "lower", None) is not None for row in rows)
@@ -373,7 +363,7 @@ def _labels(points: Sequence[Point], kind: Draw) -> dict[str, str]:
     if kind is dots:
         chosen = names[-MOST_ROWS:]
     else:
-        chosen = sorted(names, key=lambda name: (-sizes[name], name))[: MOST[kind][0]]
+        chosen = sorted(names, key=lambda name: (-sizes[name], name))[: MOST_LINES if kind is lines else MOST_ROWS]
     if kind is timeline:
         begins = {point.name: point.start for point in sorted(points, key=lambda point: -point.start)}
         chosen.sort(key=lambda name: begins[name])
@@ -382,9 +372,9 @@ def _labels(points: Sequence[Point], kind: Draw) -> dict[str, str]:
     return dict(zip(chosen, alike, strict=True))
 
 
-def _span(parameters: Mapping[str, Any], clocks: Clocks, first: int, last: int) -> tuple[int, int]:
-    """Return the time of a run, as far as its options say it, but at least from `first` to `last`."""
-    found = [first, last]
+def _span(parameters: Mapping[str, Any], clocks: Clocks, moments: Sequence[int]) -> tuple[int, int]:
+    """Return the time of a run, as far as its options say it, with some moments in it."""
+    found = [*moments]
     for option in ("start", "end"):
         try:
             found.append(round(moment(option, parameters[option], clocks.zone) * 1e6))
@@ -423,7 +413,7 @@ def point_of(row: Any, *, rise: bool = False) -> Point:
     if isinstance(row, NearestPoints):  # the query between its neighbours
         return Point(name, start, end, row.query, row.predecessor or row.query, row.successor or row.query)
     if rise:
-        return Point(name, start, end, *map(_finite, (row.rise, row.rise_lower, row.rise_upper)))
+        return Point(name, start, end, _finite(row.rise), _finite(row.rise_lower), _finite(row.rise_upper))
     number = next((each for each in NUMBERS if each in row._fields and getattr(row, each) is not None), "")
     ends = [f"{number}_{end}" for end in ("lower", "upper")]
     ends = ends if ends[0] in row._fields else ["lower", "upper"]
@@ -431,7 +421,7 @@ def point_of(row: Any, *, rise: bool = False) -> Point:
     lower, upper = (getattr(row, end, None) for end in ends)
     if lower is None and upper is None and value is not None and getattr(row, "error_bound", -1) >= 0:
         lower, upper = value - row.error_bound, value + row.error_bound
-    return Point(name, start, end, *map(_finite, (value, lower, upper)), state_of(row))
+    return Point(name, start, end, _finite(value), _finite(lower), _finite(upper), state_of(row))
 
 
 def name_of(row: Any) -> str:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.console import clock
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.charts import Chart
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
-
-FORMATS = ("png", "svg", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,19 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the result and write its chart."""
-    path = arguments.output
-    ending = path.rpartition(".")[2].lower()
     try:
-        if ending not in FORMATS:
-            raise ValueError(f"--output must end in .png, .svg or .html, got {path}")
-        check_destination(path)
-        with clock("reading rows"):
-            chart = read_result(arguments.result, Time).chart()
+        if not arguments.output.lower().endswith((".png", ".svg", ".html")):
+            raise ValueError(f"--output must end in .png, .svg or .html, got {arguments.output}")
+        check_destination(arguments.output)
+        chart = read_result(arguments.result, Time).chart()
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    with clock("drawing"):
-        write(chart, path)
-    say(f"picture: {path}")
+    write(chart, arguments.output)
+    say(f"picture: {arguments.output}")
 
 
 def write(chart: Chart, path: str) -> None:
@@ -45,8 +38,8 @@ def write(chart: Chart, path: str) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    makes = {"png": chart.png, "svg": lambda: chart.svg().encode(), "html": lambda: chart.html().encode()}
-    content = makes[path.rpartition(".")[2].lower()]()
+    ending = path.rpartition(".")[2].lower()
+    content = chart.png() if ending == "png" else (chart.svg() if ending == "svg" else chart.html()).encode()
     try:
         with whole_file(path) as stream:
             stream.write(content)
@@ -54,8 +47,4 @@ def write(chart: Chart, path: str) -> None:
         raise RunError(f"cannot write {path}: {error}") from error
 
 
-COMMAND = Command(
-    description="Draws the chart of a result: PNG, SVG, or a page with both a wide and a narrow picture.",
-    add_arguments=add_arguments,
-    run=run,
-)
+COMMAND = Command(description="Draws the chart of a result.", add_arguments=add_arguments, run=run)
