@@ -37,11 +37,11 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
         for item in ITEMS
     ]
     sums = [
-        row_of("counts", hour, item)._replace(smoothed=90.0, smoothed_lower=80.0, smoothed_upper=99.0)
+        row_of("counts", hour, item)._replace(smoothed=90.0, lower=80.0, upper=99.0)
         for hour in range(3)
         for item in ITEMS
     ]
-    risers = [row._replace(rise=12.0, rise_lower=3.0, rise_upper=21.0, rise_probability=0.99) for row in sums[2:]]
+    risers = [row._replace(rise=12.0, rise_lower=3.0, rise_upper=21.0) for row in sums[2:]]
     return {
         "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["stream", "window_start", "item"]),
         "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["stream", "window_start", "-ratio", "item"]),
@@ -95,8 +95,7 @@ def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
     assert sorted(result.rows, key=repr) == sorted(rows_of_views()[name][1], key=repr)
     assert result.guarantee == PERSONS and result.is_view and result.table.num_rows == len(result.rows)
     shown = section(result, None)
-    (picture,) = shown["pictures"]
-    assert picture["points"] and shown["view"] and shown["guarantee"] == PERSONS
+    assert "svg" in shown["image"] and shown["view"] and shown["guarantee"] == PERSONS
     lines = (output / f"{name}.jsonl").read_text().splitlines(keepends=True)
     (output / f"{name}.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="has changed"):

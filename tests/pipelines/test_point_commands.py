@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from matplotlib.image import imread
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines import cli
 from privstream.pipelines.questions.point_options import any_ranges
@@ -119,17 +118,6 @@ def test_queries_are_read_as_they_stand(tmp_path: Path) -> None:
     assert [(query.point, query.stream) for query in found.timed] == [(8, "x")]
     file.write_text("")
     assert read_point_queries(str(file), RangeQuery) == ([], [])
-
-
-@pytest.mark.parametrize(("command", "name"), [(RANGES, "ranges"), (NEAREST, "predecessor")])
-@pytest.mark.slow
-def test_rows_can_be_drawn(command: list[str], name: str, folder: Path, tmp_path: Path) -> None:
-    assert watch(folder, command, tmp_path / "rows.jsonl") == 0
-    files = ["--input", str(tmp_path / "rows.jsonl"), "--truth", str(folder / f"{name}.truth.jsonl")]
-    for ending in ("png", "svg"):
-        assert cli.main(["plot", name, *files, "--output", str(tmp_path / f"picture.{ending}")]) == 0
-    assert imread(tmp_path / "picture.png").shape[:2] == (900, 1650)
-    assert "Dashed" in (tmp_path / "picture.svg").read_text()
 
 
 def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int:
