@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from matplotlib.image import imread
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -98,15 +97,6 @@ def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-@pytest.mark.parametrize(("command", "name"), [(RANGES, "ranges"), (NEAREST, "predecessor")])
-@pytest.mark.slow
-def test_rows_can_be_drawn(command: list[str], name: str, folder: Path, tmp_path: Path) -> None:
-    assert watch(folder, command, tmp_path / "rows.jsonl") == 0
-    files = ["--input", str(tmp_path / "rows.jsonl"), "--truth", str(folder / f"{name}.truth.jsonl")]
-    for ending in ("png", "svg"):
-        assert cli.main(["plot", name, *files, "--output", str(tmp_path / f"picture.{ending}")]) == 0
-    assert imread(tmp_path / "picture.png").shape[:2] == (900, 1650)
-    assert "Dashed" in (tmp_path / "picture.svg").read_text()
 
 
 def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int:
