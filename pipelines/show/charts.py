@@ -55,6 +55,10 @@ AT_END = (HistogramEstimate, CategoryFlag, CardinalityEstimate, RangeCount, Near
 NUMBERS = ("smoothed", "count", "estimate", "value", "ratio")
 """Fields with the number of a row; the first that it has is shown."""
 
+FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
+PADDING = {"left": 16, "right": 12, "top": 5, "bottom": 5}
+"""Browsers without these fonts have wider letters."""
+
 STYLE: dict[str, Any] = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", "gridColor": "#e4e4e4"}
 STYLE |= {"labelFontSize": 12, "titleFontSize": 12, "titlePadding": 8, "domainColor": GREY, "tickColor": GREY}
 
@@ -100,7 +104,7 @@ class Chart:
         if words:
             lines = textwrap.wrap(self.caption, width // 7)
             drawn = drawn.properties(title=alt.TitleParams(textwrap.wrap(self.title, width // 9), subtitle=lines))
-        drawn = drawn.configure(font="sans-serif").configure_view(stroke=None).configure_axis(**STYLE)
+        drawn = drawn.configure(font=FONTS, padding=PADDING).configure_view(stroke=None).configure_axis(**STYLE)
         drawn = drawn.configure_title(anchor="start", fontSize=15, subtitleFontSize=12, subtitleColor=INK, offset=12)
         return dict(drawn.to_dict(validate=False))
 
