@@ -13,12 +13,12 @@ from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.promise import in_words
 from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.questions.spec import METHOD
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.show.promise import in_words
 from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
 from privstream.transforms.row_types import ENDED, Alert, AlertState, CategoryFlag, is_time
 
