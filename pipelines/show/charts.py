@@ -1,7 +1,4 @@
-"""Charts: one for each question and each view of a monitor, made of four kinds of marks from published rows alone.
-
-A chart is a Vega-Lite specification with its values inside. Drawing needs neither network nor browser.
-"""
+"""Charts: one for each question and each view of a monitor, from published rows alone; drawn without a network."""
 
 from __future__ import annotations
 
@@ -350,9 +347,8 @@ def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
     counted = "Events" if parameters.get("unit") == "event" else several
     if counted and title.startswith("People per"):
         title, values = title.replace("People", counted, 1), counted.lower()
+    title += f" against {short(str(parameters.get('against')))} before" if title == "Rises" else ""
     title += " since the start" if over == "start" else ""
-    if title == "Rises":
-        title += f" against {short(str(parameters.get('against')))} before"
     column = parameters.get("value_field")
     return title, short(column) if values == "value" and isinstance(column, str) else values
 
@@ -363,10 +359,8 @@ def _labels(points: Sequence[Point], kind: Draw) -> dict[str, str]:
     for point in points:
         size = float(point.end - point.start) if kind is timeline else point.value or 0.0
         sizes[point.name] = sizes[point.name] + size if kind is timeline else max(sizes.get(point.name, size), size)
-    if kind is dots:
-        chosen = names[-MOST_ROWS:]
-    else:
-        chosen = sorted(names, key=lambda name: (-sizes[name], name))[: MOST_LINES if kind is lines else MOST_ROWS]
+    largest = sorted(names, key=lambda name: (-sizes[name], name))
+    chosen = names[-MOST_ROWS:] if kind is dots else largest[: MOST_LINES if kind is lines else MOST_ROWS]
     if kind is timeline:
         begins = {point.name: point.start for point in sorted(points, key=lambda point: -point.start)}
         chosen.sort(key=lambda name: begins[name])
