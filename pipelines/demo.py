@@ -16,9 +16,9 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.plot import write
-from privstream.pipelines.show.promise import Promise
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT

@@ -30,6 +30,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.monitor.monitor_file import read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.run_command import NOISE
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.asked import promise as promise_of
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.commands import add_audit_options
@@ -37,7 +38,6 @@ from privstream.pipelines.questions.options import STREAMS
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import METHOD, STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
-from privstream.pipelines.show.promise import Promise
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from typing_extensions import override
 

@@ -40,6 +40,7 @@ from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.views import Table, View, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import Followed, FollowView, followed
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.arguments import given_to, input_fields, settled, transform_of
 from privstream.pipelines.questions.asked import (
     DRY,
@@ -67,7 +68,6 @@ from privstream.pipelines.questions.run_command import release_of_stream, run_la
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
-from privstream.pipelines.show.promise import Promise
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,

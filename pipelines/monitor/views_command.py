@@ -21,12 +21,12 @@ from privstream.pipelines.monitor.run_command import (
 )
 from privstream.pipelines.monitor.views import Table, View, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.arguments import settled
 from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.input_output import send
 from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.report.result import Result, read_result
-from privstream.pipelines.show.promise import Promise
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import check_destination, check_new, write_json, write_row_file
 from privstream.pipelines.terminal import say

@@ -15,6 +15,7 @@ from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name, reading
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
+from privstream.pipelines.promise import Promise, in_words, shown_in_words
 from privstream.pipelines.questions.arguments import given_to, settled, transform_of
 from privstream.pipelines.questions.asked import (
     DRY,
@@ -33,7 +34,6 @@ from privstream.pipelines.questions.asked import (
 )
 from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
-from privstream.pipelines.show.promise import Promise, in_words, shown_in_words
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
 from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal
 from privstream.pipelines.stores import exists

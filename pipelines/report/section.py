@@ -13,12 +13,11 @@ from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.promise import in_words
 from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
 from privstream.pipelines.questions.signature import described
-from privstream.pipelines.questions.spec import METHOD
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.show.promise import in_words
 from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
 from privstream.transforms.row_types import ENDED, Alert, AlertState, CategoryFlag, is_time
 
@@ -74,12 +73,6 @@ def _rounded_up(percent: float) -> str:
 
 
 RULE_COLUMNS = ("name", "at_least", "at_most", "clear_below", "clear_above", "items")
-
-
-def method_of(result: Result) -> str:
-    """Return which method ran; empty where there is but one, or the guarantee file does not say it."""
-    found = result.promise.maybe("accuracy", METHOD)
-    return found if isinstance(found, str) else ""
 
 
 def rules_of(result: Result) -> dict[str, Any] | None:

@@ -1,7 +1,4 @@
-"""Charts: one for each question and each view of a monitor, made of four kinds of marks from published rows alone.
-
-A chart is a Vega-Lite specification with its values inside. Drawing needs neither network nor browser.
-"""
+"""Charts: one for each question and each view of a monitor, from published rows alone; drawn without a network."""
 
 from __future__ import annotations
 
@@ -55,6 +52,10 @@ AT_END = (HistogramEstimate, CategoryFlag, CardinalityEstimate, RangeCount, Near
 NUMBERS = ("smoothed", "count", "estimate", "value", "ratio")
 """Fields with the number of a row; the first that it has is shown."""
 
+FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
+PADDING = {"left": 16, "right": 12, "top": 5, "bottom": 5}
+"""Browsers without these fonts have wider letters."""
+
 STYLE: dict[str, Any] = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", "gridColor": "#e4e4e4"}
 STYLE |= {"labelFontSize": 12, "titleFontSize": 12, "titlePadding": 8, "domainColor": GREY, "tickColor": GREY}
 
@@ -100,7 +101,7 @@ class Chart:
         if words:
             lines = textwrap.wrap(self.caption, width // 7)
             drawn = drawn.properties(title=alt.TitleParams(textwrap.wrap(self.title, width // 9), subtitle=lines))
-        drawn = drawn.configure(font="sans-serif").configure_view(stroke=None).configure_axis(**STYLE)
+        drawn = drawn.configure(font=FONTS, padding=PADDING).configure_view(stroke=None).configure_axis(**STYLE)
         drawn = drawn.configure_title(anchor="start", fontSize=15, subtitleFontSize=12, subtitleColor=INK, offset=12)
         return dict(drawn.to_dict(validate=False))
 
@@ -174,7 +175,8 @@ class Drawn:
         return alt.X(f"{name}:T", scale=scale, axis=alt.Axis(title=title + self.clocks.zone, format=TIMES, **ticks))
 
     def number(self, kind: type[alt.X] | type[alt.Y], name: str, **scale: Any) -> Any:
-        """Return an axis of numbers."""
+        """Return an axis of numbers, which ends at the lowest one where that is below 0."""
+        scale["nice"] = all((point.value or 0) >= 0 for point in self.points)
         axis = alt.Axis(format=",~r", tickCount=6, labelOverlap=True, grid=not self.log)
         scaled = alt.Scale(type="log" if self.log else "linear", **scale)
         return kind(f"{name}:Q", title=self.values, axis=axis, scale=scaled)
@@ -191,7 +193,13 @@ def lines(given: Drawn, width: int) -> Any:
     there = {(point.name, point.start) for point in given.points}
     gaps = [Point(name, *window) for name in domain for window in windows if (name, window[0]) not in there]
     columns = max(1, width // 180)
-    drawn: Any = {"labelFontSize": 12, "labelLimit": (width - 60) // columns - 30, "symbolSize": 60, "symbolOpacity": 1}
+    drawn: Any = {
+        "labelFontSize": 12,
+        "labelLimit": (width - 60) // columns - 30,
+        "symbolSize": 60,
+        "columnPadding": 16,
+        "symbolOpacity": 1,
+    }
     legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(domain) > 1 else None
     colours, shapes = (alt.Scale(domain=domain, range=list(each[: len(domain)])) for each in (COLOURS, SHAPES))
     colour = alt.Color("name:N", scale=colours, legend=legend)
@@ -237,23 +245,13 @@ def timeline(given: Drawn, width: int) -> Any:
     return base.encode(x=given.time("start", "", width), x2="end:T", y=given.labels(width), color=colour)
 
 
-def nothing(width: int) -> Any:
-    """Draw that there is nothing to draw."""
-    return alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
-
-
 Draw = Callable[[Drawn, int], Any]
 """What draws a kind of chart at a width."""
-
-MOST: Mapping[Draw, str] = {dots: "that come last", timeline: "that last longest"}
-"""Which names are drawn where there are many, if not the largest."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a question looks: what draws it, its title, what numbers count, what draws a single window; of marks that
-    are no intervals what they mean.
-    """
+    """How a question looks: what draws it, its title, what numbers count; what draws one window; what marks mean."""
 
     kind: Draw
     title: str
@@ -308,7 +306,8 @@ def chart_of(
     points = [point_of(row, rise=name == "rises") for row in rows]
     points = [point for point in points if (point.state if look.kind is timeline else point.value is not None)]
     if not points:
-        return Chart(title, "Nothing was published that could be drawn.", nothing)
+        empty = alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
+        return Chart(title, "Nothing was published that could be drawn.", lambda width: empty)
     windows, told = sorted({(point.start, point.end) for point in points}), []
     kind = look.alone if look.alone is not None and len(windows) == 1 else look.kind
     if kind in (bars, dots) and windows[-1][1]:
@@ -319,7 +318,8 @@ def chart_of(
         told.append(f"The newest {MOST_WINDOWS} of {len(windows):,} windows.")
     labels = _labels(points, kind)
     if len(labels) < (all_ := len({point.name for point in points})):
-        told.append(f"{len(labels)} of {all_:,}, those {MOST.get(kind, 'with the largest numbers')}.")
+        longest = "that last longest" if kind is timeline else "with the largest numbers"
+        told.append(f"{len(labels)} of {all_:,}, those {'that come last' if kind is dots else longest}.")
     shown = [replace(point, name=labels[point.name]) for point in points if point.name in labels]
     if kind is lines and len(shown) < len(labels) * len({point.start for point in shown}):
         told.append("Gaps: not published, which is not zero.")
@@ -347,9 +347,8 @@ def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
     counted = "Events" if parameters.get("unit") == "event" else several
     if counted and title.startswith("People per"):
         title, values = title.replace("People", counted, 1), counted.lower()
+    title += f" against {short(str(parameters.get('against')))} before" if title == "Rises" else ""
     title += " since the start" if over == "start" else ""
-    if title == "Rises":
-        title += f" against {short(str(parameters.get('against')))} before"
     column = parameters.get("value_field")
     return title, short(column) if values == "value" and isinstance(column, str) else values
 
@@ -360,10 +359,8 @@ def _labels(points: Sequence[Point], kind: Draw) -> dict[str, str]:
     for point in points:
         size = float(point.end - point.start) if kind is timeline else point.value or 0.0
         sizes[point.name] = sizes[point.name] + size if kind is timeline else max(sizes.get(point.name, size), size)
-    if kind is dots:
-        chosen = names[-MOST_ROWS:]
-    else:
-        chosen = sorted(names, key=lambda name: (-sizes[name], name))[: MOST_LINES if kind is lines else MOST_ROWS]
+    largest = sorted(names, key=lambda name: (-sizes[name], name))
+    chosen = names[-MOST_ROWS:] if kind is dots else largest[: MOST_LINES if kind is lines else MOST_ROWS]
     if kind is timeline:
         begins = {point.name: point.start for point in sorted(points, key=lambda point: -point.start)}
         chosen.sort(key=lambda name: begins[name])
@@ -395,15 +392,15 @@ def joined(points: Sequence[Point]) -> list[Point]:
     return [point for own in found.values() for point in own]
 
 
-def short(text: str, width: int = LONGEST_NAME) -> str:
+def short(text: str) -> str:
     """Return a text as one line that can be drawn; of a long one both ends stay.
 
     >>> short("a name of more than twenty letters, as some have")
     'a name of mo…some have'
     """
     line = one_line(text[:LONGEST_TEXT])
-    cut = len(line) > width or len(text) > LONGEST_TEXT
-    return f"{line[: width - 10]}…{one_line(text[-LONGEST_TEXT:])[-9:]}" if cut else line
+    cut = len(line) > LONGEST_NAME or len(text) > LONGEST_TEXT
+    return f"{line[: LONGEST_NAME - 10]}…{one_line(text[-LONGEST_TEXT:])[-9:]}" if cut else line
 
 
 def point_of(row: Any, *, rise: bool = False) -> Point:
@@ -412,9 +409,8 @@ def point_of(row: Any, *, rise: bool = False) -> Point:
     start, end = (row.window_start.micros, row.window_end.micros) if hasattr(row, "window_end") else (0, 0)
     if isinstance(row, NearestPoints):  # the query between its neighbours
         return Point(name, start, end, row.query, row.predecessor or row.query, row.successor or row.query)
-    if rise:
-        return Point(name, start, end, _finite(row.rise), _finite(row.rise_lower), _finite(row.rise_upper))
-    number = next((each for each in NUMBERS if each in row._fields and getattr(row, each) is not None), "")
+    numbers = ("rise",) if rise else NUMBERS
+    number = next((each for each in numbers if each in row._fields and getattr(row, each) is not None), "")
     ends = [f"{number}_{end}" for end in ("lower", "upper")]
     ends = ends if ends[0] in row._fields else ["lower", "upper"]
     value = getattr(row, number) if number else None
@@ -443,10 +439,8 @@ def state_of(row: Any) -> str:
     if isinstance(row, CategoryFlag):
         return "raised" if row.raised else ""
     if hasattr(row, "status"):
-        kind = "reported" if isinstance(row, HeavyHitter) else ALERT
-        return kind if row.status != ENDED else ""
-    state: str = getattr(row, "state", "")
-    return state if state in STATES else ""
+        return "" if row.status == ENDED else "reported" if isinstance(row, HeavyHitter) else ALERT
+    return state if (state := getattr(row, "state", "")) in STATES else ""
 
 
 def _finite(value: Any) -> float | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.command_lines import OF_VALUES, forms, promised, windows
 from privstream.pipelines.questions.plan_command import rounded_up
 from privstream.pipelines.questions.run_command import RunCommand
-from privstream.pipelines.show.promise import Promise
 from privstream.pipelines.sinks.row_files import read_rows
 from privstream.pipelines.suggest.command import SPEC, TERMINAL
 from privstream.pipelines.terminal import printable

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from example_results import row_of
-from privstream.pipelines.show.promise import NOTHING_KNOWN, covers_all, in_words
+from privstream.pipelines.promise import NOTHING_KNOWN, covers_all, in_words
 from privstream.transforms.rows import QuantileEstimate
 
 ROW: QuantileEstimate = row_of("quantiles", 0, "")
