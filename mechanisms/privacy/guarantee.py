@@ -61,14 +61,6 @@ def contributions_hashed(neighbouring: str) -> str:
     )
 
 
-def events_hashed(neighbouring: str) -> str:
-    """Return the caveat where the unit is an event, and each event is put to its person in its stream by a hash."""
-    return (
-        "Pairs of a person and a stream are told apart by keyed 64-bit hashes: with p pairs add "
-        f"{_twice(neighbouring)}p / 2^64 to delta."
-    )
-
-
 def _twice(neighbouring: str) -> str:
     """Return the factor: who is replaced by a person with another id may collide, and so may the other."""
     return "2 " if neighbouring == "replace_one" else ""

@@ -95,8 +95,6 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
     ]
 
 
-
-
 def test_simulated_trips_are_repeatable_and_their_truth_is_true() -> None:
     first, second = (list(simulate_trips(users=50, windows=5, seed=9, categories=14)) for _ in range(2))
     assert [w.events for w in first] == [w.events for w in second]

@@ -69,8 +69,6 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
         assert row.predecessor <= nearest.predecessor <= row.query  # something lies between
 
 
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -88,8 +86,6 @@ def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     assert watch(folder, RANGES, tmp_path / "rows.jsonl", "--queries", str(tmp_path / "asked.jsonl")) == 2
     assert f"privstream ranges: error: {message}\n" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()
-
-
 
 
 def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int:
