@@ -18,7 +18,6 @@ from privstream.pipelines.accounts import ledger as ledger_module
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit, most_runs
-from privstream.pipelines.serve.metrics_command import Budget
 
 LINE = "histogram --input a.jsonl --domain domain --window 1h --start 2024-01-01 --end 2024-01-01T03:00:00Z"
 DAY = 86_400 * 1_000_000
@@ -387,7 +386,6 @@ def test_what_is_spent_already_leaves_less_room(ledger: Ledger, capsys: pytest.C
     for wrong, message in (
         (["fit", "--limit", "1"], "--epsilon must be given, or like"),
         (["fit", "--epsilon", "1"], "--limit must be given without dataset"),
-        ([*fit[:3], "--epsilon", "1"], "--dataset must be given with a ledger"),
         (
             [*fit[:4], "other", "--epsilon", "1"],
             "--limit must be given, since the ledger has none for data set 'other'",
@@ -444,25 +442,3 @@ def test_a_run_id_that_its_noise_has_not_is_no_release_of_its_own(ledger: Ledger
     assert ledger.record(pure(0.1), noise=noise, run_id="", data="visits of January").line == 1
     with pytest.raises(ValueError, match=r"run_id must be another one: the run .* had other data"):
         ledger.record(pure(0.1), noise=noise, run_id="", data="visits of February")
-
-
-def test_metrics_follow_what_is_left() -> None:
-    ledger = Ledger("ledger")
-    ledger.set_limit("shop", Limit(5.0))
-    budget = Budget("ledger")
-    seen = []
-    for run_id in ("one", "two"):
-        ledger.append(entry(run_id, 1.5), accept)
-        seen.append({metric.name: metric.numbers for metric in budget.metrics()})
-    named = {"dataset": "shop", "unit": str(pure(1.5).unit), "neighbouring": pure(1.5).neighbouring}
-    assert [found["privstream_budget_left_epsilon"] for found in seen] == [[(named, 3.5)], [(named, 2.0)]]
-    assert seen[1]["privstream_budget_limit_epsilon"] == [({"dataset": "shop"}, 5.0)]
-
-
-def test_metrics_have_the_period_with_the_least_left() -> None:
-    ledger = Ledger("ledger")
-    ledger.set_limit("shop", Limit(5.0, None, "year"))
-    for run_id, epsilon, year in (("one", 1.5, 2028), ("two", 3.0, 2029)):
-        ledger.append(entry(run_id, epsilon, days=((year, 2, 1), (year, 3, 1))), accept)
-    (left,) = [number for metric in Budget("ledger").metrics() if "left" in metric.name for _, number in metric.numbers]
-    assert left == 2.0
