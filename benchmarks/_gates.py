@@ -56,8 +56,7 @@ OPTIONS = {
 
 SHOWN = (
     ("people", "lower", "upper"),
-    ("full", "full_lower", "full_upper"),
-    ("smoothed", "smoothed_lower", "smoothed_upper"),
+    ("smoothed", "lower", "upper"),
     ("estimate", "lower", "upper"),
     ("count", "lower", "upper"),
 )

@@ -1,32 +1,23 @@
 """Writes the tables of the documentation that the code knows: `make tables`."""
 
-import argparse
-import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.suggest.command import SPEC as SUGGEST
 from privstream.pipelines.yaml.transforms import TRANSFORMS
 from privstream.transforms import AlertState, KeySum, RatioEstimate
-from privstream.transforms.row_types import Time, types_of
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
 COMMON = ("stream", "window_start", "window_end")
 VIEWS = {"ratios": RatioEstimate, "alerts": AlertState}
 """Rows of views of a monitor; those of others are rows of their question."""
-TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Time: "time"}
-"""What the values of a column are, in words."""
 
 
 def table(*rows: Sequence[str]) -> str:
@@ -40,139 +31,75 @@ def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def columns(row: type[Any], names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each column, what its values are, and what the docstring of its row says of it."""
-    hints, texts = types_of(row), described(row.__doc__ or "", "Attributes")
-    commands = {spec.row_type.__name__: spec.word for spec in SPECS}
-    for text, alike in groupby(names, texts.__getitem__):
-        several = list(alike)
-        hint = hints[several[0]]
-        linked = re.sub(r"`(\w+)`", lambda found: _linked(found[1], commands), text.replace("|", "\\|"))
-        meaning = re.sub(r"\bNone\b", "empty", re.sub(r"(^|[.:] )None\b", r"\1Empty", linked))
-        values = " or empty".join(TYPES.get(each, "") for each in get_args(hint) or (hint,))
-        yield code(several), values, meaning
+def columns(row: type[Any], names: Iterable[str]) -> str:
+    """Return a list of columns, with what the docstring of their row says of them."""
+    texts = described(row.__doc__ or "", "Attributes")
+    return "\n".join(f"- {code(several)}: {_meaning(text)}" for text, several in groupby(names, texts.__getitem__))
 
 
-def _linked(name: str, commands: dict[str, str]) -> str:
-    """Return a name as code; that of a row as a link to the command that publishes such rows."""
-    return f"[`{commands[name]}`](#{commands[name]})" if name in commands else f"`{name}`"
+def _meaning(text: str) -> str:
+    """Return a text of a docstring, as readers of files say it."""
+    linked = re.sub(r"`([A-Z]\w+)`", lambda found: _linked(found[1]), text)
+    return re.sub(r"\bNone\b", "empty", re.sub(r"(^|[.:] )None\b", r"\1Empty", linked))
 
 
-def row_tables() -> str:
-    """Return a section for each command, with the columns of its rows."""
-    head = ("column", "values", "meaning")
-    sections = []
-    for spec in (*SPECS, SUGGEST):
-        names = [name for name in spec.row_type._fields if name not in COMMON]
-        sections.append(f"## {spec.word}\n\n{table(head, *columns(spec.row_type, names))}")
-        if spec.row_type._fields == KeySum._fields[: len(spec.row_type._fields)]:
-            more = table(head, *columns(KeySum, KeySum._fields[len(spec.row_type._fields) :]))
-            sections.append(f"With `--max_value` rows have these columns, too:\n\n{more}")
-    for what, row in VIEWS.items():
-        names = [name for name in row._fields if name not in COMMON]
-        sections.append(f"## Views of a monitor: {what}\n\n{table(head, *columns(row, names))}")
-    return "\n\n".join(sections)
+def _linked(name: str) -> str:
+    """Return a name as code; that of a row as a link to the question that publishes it."""
+    words = [spec.word for spec in SPECS if spec.row_type.__name__ == name]
+    return f"[`{words[0]}`](#{words[0]})" if words else f"`{name}`"
 
 
-def option_tables() -> str:
-    """Return a section for each heading of the help pages, with the commands that have its options, and defaults."""
-    found: dict[str, dict[str, dict[str, argparse.Action]]] = defaultdict(lambda: defaultdict(dict))
-    for spec in SPECS:
-        parser = argparse.ArgumentParser(add_help=False)
-        run_command(spec).add_arguments(parser)
-        for either in parser._mutually_exclusive_groups:
-            for action in either._group_actions:
-                action.required = either.required
-        for group in parser._action_groups:
-            for action in group._group_actions:
-                title = (group.title or "").partition(" (")[0]
-                if title.endswith((" without an end", "unbounded queries")):
-                    title = "unbounded input"
-                found[title][action.option_strings[0]][spec.word] = action
-    sections = []
-    for title, options in found.items():
-        rows = ((f"`{name}`", _users(actions), _defaults(actions)) for name, actions in sorted(options.items()))
-        sections.append(f"## {title[0].upper()}{title[1:]}\n\n{table(('option', 'commands', 'default'), *rows)}")
-    return "\n\n".join(sections)
+def rows_of(word: str) -> str:
+    """Return the columns of the rows of a question, and those that its sums have beside."""
+    row = question(word).row_type
+    listed = columns(row, [name for name in row._fields if name not in COMMON])
+    if row._fields != KeySum._fields[: len(row._fields)]:
+        return listed
+    return f"{listed}\n\nAnd with `--max_value`:\n\n{columns(KeySum, KeySum._fields[len(row._fields) :])}"
 
 
-def _users(actions: dict[str, argparse.Action]) -> str:
-    """Return the commands that have an option; those that have it not, where these are few."""
-    others = [word for word in WORDS if word not in actions]
-    if len(others) > len(WORDS) // 4:
-        return code(actions)
-    return f"all but {code(others)}" if others else "all"
+def suggest_rows() -> str:
+    """Return the columns of the rows of `suggest`."""
+    return columns(SUGGEST.row_type, SUGGEST.row_type._fields)
 
 
-def _defaults(actions: dict[str, argparse.Action]) -> str:
-    """Return the default of an option, and by command where commands differ."""
-    by_default: dict[str, list[str]] = defaultdict(list)
-    for word, action in actions.items():
-        default = f"{action.default:g}" if isinstance(action.default, float) else action.default
-        shown = "required" if action.required else "none"
-        if default is argparse.SUPPRESS:  # an option that stands for another one
-            shown = "none"
-        elif default is not None and default is not False:
-            shown = f"`{default}`"
-        by_default[shown].append(word)
-    if len(by_default) == 1:
-        return next(iter(by_default))
-    most = max(by_default, key=lambda default: len(by_default[default]))
-    others = (f"{default} for {code(words)}" for default, words in by_default.items() if default != most)
-    return f"{most}; {'; '.join(others)}"
-
-
-def plan(words: str) -> dict[str, dict[str, Any]]:
-    """Return what a plan with one epsilon predicts of each method."""
-    printed = StringIO()
-    with redirect_stdout(printed):
-        if cli.main(["plan", *words.split(), "--epsilon", "1", "--delta", "1e-6", "--json"]) != 0:
-            raise ValueError(f"privstream plan {words} must end well")
-    methods: dict[str, dict[str, Any]] = json.loads(printed.getvalue())["budgets"][0]["methods"]
-    return methods
-
-
-def shown(number: float) -> str:
-    """Return a number of a plan; large ones in millions, small ones with a digit behind the point."""
-    if number >= 1e6:
-        return f"{float(f'{number / 1e6:.2g}'):g} million"
-    return f"{number:.1f}" if number < 100 and number % 1 else f"{number:,.0f}"
+def view_rows() -> str:
+    """Return the columns of views of a monitor that are not those of a question."""
+    return "\n\n".join(
+        f"### {what.capitalize()}\n\n{columns(row, [name for name in row._fields if name not in COMMON])}"
+        for what, row in VIEWS.items()
+    )
 
 
 def question_table() -> str:
     """Return what each command is for."""
     return table(
-        ("command", "use it to", "you may know it as", "the guarantee protects"),
-        *((f"`{spec.word}`", spec.summary, spec.known_as, spec.protected) for spec in SPECS),
+        ("command", "use it to"),
+        *((f"[`{spec.word}`](docs/questions.md#{spec.word})", spec.summary.partition(";")[0]) for spec in SPECS),
     )
 
 
 def method_table() -> str:
-    """Return the methods of each command, the one that a run takes first."""
-    return table(("command", "methods"), *((f"`{spec.word}`", code(spec.methods)) for spec in SPECS if spec.methods))
+    """Return what each command protects, and its methods, the one that a run takes first."""
+    return table(
+        ("command", "the guarantee protects", "methods"),
+        *((f"[`{spec.word}`](#{spec.word})", spec.protected, code(spec.methods)) for spec in SPECS),
+    )
 
 
 def yaml_table() -> str:
     """Return the transforms of Beam YAML."""
     return table(
-        ("transform", "its keys are the options of", "its rows have"),
-        *(
-            (
-                f"`{name}`",
-                f"[`privstream {to.spec.word}`](commands.md#{to.spec.word})",
-                f"[these columns](rows.md#{to.spec.word})",
-            )
-            for name, to in TRANSFORMS.items()
-        ),
+        ("transform", "its keys are the options of, and its rows those of"),
+        *((f"`{name}`", f"[`{to.spec.word}`](questions.md#{to.spec.word})") for name, to in TRANSFORMS.items()),
     )
 
 
 TABLES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (question_table,),
-    "docs/commands.md": (method_table,),
+    "docs/questions.md": (method_table, *(partial(rows_of, word) for word in WORDS), suggest_rows),
     "docs/beam_yaml.md": (yaml_table,),
-    "docs/rows.md": (row_tables,),
-    "docs/options.md": (option_tables,),
+    "docs/how_to/monitor.md": (view_rows,),
 }
 """What makes the tables of a page, in their order."""
 

@@ -3,13 +3,13 @@
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.counters.continual_counter import ContinualCounter
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
+from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.guarantee_records import read_guarantee_file
-from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
+from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import (
     Histogram,
     HistogramQueries,
@@ -30,10 +30,8 @@ from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
-from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
 from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, HybridNoisyTopK
 from privstream.mechanisms.papers.sparse_vector import AboveThreshold, HybridSparseVector, SparseVectorWithGap
-from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, Neighbours, PredecessorStep
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
@@ -47,13 +45,11 @@ from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 __all__ = [
     "AboveThreshold",
     "AdaptiveSparseVector",
-    "BinaryTreeCounter",
+    "AnchoredFlags",
     "BinnedStep",
-    "BottomUpTreeCounter",
     "BufferedToeplitzCounter",
     "ColumnFlags",
     "ContinualCounter",
-    "CountedFlags",
     "DynamicPredecessor",
     "ExponentialMechanismWithGap",
     "FoundKeys",
@@ -65,7 +61,6 @@ __all__ = [
     "HybridNoisyTopK",
     "HybridSparseVector",
     "IncrementalPredecessor",
-    "KaryTreeCounter",
     "KeyedCounts",
     "KeyedNoise",
     "KeyedRows",
@@ -94,12 +89,11 @@ __all__ = [
     "SetCardinality",
     "Sparse",
     "SparseVectorWithGap",
-    "SquareRootToeplitzCounter",
     "StatusMonitor",
     "ThresholdMonitor",
     "TopK",
+    "TreeCounter",
     "UnknownHorizonCounter",
     "Updates",
-    "WideTreeCounter",
     "read_guarantee_file",
 ]

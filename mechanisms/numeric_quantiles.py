@@ -21,6 +21,7 @@ from privstream.mechanisms.privacy.accounting import PureDp, noise_curve, sensit
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from scipy import special
+from scipy.optimize import isotonic_regression
 from typing_extensions import override
 
 SCALES = ("linear", "log")
@@ -138,18 +139,6 @@ class BinTree:
             excess = (combined[level + 1] - below[level]) / self._below[level]
             combined[level] = combined[level] + self._variances[level] * excess[self._parents(level)]
         return combined
-
-    def measure(self, estimates: list[Floats]) -> Floats:
-        """Return counts >= 0 of the bins, float64 (bins,): from above, each node's is divided among its children.
-
-        In proportion to their estimates, of which negative ones count as 0; equally if none is positive.
-        """
-        found = np.maximum(estimates[-1], 0.0)
-        for level in reversed(range(self.levels - 1)):
-            shares, parents = np.maximum(estimates[level], 0.0), self._parents(level)
-            shares = np.where(self._sums(shares)[parents] > 0, shares, 1.0)
-            found = shares * (found / self._sums(shares))[parents]
-        return found
 
     def norms(self, quantile: float) -> Floats:
         """Return how much noise there is in (count below an edge) - quantile (count of all), at all inner edges.
@@ -417,11 +406,11 @@ class NumericQuantiles(Mechanism[int]):
         noisy = true + self.law.draw(source, source.bind(labels, true))
         counts = self.tree.estimates(noisy)
         lower, upper = self._intervals(counts[0])
-        measure = np.cumsum(self.tree.measure(counts))
-        if measure[-1] <= 0:  # nothing is known
-            measure = np.arange(1.0, self.resolution + 1)
-        quantiles = np.array(self.quantiles)
-        places = np.interp(quantiles * measure[-1], np.append(0.0, measure), np.arange(self.resolution + 1.0))
+        below, quantiles = isotonic_regression(np.cumsum(counts[0])).x, np.array(self.quantiles)
+        if below[-1] <= 0:  # nothing is known
+            below = np.arange(1.0, self.resolution + 1)
+        ranks = np.append(min(0.0, below[0]), below)
+        places = np.interp(quantiles * below[-1], ranks, np.arange(self.resolution + 1.0))
         estimates = np.clip(self.bins.at(places), lower, upper)
         return given.step, QuantileRows(
             step=given.step, quantiles=quantiles, estimates=estimates, lower=lower, upper=upper

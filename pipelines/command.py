@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -164,13 +165,52 @@ def _wrap(paragraph: str, width: int, indent: str) -> str:
     )
 
 
-class Parser(argparse.ArgumentParser):
-    """Takes options by their full names only, and reports a mistake in one line."""
+SELDOM = frozenset(
+    {
+        *("traceback", "query", "copy", "workers", "kafka_setting", "noise_key_variable", "budget_limit"),
+        *("input_format", "output_format", "stream_field", "streams", "watermark", "allowed_lateness"),
+        *("quote", "time_unit", "value_unit", "null", "trim", "normalize", "fold_case"),
+    }
+)
+"""Options that few people need: `--help all` shows them."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given})
+
+class Help(argparse.Action):
+    """Prints the options that most people need, or with `all` every option, and ends."""
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        more = [action for action in parser._actions if action.dest in SELDOM and action.help != argparse.SUPPRESS]
+        if more and values != "all":
+            for action in more:
+                action.help = argparse.SUPPRESS
+            parser.epilog = f"{parser.epilog or ''}\n\n{len(more)} more options: {parser.prog} --help all".strip()
+        parser.print_help()
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes options by their full names only, with dashes or underscores, and reports a mistake in one line."""
+
+    def __init__(self, *, add_help: bool = True, **given: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given, "add_help": False})
+        if add_help:
+            self.add_argument(
+                "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,
+                help="print this page, or with `all` every option",
+            )  # fmt: skip
         for number in NUMBERS:
             self.register("type", number, _read_by(number))
+
+    @override
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else args
+        return super().parse_known_args([self._underscored(word) for word in given], namespace)
+
+    def _underscored(self, word: str) -> str:
+        name, equals, value = word.partition("=")
+        other = f"--{name[2:].replace('-', '_')}"
+        return f"{other}{equals}{value}" if name.startswith("--") and other in self._option_string_actions else word
 
     @override
     def format_help(self) -> str:

@@ -171,7 +171,7 @@ class RankedItem(NamedTuple):
     gap: Optional[float]
     estimate: float
     lower: float
-    upper: float
+    upper: Optional[float]
 
 
 class KeyCount(NamedTuple):
@@ -208,7 +208,7 @@ class KeyCount(NamedTuple):
     count_stddev: float
     smoothed: Optional[float]
     lower: float
-    upper: float
+    upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
     rise: Optional[float] = None
@@ -237,7 +237,7 @@ class KeySum(NamedTuple):
     count_stddev: float
     smoothed: Optional[float]
     lower: float
-    upper: float
+    upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
     rise: Optional[float]
@@ -258,10 +258,12 @@ class QuantileEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         quantile: which part of all values is at most as large; 0.5 for the median.
-        estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
+        estimate: the value that is estimated to be this quantile from the values of the window alone.
         lower, upper: an interval that contains the quantile of the values that count within their limits, with
             probability 95% in each row by itself. Where it covers (nearly) all values, tables and pictures say "nothing
             is known".
+        smoothed: the number to look at, where it is not `estimate`: of a finished file, from all windows; the interval
+            is its own.
     """
 
     stream: str
@@ -271,6 +273,7 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
+    smoothed: Optional[float] = None
 
 
 class HistogramEstimate(NamedTuple):
@@ -284,11 +287,8 @@ class HistogramEstimate(NamedTuple):
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
         error_bound: how far the estimate is at most from the number without noise, of the events that count, with
-            probability 1 - beta for all rows of a stream together.
-        lower: the least number of events that count that is within 95% of this row by itself, at least 0: by the law of
-            its noise for `histogram`, and by that of all counts of the window for other queries, whose numbers are
-            chosen among them. None but with the method "direct_counters".
-        upper: the largest one.
+            probability 95% for all rows of a stream together.
+        lower, upper: the interval that follows; `lower` is at least 0.
     """
 
     stream: str
@@ -298,8 +298,8 @@ class HistogramEstimate(NamedTuple):
     category: str
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
+    lower: int
+    upper: int
 
 
 class CategoryFlag(NamedTuple):
@@ -312,7 +312,7 @@ class CategoryFlag(NamedTuple):
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
-        error_bound: with probability 1 - beta for all rows of a stream together, a flag that is up belongs to a count
+        error_bound: with probability 95% for all rows of a stream together, a flag that is up belongs to a count
             above threshold - error_bound, and a flag that is down to a count below threshold + error_bound; to counts
             of the events that count within limits.
     """
@@ -333,7 +333,7 @@ class CardinalityEstimate(NamedTuple):
         stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
-        estimate: how many are in the set, with noise, at least 0.
+        estimate: how many are in the set, with noise; by counts unbiased, and perhaps negative.
         error_bound: how far the estimate is at most from the number of people who count within their limits, with
             probability 95% for all windows together, while people come and go no more often than `max_updates`, if
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
@@ -341,6 +341,8 @@ class CardinalityEstimate(NamedTuple):
         lower, upper: an interval that contains the number of people who count within their limits, with probability
             95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
             is -1.
+        smoothed: the number to look at, where it is not `estimate`: by counts of a finished file, from all windows; the
+            interval is its own.
     """
 
     stream: str
@@ -348,24 +350,9 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
-
-
-class RangeQuery(NamedTuple):
-    """Input of `RangeCounts`: a range of points, ends included, to be counted at the end of a window; public.
-
-    Attributes:
-        low: its first point.
-        high: its last point.
-        time: when it is asked; it is answered at the end of the window that this lies in.
-        stream: name of the stream, empty where there is but one.
-    """
-
-    low: int
-    high: int
-    time: Timestamp
-    stream: str = ""
+    lower: Optional[float] = None
+    upper: Optional[float] = None
+    smoothed: Optional[float] = None
 
 
 class RangeCount(NamedTuple):
@@ -377,11 +364,9 @@ class RangeCount(NamedTuple):
         window_end: first moment after the window.
         low: first point of the range.
         high: last point of the range.
-        estimate: number of points, with integer noise; negative at times, unless counts are made consistent.
-        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for as many rows of a
-            stream together as the accuracy is stated for; -1 for consistent counts, for which no error is stated.
-        lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0,
-            if the range does not depend on earlier answers; None for consistent counts.
+        estimate: number of points, with integer noise; negative at times.
+        error_bound: how far the estimate is from the truth at most, with probability 95% for all rows of a stream.
+        lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0.
         upper: the largest one.
     """
 
@@ -392,22 +377,8 @@ class RangeCount(NamedTuple):
     high: int
     estimate: int
     error_bound: int
-    lower: Optional[int] = None
-    upper: Optional[int] = None
-
-
-class PredecessorQuery(NamedTuple):
-    """Input of `PredecessorQueries`: a point whose neighbours are asked for; public.
-
-    Attributes:
-        point: the point.
-        time: when it is asked; it is answered at the end of the window that this lies in.
-        stream: name of the stream, empty where there is but one.
-    """
-
-    point: int
-    time: Timestamp
-    stream: str = ""
+    lower: int
+    upper: int
 
 
 class NearestPoints(NamedTuple):
@@ -425,8 +396,8 @@ class NearestPoints(NamedTuple):
             `error_bound` points lie below s in it. 0 means that no more than `error_bound` points lie at or above the
             query.
         distance: from the query to the nearer one of both; -1 if both are 0.
-        error_bound: the number of points in these statements, which are true with probability 1 - beta for as many rows
-            of a stream together as the accuracy is stated for.
+        error_bound: the number of points in these statements, which are true with probability 95% for all rows of a
+            stream together.
     """
 
     stream: str

@@ -6,7 +6,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from privstream.mechanisms.privacy.accounting import (
     noise_curve,
     sensitivity_sigma,
 )
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from typing_extensions import override
 
@@ -54,7 +54,6 @@ class RowMechanism(Mechanism[State]):
     horizon: int | None
     columns: int
     row_columns: int | None
-    neighbouring: str
     rows_per_unit: int | None
 
     @property
@@ -76,10 +75,10 @@ class RowMechanism(Mechanism[State]):
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
             unit=PrivacyUnit(what="row") if self.rows_per_unit is None else PERSON,
-            neighbouring=self.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
+            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit),
             public=("all parameters", "the number of steps"),
             proof=self.proof,
             caveats=self._caveats,
@@ -115,7 +114,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
         have entries 0 or 1, at most `row_columns` ones; a step adds any number of rows, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, and the number of steps.
+        one row, or person, added or removed. Public: all fields, and the number of steps.
 
     Accuracy:
         `variance(t)` of each column's noise at step t, and `error(t, beta)`: with probability 1 - beta no column is off
@@ -127,17 +126,7 @@ class ContinualCounter(RowMechanism[CounterState]):
         horizon: steps of the whole run at most, 1 to 2^40.
         columns: number of columns, >= 1.
         row_columns: ones in a row at most, 1 to `columns`; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        rows_per_step: rows of one person at one step at most; None for no limit. It makes noise smaller where a counter
-            says so, and must be None without `rows_per_unit`.
-        alternating: 0, or how many people's comings and goings one unit is, 1 or 2, with "replace_one": each of them
-            adds 1 at one step and takes it away at a later one, before the next 1 is added, `rows_per_unit` times in
-            all. It makes noise smaller where a counter says so.
-        streams: streams that one person has rows in at most, `rows_per_unit` in each, where each has a counter like
-            this one with noise of its own. Epsilon and delta are for all of them together; errors are those of one.
-            It must be 1 without `rows_per_unit`.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row.
     """
 
     epsilon: float
@@ -145,11 +134,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     horizon: int
     columns: int = 1
     row_columns: int | None = None
-    neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
-    rows_per_step: int | None = None
-    alternating: int = 0
-    streams: int = 1
     proved: ClassVar[str]
     noise_label = "continual counter"
     state_type = CounterState
@@ -161,30 +146,8 @@ class ContinualCounter(RowMechanism[CounterState]):
             checks.integer(name, getattr(self, name), minimum=1, maximum=largest)
         if self.row_columns is not None and checks.integer("row_columns", self.row_columns, minimum=1) > self.columns:
             raise ValueError(f"row_columns must be <= columns {self.columns}, got {self.row_columns}")
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         if self.rows_per_unit is not None:
             checks.integer("rows_per_unit", self.rows_per_unit, minimum=1)
-        _check_rows_per_step(self.rows_per_step, self.rows_per_unit)
-        if checks.integer("alternating", self.alternating, minimum=0, maximum=2) and (
-            self.rows_per_unit is None or self.neighbouring != "replace_one" or self.columns > 1
-        ):
-            raise ValueError("alternating must be 0 but for rows of a person in one column that are replaced")
-        if checks.integer("streams", self.streams, minimum=1) > 1 and self.rows_per_unit is None:
-            raise ValueError(f"streams must be 1 without rows_per_unit, got {self.streams}")
-
-    @override
-    def _described(self) -> Any:
-        kind, values = without_rows_per_step(super()._described())
-        return [kind, {name: value for name, value in values.items() if name != "alternating" or value}]
-
-    @property
-    @override
-    def guarantee(self) -> PrivacyGuarantee:
-        alone = super().guarantee
-        if self.streams == 1:
-            return alone
-        of_all = f"A person has rows in at most {self.streams:,} streams, each with a counter of its own."
-        return replace(alone, limits=(*alone.limits, of_all))
 
     def _check_noise(self, make_law: Callable[[], Any]) -> None:
         """Refuse a budget so small that noise cannot be drawn: now, not in mid-stream."""
@@ -196,11 +159,8 @@ class ContinualCounter(RowMechanism[CounterState]):
 
     @property
     def touched(self) -> int:
-        """Columns whose sums one row moves, each by 1, at most; a row out and a row in if rows are replaced."""
-        ones = self.columns if self.row_columns is None else self.row_columns
-        if self.neighbouring == "add_remove":
-            return ones
-        return 2 * ones if self.rows_per_unit is not None else min(2 * ones, self.columns)
+        """Columns whose sums one row moves, each by 1, at most."""
+        return self.columns if self.row_columns is None else self.row_columns
 
     @property
     @override
@@ -210,8 +170,7 @@ class ContinualCounter(RowMechanism[CounterState]):
     @property
     @override
     def proof(self) -> str:
-        several = "" if self.rows_per_unit is None else ", and Theorem 5"
-        return f"docs/proofs/counters.md, {self.proved}{several}{', and Theorem 8' if self.streams > 1 else ''}"
+        return f"docs/proofs/counters.md, {self.proved}{'' if self.rows_per_unit is None else ', and Theorem 5'}"
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -258,24 +217,6 @@ class ContinualCounter(RowMechanism[CounterState]):
         return checks.step(step, self.horizon)
 
 
-def _check_rows_per_step(rows_per_step: int | None, rows_per_unit: int | None) -> None:
-    if rows_per_step is None:
-        return
-    checks.integer("rows_per_step", rows_per_step, minimum=1)
-    if rows_per_unit is None:
-        raise ValueError(f"rows_per_step must be None without rows_per_unit, got {rows_per_step}")
-
-
-def without_rows_per_step(described: Any) -> Any:
-    """Return parameters without a limit of rows at a step that is not there, and without streams where there is one.
-
-    Such labels are as they were before there were these parameters.
-    """
-    kind, values = described
-    absent = ("rows_per_step", None), ("streams", 1)
-    return [kind, {name: value for name, value in values.items() if (name, value) not in absent}]
-
-
 def checked_rows(matrix: NDArray[Any], columns: int, largest: int, *, negative: bool) -> NDArray[Any]:
     """Return the rows of a run if they are integers of the right shape and range. Messages quote no value."""
     if matrix.ndim != 2 or matrix.shape[1] != columns:
@@ -295,27 +236,23 @@ def check_end(step: int, horizon: int | None) -> None:
         raise HorizonExceeded(f"step must be <= horizon {horizon}, got {step}")
 
 
-def node_law(
-    epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None, streams: int = 1
-) -> SymmetricNoise:
-    """Return the noise for integers of which one row moves at most `changes`, each by 1, in each of so many streams."""
+def node_law(epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None) -> SymmetricNoise:
+    """Return the noise for integers of which one row moves at most `changes`, each by 1."""
     rows = rows_per_unit or 1
     if delta == 0:
-        return DiscreteLaplace(math.nextafter(changes * rows * streams / epsilon, math.inf))
+        return DiscreteLaplace(math.nextafter(changes * rows / epsilon, math.inf))
     if rows_per_unit is None:
-        return DiscreteGaussian(counting_sigma(epsilon, delta, changes * streams))
-    return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes * streams) * (1 + 1e-12)))
+        return DiscreteGaussian(counting_sigma(epsilon, delta, changes))
+    return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes) * (1 + 1e-12)))
 
 
-def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None, neighbouring: str) -> tuple[str, ...]:
+def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None) -> tuple[str, ...]:
     """Return sentences that say what a row, and a person, is limited to."""
     ones = "any number of ones" if row_columns is None else f"at most {row_columns:,} one{'s' * (row_columns > 1)}"
     sentences = [f"A row is added at one step, has {columns:,} column{'s' * (columns > 1)} and {ones}."]
     if rows_per_unit is not None:
         rows = f"{rows_per_unit:,} row{'s' * (rows_per_unit > 1)}"
         sentences.append(f"A person has at most {rows} in the whole run, at any steps.")
-    elif neighbouring == "replace_one":
-        sentences.append("A row that is replaced keeps its step.")
     return tuple(sentences)
 
 

@@ -1,9 +1,8 @@
-"""Continual counters with correlated noise: what they share, and BufferedToeplitzCounter."""
+"""Continual counter with correlated Gaussian noise: BufferedToeplitzCounter."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar
@@ -30,41 +29,97 @@ from typing_extensions import override
 _PIECES = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToeplitzCounter(ContinualCounter):
-    """A counter that publishes the prefix sums of x + w, where R w = z, R lower triangular Toeplitz, z Gaussian.
+LARGEST_HORIZON = 1 << 24
+_MOST_BUFFERS = 7
+_SPARE_BITS = 8  # of the grid beyond sqrt(horizon)
+LARGEST_EXACT = 2.0**53  # whole numbers up to it are floats
 
-    z is discrete Gaussian on a grid of 2^-fraction counts, and what is published is rounded to whole counts: see
-    docs/proofs/counters.md.
+
+@dataclass(frozen=True, kw_only=True)
+class BufferedToeplitzCounter(ContinualCounter):
+    """Continual column sums with noise correlated over time, from a few numbers per column.
+
+    What is published are the prefix sums of x + w, rounded to whole counts, where R w = z and z is Gaussian. R is the
+    Toeplitz matrix of c(x), the rational function of degree `buffers` that is nearest to (1 - x)^(-1/2) in Zolotarev's
+    sense, so that w_t = z_t - sum of weights_j b_j with `buffers` decaying sums b_j of earlier w.
+
+    Privacy:
+        Unit: one row over the whole run; see `guarantee`. z is discrete Gaussian on a grid of 2^-fraction counts. The
+        buffers are floating-point numbers, and the noise pays for all their rounding: the sensitivity is that of exact
+        arithmetic, in closed form, plus a bound on what rounding can add. The noise z of a step is bound to the true
+        sum.
+
+    Accuracy:
+        `variance(t)` in closed form, plus 1/12 for publishing integers; with 4 buffers its mean is within 1.01 of the
+        square root's up to horizon 2^20, with 3 within 1.08. `error(t, beta)` is about 5% above the quantile. Time per
+        step and state: O(buffers columns).
+
+    Attributes: see `ContinualCounter`; delta > 0, horizon up to 2^24; `buffers`: 1 to 7.
+
+    Example:
+        >>> counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=1 << 20)
+        >>> counter.initial_state().memory.shape
+        (5, 1)
+
+    Source: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, Efficient and Near-Optimal Noise Generation for Streaming
+    Differential Privacy (2024); docs/proofs/counters.md.
     """
+
+    proved: ClassVar[str] = "Theorem 4"
+    buffers: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.probability("delta", self.delta)
+        if self.horizon > LARGEST_HORIZON:
+            raise ValueError(f"horizon must be <= {LARGEST_HORIZON} for this counter, got {self.horizon}")
+        checks.integer("buffers", self.buffers, minimum=1, maximum=_MOST_BUFFERS)
+        self._check_noise(self._check_floats)
 
     @property
-    @abstractmethod
     def fraction(self) -> int:
         """Fractional bits of the grid."""
+        # As fine as keeps what is rounded below half a percent of what a unit moves: coarser for many rows.
+        return max(0, _SPARE_BITS + math.ceil(math.log2(self.horizon / (self.rows_per_unit or 1)) / 2))
 
     @property
-    @abstractmethod
+    def factor(self) -> BufferedFactor:
+        """R."""
+        return BufferedFactor(self.horizon, self.buffers)
+
+    @cached_property
     def sensitivity(self) -> float:
         """How far, in counts, one unit moves what z hides, in L2 norm, with all that is rounded."""
+        return self._exact_sensitivity + self._rounded
 
     @property
     def _unit_norm(self) -> float:
         """The L2 norm of what one unit adds, when all of it is at one step."""
         return (self.rows_per_unit or 1) * math.sqrt(self.touched)
 
-    @abstractmethod
-    def _squares(self, steps: Floats) -> Floats:
-        """Return the sum of the first `steps` squared coefficients of the noise on the published sums, increasing."""
+    @property
+    def _exact_sensitivity(self) -> float:
+        """What `sensitivity` would be without rounding, for a unit with all its rows at one step."""
+        return math.sqrt(_column_square(self.horizon, self.buffers)) * (1 + SUMS) * self._unit_norm
+
+    @property
+    def _rounded(self) -> float:
+        """Bound, in counts, on what rounding adds: docs/proofs/counters.md, Theorems 4 and 5."""
+        columns = (self.rows_per_unit or 1) * self.touched
+        return 2 * math.sqrt(self.horizon * columns) * math.ldexp(self._rounding, -self.fraction)
+
+    def _check_floats(self) -> None:
+        """Raise unless what the bounds on rounding assume is so: a small part is rounded, and sums are exact."""
+        largest = DEVIATIONS * 2 * self.law.sigma * math.sqrt(float(self._squares(np.array([float(self.horizon)]))[0]))
+        if self._rounded > self._exact_sensitivity or largest > LARGEST_EXACT:
+            raise ValueError("noise must be small enough for floats")
 
     @cached_property
     def law(self) -> WideGaussian:
         """The noise z, in units of the grid."""
-        return grid_law(self.epsilon, self.delta, self.sensitivity * math.sqrt(self.streams), self.fraction)
+        return WideGaussian(
+            sensitivity_sigma(self.epsilon, self.delta, math.ldexp(self.sensitivity * (1 + 1e-12), self.fraction))
+        )
 
     @override
     def variance(self, step: int) -> float:
@@ -95,133 +150,12 @@ class ToeplitzCounter(ContinualCounter):
         high = float(deviations[-1]) * 40
         return math.ceil(smallest(accept, 0.0, high, precision=1e-6) + 0.5)
 
-
-def grid_law(epsilon: float, delta: float, sensitivity: float, fraction: int) -> WideGaussian:
-    """Return noise for vectors on a grid of 2^-fraction whose sensitivity is given in counts."""
-    return WideGaussian(sensitivity_sigma(epsilon, delta, math.ldexp(sensitivity * (1 + 1e-12), fraction)))
-
-
-LARGEST_HORIZON = 1 << 24
-_MOST_BUFFERS = 7
-_LONGEST_SPREAD = 1 << 20  # steps, of which coefficients are added up
-_SPARE_BITS = 8  # of the grid beyond sqrt(horizon)
-LARGEST_EXACT = 2.0**53  # whole numbers up to it are floats
-
-
-def rows_source(source: NoiseSource, rows_per_unit: int | None) -> NoiseSource:
-    """Return noise of its own for units of several rows: earlier commits had a finer grid, and more noise, for them."""
-    return source if (rows_per_unit or 1) == 1 else source.derive("grid for several rows")
-
-
-def rows_state(kind: str, rows_per_unit: int | None) -> str:
-    """Return what snapshots are of; those of earlier commits are on another grid where units have several rows."""
-    return kind if (rows_per_unit or 1) == 1 else f"{kind} for several rows"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BufferedToeplitzCounter(ToeplitzCounter):
-    """Continual column sums with noise like `SquareRootToeplitzCounter`'s, from a few numbers per column.
-
-    R is the Toeplitz matrix of c(x), the rational function of degree `buffers` that is nearest to (1 - x)^(-1/2) in
-    Zolotarev's sense, so that w_t = z_t - sum of weights_j b_j with `buffers` decaying sums b_j of earlier w.
-
-    Privacy:
-        Unit: one row over the whole run; see `guarantee`. z is discrete Gaussian on a grid of 2^-fraction counts. The
-        buffers are floating-point numbers, and the noise pays for all their rounding: the sensitivity is that of exact
-        arithmetic, in closed form, plus a bound on what rounding can add. The noise z of a step is bound to the true
-        sum.
-
-    Accuracy:
-        `variance(t)` in closed form, plus 1/12 for publishing integers; with 4 buffers its mean is within 1.01 of the
-        square root's up to horizon 2^20, with 3 within 1.08. `error(t, beta)` is about 5% above the quantile. Time per
-        step and state: O(buffers columns).
-
-    Attributes: see `ContinualCounter`; delta > 0, horizon up to 2^24; `rows_per_step` makes noise smaller up to horizon
-        2^20; `buffers`: 1 to 7.
-
-    Example:
-        >>> counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=1 << 20)
-        >>> counter.initial_state().memory.shape
-        (5, 1)
-
-    Source: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, Efficient and Near-Optimal Noise Generation for Streaming
-    Differential Privacy (2024); docs/proofs/counters.md.
-    """
-
-    proved: ClassVar[str] = "Theorem 4"
-    buffers: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.horizon > LARGEST_HORIZON:
-            raise ValueError(f"horizon must be <= {LARGEST_HORIZON} for this counter, got {self.horizon}")
-        checks.integer("buffers", self.buffers, minimum=1, maximum=_MOST_BUFFERS)
-        self._check_noise(self._check_floats)
-
-    @override
-    def _source(self, noise: NoiseSource) -> NoiseSource:
-        return rows_source(super()._source(noise), self.rows_per_unit)
-
-    @property
-    @override
-    def _state_kind(self) -> str:
-        return rows_state(super()._state_kind, self.rows_per_unit)
-
-    @property
-    @override
-    def fraction(self) -> int:
-        # As fine as keeps what is rounded below half a percent of what a unit moves: coarser for many rows.
-        rows = (self.rows_per_unit or 1) * self._spread**2
-        return max(0, _SPARE_BITS + math.ceil(math.log2(self.horizon / rows) / 2))
-
-    @property
-    def factor(self) -> BufferedFactor:
-        """R."""
-        return BufferedFactor(self.horizon, self.buffers)
-
-    @cached_property
-    @override
-    def sensitivity(self) -> float:
-        return self._exact_sensitivity * self._spread + self._rounded
-
-    @property
-    def _exact_sensitivity(self) -> float:
-        """What `sensitivity` would be without rounding, for a unit with all its rows at one step."""
-        return math.sqrt(_column_square(self.horizon, self.buffers)) * (1 + SUMS) * self._unit_norm
-
-    @property
-    def _rounded(self) -> float:
-        """Bound, in counts, on what rounding adds: docs/proofs/counters.md, Theorems 4 and 5."""
-        columns = (self.rows_per_unit or 1) * self.touched
-        return 2 * math.sqrt(self.horizon * columns) * math.ldexp(self._rounding, -self.fraction)
-
-    def _check_floats(self) -> None:
-        """Raise unless what the bounds on rounding assume is so: a small part is rounded, and sums are exact."""
-        largest = DEVIATIONS * 2 * self.law.sigma * math.sqrt(float(self._squares(np.array([float(self.horizon)]))[0]))
-        if self._rounded > self._exact_sensitivity or largest > LARGEST_EXACT:
-            raise ValueError("noise must be small enough for floats")
-
-    @cached_property
-    def _spread(self) -> float:
-        """How far all rows of a person move z at most, as a part of what they do when all are at one step.
-
-        docs/proofs/counters.md, Theorem 6 and Theorem 7.
-        """
-        if self.alternating:
-            return min(1.0, math.sqrt(self.alternating / (self.rows_per_unit or 1)))
-        rows, most = self.rows_per_unit or 1, self.rows_per_step
-        if most is None or most >= rows or self.horizon > _LONGEST_SPREAD:
-            return 1.0
-        steps = min(self.horizon, -(-rows // most))
-        together = self.factor.shifts_square(steps) / self.factor.shifts_square(1)
-        return min(1.0, most * math.sqrt(together) * (1 + SUMS) / rows)
-
     @property
     def _rounding(self) -> float:
         """Bound, in units of the grid, on what a step's correction differs from exact arithmetic."""
         poles, _, weights = self.factor.function
         square = _column_square(self.horizon, self.buffers)
-        norm = math.ldexp((math.sqrt(square) * self._unit_norm + 1) * math.sqrt(self.streams), self.fraction)
+        norm = math.ldexp(math.sqrt(square) * self._unit_norm + 1, self.fraction)
         sigma = 2 * (norm / largest_shift(self.epsilon, self.delta) + SMALLEST_SIGMA)
         unit = math.ldexp(self.rows_per_unit or 1, self.fraction)
         largest = DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2) + unit
@@ -237,6 +171,7 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         return rates, np.array(weights)
 
     def _squares(self, steps: Floats) -> Floats:
+        """Return the sum of the first `steps` squared coefficients of the noise on the published sums, increasing."""
         return _squared_sums(*self._published, steps)
 
     @override

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, counter_error
-from privstream.mechanisms.counters.unknown_horizon import best_counter
+from privstream.mechanisms.counters.continual_counter import ContinualCounter
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.partition import (
     AnchoredPartition,
@@ -26,7 +25,6 @@ from privstream.mechanisms.histograms.partition import (
     early_bound,
 )
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PrivacyCurve
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
 from typing_extensions import override
 
@@ -150,7 +148,7 @@ def columnwise(queries: tuple[HistogramQuery, ...]) -> bool:
     return all(isinstance(query, Histogram) for query in queries)
 
 
-MODES = ("auto", "anchored", "direct", "paper")
+MODES = ("anchored", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
 _EARLY = (0.01, 1.0, 8.0, 64.0)  # intervals that end too early, on average
 _MOST_INTERVALS = 1 << 24
@@ -161,16 +159,14 @@ _DEFAULT_LARGEST = 100_000
 class HistogramQueries(HistogramMechanism):
     """Answers queries on the column sums of a stream after every step, with one budget for the whole run.
 
-    Modes: `direct` asks a continual counter that is fed at every step. `anchored` feeds it only when some query has
-    grown by about K since it was last fed, and publishes the same answers in between: its error depends on how large
-    the answers are, hardly on the length of the stream. `paper` is Algorithm 2 of the source, for reference. `auto` is
-    `anchored` or `direct`, whichever promises the smaller error at `largest`.
+    A continual counter is fed only when some query has grown by about K since it was last fed. Then its sums are
+    published; until it is fed again, half of what can have been missed is added to them. The error depends on how large
+    the answers are, hardly on the length of the stream. Mode `paper` has the constants of the source, for reference.
 
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
         `HistogramMechanism`. In mode `paper` noise is compared in floating point, and the guarantee holds up to
-        rounding. A query of the caller's (`Monotone`) must keep its promises: in modes other than `direct` the
-        guarantee rests on them.
+        rounding. A query of the caller's (`Monotone`) must keep its promises: the guarantee rests on them.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
@@ -179,9 +175,9 @@ class HistogramQueries(HistogramMechanism):
     Attributes:
         queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
             `Monotone(function)`.
-        mode: see above.
-        largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
-            horizon, or 100,000. Not used for privacy or accuracy.
+        mode: "anchored" or "paper".
+        largest: largest value of a query that is expected, for the split of the budget; None for the horizon, or
+            100,000. Not used for privacy or accuracy.
         counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.
         slack: growth that each interval has for certain, in mode `anchored`; None for a good one.
 
@@ -190,8 +186,6 @@ class HistogramQueries(HistogramMechanism):
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
-        >>> mechanism.chosen_mode
-        'anchored'
         >>> state, answers = mechanism.step(mechanism.initial_state(), [5] * 10, SeededNoise(1))
         >>> answers.shape
         (10,)
@@ -200,7 +194,7 @@ class HistogramQueries(HistogramMechanism):
     """
 
     queries: tuple[HistogramQuery, ...] = (Histogram(),)
-    mode: str = "auto"
+    mode: str = "anchored"
     largest: int | None = None
     counter_share: float | None = None
     slack: int | None = None
@@ -223,23 +217,7 @@ class HistogramQueries(HistogramMechanism):
     @property
     @override
     def proof(self) -> str:
-        if self.chosen_mode == "direct":
-            return self.counter.proof
-        return f"docs/proofs/anchored.md, {'Theorem 1' if self.chosen_mode == 'anchored' else 'section 4'}"
-
-    @property
-    @override
-    def curve(self) -> PrivacyCurve:
-        return self.counter.curve if self.chosen_mode == "direct" else super().curve
-
-    @cached_property
-    def chosen_mode(self) -> str:
-        """The mode, `auto` being decided."""
-        if self.mode != "auto":
-            return self.mode
-        largest = self._expected
-        step = self.horizon or largest
-        return min(("anchored", "direct"), key=lambda mode: self._mode_error(mode, largest, step))
+        return f"docs/proofs/anchored.md, {'Theorem 1' if self.mode == 'anchored' else 'section 4'}"
 
     def error(self, largest: int, step: int | None = None) -> int:
         """Return the error of the class docstring up to `step`, while no query exceeds `largest`.
@@ -248,65 +226,49 @@ class HistogramQueries(HistogramMechanism):
         """
         checks.integer("largest", largest, minimum=0)
         last = (self.horizon or max(1, largest)) if step is None else checks.step(step, self.horizon or step)
-        return self._mode_error(self.chosen_mode, largest, last)
+        if self.mode == "paper":
+            return self._paper.error_at(last, max(0, self._paper.queries * largest - 1))
+        return math.ceil(self._anchored(*self._split).error(len(self._tracked) * largest, last))
 
     def error_bound(self, step: int, interval: int) -> int:
         """Return how far answers are off at most at step 1, 2, ..: with probability 1 - beta, all of them at all steps.
 
-        The bound depends on the step and on how many intervals have been closed, which the answers show anyway; in mode
-        direct an interval is a step. See docs/proofs/live_histograms.md.
+        The bound depends on the step and on how many intervals have been closed, which the answers show anyway. See
+        docs/proofs/live_histograms.md.
         """
-        if self.chosen_mode != "direct":
-            return self.partition.error_at(step, interval)
-        return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
-
-    def spread(self, step: int, *, columns: int, beta: float) -> int | None:
-        """Return how far so many counts of step 1, 2, .. are off at most, alone, with probability 1 - beta.
-
-        None but in mode direct: the noise of an interval that an answer has ended is no longer that of a counter.
-        """
-        return self.counter.spread(step, beta / columns) if self.chosen_mode == "direct" else None
+        return self.partition.error_at(step, interval)
 
     @override
     def initial_state(self) -> PartitionState:
-        if self.chosen_mode == "direct":
-            return self._start(np.zeros(0))
         return self._start(self.partition.first_base(self._values(np.zeros((1, self.columns), np.int64))[0]))
 
     @override
     def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, Integers]:
         rows = self._checked(state, matrix)
         source = self._source(noise)
-        if self.chosen_mode == "direct":
-            counter, sums = self.counter.run(state.counter, rows, source)
-            last = sums[-1].copy() if len(sums) else state.anchor
-            count = state.step + len(rows)
-            state = PartitionState(
-                step=count, interval=count, counter=counter, anchor=last, counts=state.counts, base=state.base
-            )
-            return state, self._values(sums)
         first = state
         state, closed = advance(self.partition, self._values, self.counter, state, rows, source)
         edges = [(0, first), *closed, (len(rows), state)]
         published = np.empty((len(rows), len(self._tracked)), np.int64)
         for (start, held), (end, _) in itertools.pairwise(edges):
             steps = first.step + 1 + np.arange(start, end)
-            published[start:end] = self._values(held.anchor[None, :]) + self._centred(steps, held.interval)
+            added = self._centred(steps, held.interval)
+            if held is not first:
+                added[:1] = 0  # where an interval has just ended nothing has been missed
+            published[start:end] = self._values(held.anchor[None, :]) + added
         return state, published
 
     @cached_property
     @override
     def counter(self) -> ContinualCounter:
-        if self.chosen_mode == "direct":
-            return self._step_counter
-        if self.chosen_mode == "paper":
+        if self.mode == "paper":
             return self._paper.counter
         return self._anchored(*self._split).counter
 
     @cached_property
     def partition(self) -> Partition:
-        """What closes intervals, in modes other than `direct`."""
-        if self.chosen_mode == "paper":
+        """What closes intervals."""
+        if self.mode == "paper":
             return self._paper
         return self._anchored(*self._split)
 
@@ -330,7 +292,6 @@ class HistogramQueries(HistogramMechanism):
         most = math.ceil(2 ** (math.ceil(2 * math.log2(most)) / 2))  # few different ones, whose errors are remembered
         return AnchoredPartition(
             epsilon=self.epsilon * (1 - share) / (self.rows_per_unit or 1),
-            neighbouring=self.neighbouring,
             beta=self.beta,
             horizon=self.horizon,
             slack=slack,
@@ -342,19 +303,9 @@ class HistogramQueries(HistogramMechanism):
 
     @property
     def _caveats(self) -> tuple[str, ...]:
-        trusted = self.chosen_mode != "direct" and any(isinstance(query, Monotone) for query in self.queries)
-        found = noise_caveats(self.chosen_mode != "paper", COMPARED_FLOATS)
+        trusted = any(isinstance(query, Monotone) for query in self.queries)
+        found = noise_caveats(self.mode != "paper", COMPARED_FLOATS)
         return (*found, GIVEN_FUNCTIONS) if trusted else found
-
-    @cached_property
-    def _step_counter(self) -> ContinualCounter:
-        """The counter of mode `direct`."""
-        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._step_shape
-        return best_counter(self.horizon, repeatable=self.repeatable, beta=self.beta, **budget)
-
-    @cached_property
-    def _horizon_error(self) -> int:
-        return self._step_counter.error(cast(int, self.horizon), self.beta)
 
     @property
     def _expected(self) -> int:
@@ -379,13 +330,6 @@ class HistogramQueries(HistogramMechanism):
 
         return min(itertools.product(shares, slacks, _EARLY), key=predicted)
 
-    def _mode_error(self, mode: str, largest: int, step: int) -> int:
-        if mode == "direct":
-            return self._step_counter.error(step, self.beta)
-        if mode == "anchored":
-            return math.ceil(self._anchored(*self._split).error(len(self._tracked) * largest, step))
-        return self._paper.error_at(step, max(0, self._paper.queries * largest - 1))
-
     @cached_property
     def _tracked(self) -> Integers:
         """The values, at 0, of all queries' parts that intervals are about."""
@@ -393,7 +337,7 @@ class HistogramQueries(HistogramMechanism):
 
     def _centred(self, steps: Integers, interval: int) -> Integers:
         """Return what is added to answers (n, k): in mode `anchored` half of what a value can have grown unseen."""
-        if self.chosen_mode == "paper":
+        if self.mode == "paper":
             return np.zeros((len(steps), 1), np.int64)
         half = cast(AnchoredPartition, self.partition).unseen(steps, interval) // 2
         return half[:, None]

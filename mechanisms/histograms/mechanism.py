@@ -16,7 +16,6 @@ from privstream.mechanisms.counters.continual_counter import (
     RowMechanism,
     check_end,
     checked_rows,
-    without_rows_per_step,
 )
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.partition import PartitionState
@@ -38,9 +37,8 @@ class HistogramMechanism(RowMechanism[PartitionState]):
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
         have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. With delta = 0
-        the noise of counters does not depend on the data, unless `repeatable`: a run that is repeated with other data
-        needs a noise source of its own then, or the difference shows.
+        one row, or person, added or removed. Public: all fields, the number of steps. The inputs may depend on all
+        answers. All noise is bound to the data.
 
     Attributes:
         epsilon: finite and > 0.
@@ -48,15 +46,8 @@ class HistogramMechanism(RowMechanism[PartitionState]):
         columns: number of columns, >= 1.
         horizon: steps of the whole run at most, or None.
         row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        rows_per_step: rows of one person at one step at most; None for no limit. If delta > 0 it makes the noise of
-            counters that are fed at every step smaller.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row.
         beta: failure probability of the accuracy.
-        repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not show
-            by how much they differ (it shows that they do). So it is anyway if delta > 0; with delta = 0 the error of
-            long runs is up to 1.4 times as large, that of short ones no larger.
     """
 
     epsilon: float
@@ -64,11 +55,8 @@ class HistogramMechanism(RowMechanism[PartitionState]):
     columns: int
     horizon: int | None = None
     row_columns: int | None = None
-    neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
-    rows_per_step: int | None = None
     beta: float = 0.05
-    repeatable: bool = False
     noise_label = "histogram mechanism"
 
     def __post_init__(self) -> None:
@@ -76,14 +64,7 @@ class HistogramMechanism(RowMechanism[PartitionState]):
         checks.probability("beta", self.beta)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
-        checks.boolean("repeatable", self.repeatable)
         UnknownHorizonCounter(**self._budget(1.0, self.delta), **self._shape)  # checks the rest
-        if self.rows_per_step is not None and self.rows_per_unit is None:
-            raise ValueError(f"rows_per_step must be None without rows_per_unit, got {self.rows_per_step}")
-
-    @override
-    def _described(self) -> Any:
-        return without_rows_per_step(super()._described())
 
     @property
     @override
@@ -100,24 +81,17 @@ class HistogramMechanism(RowMechanism[PartitionState]):
         return _counter(**self._budget(share, delta), first_epoch=expected, **self._shape)
 
     def _budget(self, share: float, delta: float) -> dict[str, Any]:
-        return {"epsilon": self.epsilon * share, "delta": delta, "repeatable": self.repeatable}
+        return {"epsilon": self.epsilon * share, "delta": delta}
 
     @property
     def _shape(self) -> dict[str, Any]:
-        names = ("columns", "row_columns", "neighbouring", "rows_per_unit")
+        names = ("columns", "row_columns", "rows_per_unit")
         return {name: getattr(self, name) for name in names}
-
-    @property
-    def _step_shape(self) -> dict[str, Any]:
-        """What a counter knows that is fed at every step; intervals may have the rows of many steps."""
-        return self._shape | {"rows_per_step": self.rows_per_step if self.delta > 0 else None}
 
     @property
     def _moves(self) -> int:
         """How far all comparisons of the paper's partition can move in all, when one unit changes."""
-        if self.rows_per_unit is None:
-            return 1
-        return self.rows_per_unit * (1 if self.neighbouring == "add_remove" else 2)
+        return self.rows_per_unit or 1
 
     def _start(self, base: NDArray[np.float64]) -> PartitionState:
         zeros = np.zeros(self.columns, np.int64)

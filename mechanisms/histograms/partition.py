@@ -92,7 +92,8 @@ def advance(
         base = partition.next_base(
             state.base, current[end], values(anchor[None, :])[0], int(steps[end]), state.interval, source
         )
-        state = PartitionState(
+        state = replace(
+            state,
             step=int(steps[end]),
             interval=state.interval + 1,
             counter=memory,
@@ -118,14 +119,12 @@ _COUNTER, _ENDS, _TAU = 0.8, 0.1, 0.1  # shares of a failure probability
 class AnchoredPartition(Partition):
     """Close an interval iff max_i [q_i(s + c) - q_i(s)] + mu_t > K + tau_j: geometric noises, tau for each interval.
 
-    epsilon = 1 / b_tau + w / b_mu, the cost of one row, with scales b, and w = 1 if one change can only raise, or only
-    lower, the counts: for rows added or removed; else w = 2. See docs/proofs/anchored.md. All other parameters are for
-    accuracy: `early` is how many intervals may end before a query has grown by `slack`, on average, and `intervals` how
-    many there will be in all.
+    epsilon = 1 / b_tau + 1 / b_mu, the cost of one row, with scales b: see docs/proofs/anchored.md. All other
+    parameters are for accuracy: `early` is how many intervals may end before a query has grown by `slack`, on average,
+    and `intervals` how many there will be in all.
     """
 
     epsilon: float
-    neighbouring: str
     beta: float
     horizon: int | None
     slack: int
@@ -134,18 +133,13 @@ class AnchoredPartition(Partition):
     counter: ContinualCounter
     columnwise: bool
 
-    @property
-    def weight(self) -> int:
-        """w: how far mu must move when one row changes."""
-        return 1 if self.neighbouring == "add_remove" else 2
-
     @cached_property
     def _scales(self) -> tuple[float, float]:
         """The scales of mu and tau for which the sum of their bounds is least."""
-        test = math.sqrt(-self.weight * math.log(self._early_at(np.array([_TYPICAL_STEPS]))[0]))
+        test = math.sqrt(-math.log(self._early_at(np.array([_TYPICAL_STEPS]))[0]))
         interval = math.sqrt(-math.log(self._tau_beta(self.intervals - 1)))
         total = (test + interval) / self.epsilon * (1 + 1e-12)
-        return self.weight * total / test, total / interval
+        return total / test, total / interval
 
     @property
     def mu(self) -> Geometric:

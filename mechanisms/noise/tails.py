@@ -135,17 +135,6 @@ def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, large
     return float(found.fun)
 
 
-def sums_quantile(parts: Sequence[tuple[SymmetricNoise, int]], columns: int, beta: float) -> float:
-    """Return z with Pr[|X| > z in any of `columns` columns] <= beta, X the sum of so many noises of each law."""
-    rest = math.log(2 * columns / checks.probability("beta", beta))
-    widest = max((law for law, _ in parts), key=lambda law: law.variance)
-
-    def exponent(rate: float) -> float:
-        return sum(count * float(log_moment(law, rate, np.ones(1))[0]) for law, count in parts)
-
-    return minimal_bound(exponent, widest, 1.0, rest)
-
-
 def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:
     """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
 

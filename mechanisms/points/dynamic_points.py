@@ -12,7 +12,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.mechanism import Mechanism, State
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from typing_extensions import override
@@ -26,22 +25,6 @@ def tree_height(universe: int) -> int:
 def longest_cover(height: int) -> int:
     """Return how many intervals `cover` needs at most."""
     return max(1, 2 * height - 2)
-
-
-def widest_range(universe: int) -> tuple[int, int]:
-    """Return a range of 1 .. universe of as many intervals as any has; one that ends at the universe goes beyond it.
-
-    On both sides of the middle of the tree it has an interval for each one of a binary number, and of the numbers up to
-    some number that one, or the longest row of ones, has the most.
-    """
-    height = tree_height(universe)
-    middle = 1 << max(0, height - 1)
-    rest = max(0, universe - 1 - middle)
-    ends = {universe, universe - 1, middle - 1, middle + (1 << max(0, rest.bit_length() - 1)) - 1}
-    ranges = [(low, high) for low in (1, 2) for high in sorted(ends) if low <= high <= universe]
-    lows, highs = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    numbers, _ = cover(lows - 1, np.where(highs == universe, np.int64(1) << height, highs), height)
-    return ranges[int(np.bincount(numbers).argmax())]
 
 
 def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
@@ -62,32 +45,29 @@ def level_below_root(numbers: Integers) -> Integers:
     return depth
 
 
-def cover(starts: Integers, ends: Integers, height: int) -> tuple[Integers, Integers]:
-    """Partition the ranges [start, end) into the fewest dyadic intervals.
+def cover(starts: Integers, ends: Integers, base: int) -> tuple[Integers, Integers, Integers]:
+    """Partition the ranges [start, end) into the fewest intervals [i b^l, (i + 1) b^l), b the base.
 
     Returns:
-        The number of the range, and that of the interval, for each interval of each cover, both int64.
+        The number of the range, l and i, for each interval of each cover, all int64.
     """
-    left, right = starts.copy(), ends.copy()
-    ranges: list[Integers] = []
-    intervals: list[Integers] = []
-    for level in range(height + 1):
-        first = np.int64(1) << (height - level)
-        odd = np.flatnonzero((left < right) & (left & 1 == 1))
-        ranges.append(odd)
-        intervals.append(first + left[odd])
-        left[odd] += 1
-        odd = np.flatnonzero((left < right) & (right & 1 == 1))
-        right[odd] -= 1
-        ranges.append(odd)
-        intervals.append(first + right[odd])
-        left >>= 1
-        right >>= 1
-    return np.concatenate(ranges), np.concatenate(intervals)
+    left, right, level = starts.copy(), ends.copy(), 0
+    found: list[tuple[Integers, Integers, Integers]] = []
+    while np.any(left < right):
+        inner = np.minimum(-(-left // base) * base, right)
+        outer = np.maximum(right // base * base, inner)
+        for low, high in ((left, inner), (outer, right)):
+            counts = np.maximum(high - low, 0)
+            owners = np.repeat(np.arange(len(counts)), counts)
+            within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+            found.append((owners, np.full(len(owners), level), low[owners] + within))
+        left, right, level = -(-inner // base), outer // base, level + 1
+    empty = np.zeros(0, np.int64)
+    owners, levels, places = (np.concatenate(each) for each in zip((empty, empty, empty), *found, strict=True))
+    return owners, levels, places
 
 
 LARGEST_UNIVERSE = 1 << 60
-DUPLICATES = ("ignored", "counted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,22 +164,16 @@ def checked_updates(updates: Updates, universe: int) -> tuple[Integers, NDArray[
     return points, inserted.astype(np.bool_)
 
 
-def changes(points: Integers, inserted: NDArray[np.bool_], held: PointCounts, duplicates: str) -> Weights:
-    """Return by how much (not 0) the updates of a step change the weights of points.
+def changes(points: Integers, inserted: NDArray[np.bool_], held: PointCounts) -> Weights:
+    """Return by how much (not 0) the updates of a step change the weights of points, of which a set is kept.
 
-    With `duplicates` "ignored", a set is kept: what matters of a step is the last update of each point. With "counted"
-    each insertion weighs 1 and each deletion -1.
+    What matters of a step is the last update of each point.
     """
     order = np.argsort(points, kind="stable")
     last = np.ones(len(order), np.bool_)
     last[:-1] = points[order[1:]] != points[order[:-1]]
-    ends = np.flatnonzero(last)
-    distinct = points[order[ends]]
-    if duplicates == "ignored":
-        weights = inserted[order[ends]].astype(np.int64) - held.at(distinct)
-    else:
-        sums = np.cumsum(np.where(inserted[order], 1, -1))[ends]
-        weights = np.diff(sums, prepend=0)
+    distinct = points[order[last]]
+    weights = inserted[order[last]].astype(np.int64) - held.at(distinct)
     kept = weights != 0
     return Weights(distinct[kept], weights[kept])
 
@@ -209,9 +183,7 @@ class PointMechanism(Mechanism[State]):
 
     universe: int
     horizon: int | None
-    duplicates: str
     updates_per_unit: int
-    neighbouring: str
 
     def _check_points(self) -> None:
         """Check the parameters that all these mechanisms have."""
@@ -219,8 +191,6 @@ class PointMechanism(Mechanism[State]):
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1, maximum=LARGEST_HORIZON)
         checks.integer("updates_per_unit", self.updates_per_unit, minimum=1, maximum=1 << 20)
-        checks.one_of("duplicates", self.duplicates, DUPLICATES)
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
 
     @property
     def _unit(self) -> PrivacyUnit:

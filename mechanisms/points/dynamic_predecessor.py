@@ -72,8 +72,8 @@ class DynamicPredecessor(PointMechanism[RangeState]):
 
     Accuracy:
         With probability 1 - beta, for updates and queries that do not depend on answers: an answer x to q has a point
-        between x and q, and at most `errors` of them, which is 2 alpha + 1 for the range from x + 1 (with duplicates
-        counted, so many beside what x itself weighs); where there is no answer there are at most as many on that side.
+        between x and q, and at most `errors` of them, which is 2 alpha + 1 for the range from x + 1;
+        where there is no answer there are at most as many on that side.
         `error(step)` is no less, whatever the answer.
 
     Attributes: see `RangeCounter`; `queries`: number of queries in the whole run that the accuracy is stated for, or
@@ -95,10 +95,8 @@ class DynamicPredecessor(PointMechanism[RangeState]):
     delta: float = 0.0
     universe: int
     horizon: int | None = None
-    duplicates: str = "ignored"
     queries: int | None = None
     updates_per_unit: int = 1
-    neighbouring: str = "add_remove"
     beta: float = 0.05
     noise_label = "dynamic predecessor"
     state_type = RangeState
@@ -117,9 +115,7 @@ class DynamicPredecessor(PointMechanism[RangeState]):
             delta=self.delta,
             universe=self.universe,
             horizon=self.horizon,
-            duplicates=self.duplicates,
             updates_per_unit=self.updates_per_unit,
-            neighbouring=self.neighbouring,
         )
 
     @property

@@ -54,27 +54,24 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     grow with the points and not with the universe.
 
     Privacy:
-        Unit: one insertion over the whole run, or `updates_per_unit` of them. Neighbours: `neighbouring`. epsilon-DP
-        for all marks together: a point is in L = ceil(log2 universe) + 1 intervals, each with two hidden thresholds,
-        and shares of epsilon / L each. Public: all fields and the number of steps; queries are answered from published
-        marks and may be anything. Insertions may depend on all earlier answers.
+        Unit: one insertion over the whole run, or `updates_per_unit` of them. Neighbours: one added or removed.
+        epsilon-DP for all marks together: a point is in L = ceil(log2 universe) + 1 intervals, each with two hidden
+        thresholds, and shares of epsilon / L each. Public: all fields and the number of steps; queries are answered
+        from published marks and may be anything. Insertions may depend on all earlier answers.
 
     Accuracy:
         With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
-        point between x and q and at most `errors` of them (with duplicates counted, so many beside what x itself
-        weighs); where there is no answer there are at most as many on that side. `error(step)` is no less, whatever
+        point between x and q and at most `errors` of them;
+        where there is no answer there are at most as many on that side. `error(step)` is no less, whatever
         the answer. Time per step: O(log) per point, amortised, and a draw per active interval.
 
     Attributes:
         epsilon: finite and > 0.
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: thresholds then rise slowly with the steps done.
-        duplicates: "ignored" keeps a set. "counted": a point counts as often as it is inserted, at less noise; then
-            removing one insertion leaves later ones as they were.
         group: k; None for the one with the least predicted error. With 1 there are no heavy intervals.
         queries: number of queries in the whole run that the accuracy is stated for; None for all points at all steps.
         updates_per_unit: insertions that make up a unit, anywhere in the run.
-        neighbouring: "add_remove" or "replace_one" insertion.
         beta: failure probability of the accuracy.
 
     Example:
@@ -91,11 +88,9 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     epsilon: float
     universe: int
     horizon: int | None = None
-    duplicates: str = "ignored"
     group: int | None = None
     queries: int | None = None
     updates_per_unit: int = 1
-    neighbouring: str = "add_remove"
     beta: float = 0.05
     noise_label = "incremental predecessor"
 
@@ -113,7 +108,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
             unit=self._unit,
-            neighbouring=self.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=0.0,
             limits=(*self._limits("inserts"), "Points are never deleted."),
@@ -127,11 +122,10 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     @cached_property
     def bounds(self) -> PredecessorBounds:
         """Thresholds and error bounds, for the group given or the best one by predicted error."""
-        per_update = self.epsilon / (self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2))
+        per_update = self.epsilon / self.updates_per_unit
         first = PredecessorBounds(
             epsilon=per_update,
             universe=self.universe,
-            lasting=self.duplicates == "counted",
             horizon=self.horizon,
             queries=self.queries,
             beta=self.beta,
@@ -178,7 +172,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         points, inserted = checked_updates(updates, self.universe)
         if not inserted.all():
             raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
-        changed = changes(points, inserted, state.points, self.duplicates)
+        changed = changes(points, inserted, state.points)
         added, weights, held = changed.keys, changed.values, state.points.add(changed)
         source = self._source(noise)
         plan, heavy = self.bounds, state.heavy
@@ -229,7 +223,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
         found = self.bounds.way_errors(step, active.activated, numbers[high] - numbers[low], sums[high] - sums[low])
-        return found if self.bounds.lasting else np.minimum(found, ends - starts)
+        return np.minimum(found, ends - starts)
 
     def _fields(self, state: IncrementalState) -> dict[str, Any]:
         fields: dict[str, Any] = {"step": state.step} | state.points.to_fields()

@@ -75,28 +75,24 @@ class ThresholdTree:
 
     The root is active from the start; a marked interval activates its children, which are tested in the same step. tau
     (one for each interval) and mu (one for each test) are geometric. One point more or less changes the counts of one
-    interval of each level by 1, over an interval of steps, or from one step on for ever if `lasting`: that costs
-    1/b_tau + 1/b_mu, or only the larger of them, for each level (docs/proofs/predecessor.md).
+    interval of each level by 1, over an interval of steps: that costs 1/b_tau + 1/b_mu for each level
+    (docs/proofs/predecessor.md).
 
     Attributes:
         epsilon: of the whole tree.
         universe, height: of the dyadic intervals.
-        lasting: whether a point that one world has more stays more.
         typical: -ln of the failure probability of a typical test, for the split between the two noises.
     """
 
     epsilon: float
     universe: int
     height: int
-    lasting: bool
     typical: float
 
     @cached_property
     def scales(self) -> tuple[float, float]:
         """The scales of mu and tau."""
         level = self.epsilon / (self.height + 1)
-        if self.lasting:
-            return (1 / level * (1 + 1e-12),) * 2
 
         def margin(ratio: float) -> float:
             """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
@@ -308,7 +304,6 @@ class PredecessorBounds:
     Attributes:
         epsilon: for one update.
         universe: points are 1 .. universe.
-        lasting: see `ThresholdTree`.
         horizon: steps, or None.
         queries: queries that the accuracy is stated for, or None for all points at all steps.
         beta: failure probability of the accuracy.
@@ -318,7 +313,6 @@ class PredecessorBounds:
 
     epsilon: float
     universe: int
-    lasting: bool
     horizon: int | None
     queries: int | None
     beta: float
@@ -359,8 +353,6 @@ class PredecessorBounds:
 
         It depends on the step alone, and not on what is seen.
         """
-        if self.lasting:  # duplicates are counted
-            return np.ones(len(sizes), np.bool_)
         first = self.finished_thresholds(np.zeros(1, np.int64), self._block_end(step))
         return np.asarray(sizes > int(first[0]))
 
@@ -368,7 +360,7 @@ class PredecessorBounds:
         """Return how many points are few at a step up to which so many intervals have been activated to be finished."""
         base, noises, log_failure = self._parts(self._block_end(step), activated)
         found = 1 + base + noises.quantile(log_failure)
-        return found if self.lasting else min(found, self.universe)
+        return min(found, self.universe)
 
     def way_errors(self, step: int, activated: int, numbers: Integers, most: Integers) -> Integers:
         """Return the same for answers on whose ways so many large unfinished intervals lie.
@@ -487,7 +479,6 @@ class PredecessorBounds:
             epsilon=self.epsilon * share,
             universe=self.universe,
             height=self.height,
-            lasting=self.lasting,
             typical=typical,
         )
 

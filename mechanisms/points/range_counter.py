@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.counters.trees import digits as signed_digits
 from privstream.mechanisms.counters.trees import tree_height as signed_height
-from privstream.mechanisms.counters.unknown_horizon import PURE_EPOCHS
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
@@ -26,7 +25,6 @@ from privstream.mechanisms.points.dynamic_points import (
     PointCounts,
     PointMechanism,
     Updates,
-    bounds,
     changes,
     checked_points,
     checked_updates,
@@ -42,8 +40,11 @@ from privstream.mechanisms.privacy.accounting import (
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from typing_extensions import override
 
+PURE_EPOCHS = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
+"""(k, h) of the trees of epochs, delta = 0."""
+IMPULSES = 2  # an update moves the count of an interval, and perhaps back, if it decides whether a later one counts
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
-MOST_PIECES = 1 << 22  # of all ranges that are known before
+MOST_NODES = 1 << 22  # of all ranges that are known before, unless the tree is binary
 DIGEST_BYTES = 16
 NO_HISTORY = bytes(DIGEST_BYTES)
 
@@ -183,118 +184,53 @@ def next_digest(digest: bytes, points: Integers, weights: Integers) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
-    """Sets of points of which ranges that are known before a run are sums: each has a counter in place of all others.
+class Cells:
+    """A tree over what lies between the ends of ranges that are known before; nodes that some range uses have counters.
 
     Attributes:
-        overlap: how many of them contain one point at most.
-        starts, counts: int64 (ranges,): the first piece of each range in `order`, and the number of its pieces.
-        order: int64 (all,): the pieces of the ranges, one range after the other.
+        edges: the ends of the ranges, int64.
+        base: children of a node.
+        overlap: how many nodes with counters contain one point at most.
+        most: of how many nodes a range is the sum at most.
     """
 
+    edges: Integers
+    base: int
     overlap: int
-    starts: Integers
-    counts: Integers
-    order: Integers
+    most: int
 
     @classmethod
-    def of(cls, first: Integers, after: Integers, ranges: Integers, number: int) -> Pieces:
-        """Make them of intervals [first, after), each of which belongs to one of so many ranges; some are equal."""
-        by_range = np.argsort(ranges, kind="stable")
-        distinct, order = np.unique(np.stack([first, after], axis=1), axis=0, return_inverse=True)
-        counts = np.bincount(ranges, minlength=number)
-        edges = np.concatenate([distinct[:, 0], distinct[:, 1]])
-        change = np.repeat([1, -1], len(distinct))
-        covered = np.cumsum(change[np.lexsort((change, edges))])  # what ends at a point is before what starts there
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]])
-        return cls(int(covered.max()), starts, counts, order.reshape(-1)[by_range].astype(np.int64))
+    def of(cls, starts: Integers, ends: Integers, *, pure: bool) -> Cells:
+        """Return the tree with which the noise of answers is least on average."""
+        edges = np.unique(np.concatenate([starts, ends]))
+        first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+        found: list[tuple[float, Cells]] = []
+        for height in range(1, len(edges).bit_length() + 1):
+            base = 1 << -(-len(edges).bit_length() // height)
+            if base > 2 and np.minimum(last - first, 2 * base * height).sum() > MOST_NODES:
+                continue
+            owners, levels, places = cover(first, last, base)
+            nodes = np.unique((levels << 32) + places)
+            size = base ** (nodes >> 32)
+            low = (nodes & ((1 << 32) - 1)) * size
+            high = low + size
+            change = np.zeros(int(high.max()) + 1, np.int64)
+            np.add.at(change, low, 1)
+            np.add.at(change, high, -1)
+            made = cls(edges, base, int(np.cumsum(change).max()), int(np.bincount(owners).max()))
+            found.append((made.overlap ** (2 if pure else 1) * len(owners), made))
+        return min(found, key=lambda option: option[0])[1]
 
-    @property
-    def most(self) -> int:
-        """Of how many pieces a range is the sum at most."""
-        return int(self.counts.max())
-
-    def cover(self, ranges: Integers) -> tuple[Integers, Integers]:
-        """Return the number of the range, and that of the piece, for each piece of each of these ranges."""
-        counts = self.counts[ranges]
-        numbers = np.repeat(np.arange(len(ranges)), counts)
-        within = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return numbers, self.order[self.starts[ranges][numbers] + within]
-
-
-def best_pieces(starts: Integers, ends: Integers, height: int, *, pure: bool) -> Pieces:
-    """Return the pieces of ranges [start, end), distinct, with which the noise of the widest answer is least.
-
-    These are the ranges themselves; the intervals between all of their ends; or the dyadic intervals that they use.
-    """
-    number = len(starts)
-    edges = np.unique(np.concatenate([starts, ends]))
-    first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-    between = np.repeat(np.arange(number), last - first) if int((last - first).sum()) <= MOST_PIECES else None
-    owners, intervals = cover(starts, ends, height)
-    found = [
-        Pieces.of(starts, ends, np.arange(number), number),
-        Pieces.of(*bounds(intervals, height), owners, number),
-    ]
-    if between is not None:
-        cell = (
-            np.arange(len(between)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[between]
-        )
-        found.append(Pieces.of(edges[cell], edges[cell + 1], between, number))
-    return min(found, key=lambda pieces: (pieces.overlap ** (2 if pure else 1) * pieces.most, pieces.overlap))
-
-
-NoisyCounts = Callable[[Integers], Integers]
-
-_UNBOUNDED = np.int64(1) << 61
-
-
-def consistent_counts(
-    starts: Integers, ends: Integers, *, universe: int, height: int, noisy: NoisyCounts, is_set: bool
-) -> Integers:
-    """Return the counts of [start, end), ranges within 0 .. universe.
-
-    Args:
-        starts, ends: int64 (n,).
-        universe, height: of the dyadic tree.
-        noisy: returns the noisy counts of intervals, by number; the same for an interval whenever it is asked.
-        is_set: whether a point counts once at most.
-    """
-    edges, place = np.unique(np.concatenate([starts, ends]), return_inverse=True)
-    counts = _prefixes(edges, universe, height, noisy, is_set)[place]
-    return np.asarray(counts[len(starts) :] - counts[: len(starts)])
+    def cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
+        """Return the number of the range, and that of the node, for each node of each of these ranges."""
+        first, last = np.searchsorted(self.edges, starts), np.searchsorted(self.edges, ends)
+        owners, levels, places = cover(first, last, self.base)
+        return owners, (levels << 32) + places
 
 
 def _is_range(value: object) -> bool:
     """Tell whether a value is two integers."""
     return isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int | np.integer) for end in value)
-
-
-def _prefixes(edges: Integers, universe: int, height: int, noisy: NoisyCounts, is_set: bool) -> Integers:
-    """Return the measure of [0, edge) for increasing edges."""
-
-    def capacity(nodes: Integers) -> Integers:
-        first, after = bounds(nodes, height)
-        size = np.minimum(after, universe) - first
-        return np.where(size <= 0, 0, size if is_set else _UNBOUNDED)
-
-    root = np.ones(1, np.int64)
-    count = np.repeat(np.clip(noisy(root), 0, capacity(root)), len(edges))
-    node = np.ones(len(edges), np.int64)
-    before = np.zeros(len(edges), np.int64)
-    whole = edges >> height > 0  # the edge after the last point of a full tree
-    before[whole] = count[whole]
-    for level in reversed(range(height)):
-        parents, place = np.unique(node, return_inverse=True)
-        drawn = noisy(np.stack([2 * parents, 2 * parents + 1], axis=1).reshape(-1)).reshape(-1, 2)[place]
-        left = (count + drawn[:, 0] - drawn[:, 1]) >> 1
-        left = np.clip(left, count - capacity(2 * node + 1), np.minimum(count, capacity(2 * node)))
-        left = np.maximum(left, 0)
-        right = (edges >> level & 1).astype(np.bool_)
-        before += np.where(right & ~whole, left, 0)
-        count = np.where(right, count - left, left)
-        node = 2 * node + right
-    return before
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,21 +265,21 @@ class RangeCounter(PointMechanism[RangeState]):
     them. Nothing is stored for intervals: true counts are taken from the sorted points, and noise is a function of
     labels, drawn when a range is asked for. So the universe may be as large as 2^60, and ranges cost only when asked.
 
-    Where all ranges are known before (`asked`), only what they consist of has counters: the ranges themselves, or what
-    lies between their ends, or the dyadic intervals that they use, whichever needs the least noise.
+    Where all ranges are known before (`asked`), counters are those of a tree over what lies between their ends, whose
+    number of children is that with the least noise; nodes that no range uses have none.
 
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), or `updates_per_unit` of them.
-        Neighbours: `neighbouring`. An update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h
-        nodes over time, and moves each node by 1; with duplicates ignored, the next update of the same point may then
-        count in one world and not in the other, which doubles that. With `asked`, L is the largest number of parts of
-        ranges that contain one point. delta = 0: discrete Laplace noise of scale (1 or 2) L h updates_per_unit /
-        epsilon. delta > 0: discrete Gaussian noise for the root of (1 or 2) L h, times
-        updates_per_unit. Public: all fields, the number of steps, and which ranges are asked when. Updates may depend
-        on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
+        Neighbours: one added or removed. Points are a set: inserting a member or deleting a non-member does nothing. An
+        update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h nodes over time, and moves each
+        node by 1; the next update of the same point may then count in one world and not in the other, which doubles
+        that. With `asked`, L is the largest number of nodes with counters that contain one point. delta = 0: discrete
+        Laplace noise of scale 2 L h updates_per_unit / epsilon. delta > 0: discrete Gaussian noise for the root of
+        2 L h, times updates_per_unit. Public: all fields, the number of steps, and which ranges are asked when. Updates
+        may depend on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
 
     Accuracy:
-        `error(step, beta)`: with probability 1 - beta no answer is off by more. Time per step O(batch), amortised, and
+        `error_at` and `errors_at` bound how far answers are off. Time per step O(batch), amortised, and
         per range O(log(universe) h) draws; memory: the points.
 
     Attributes:
@@ -351,14 +287,8 @@ class RangeCounter(PointMechanism[RangeState]):
         delta: in [0, 1).
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: noise then grows with the steps done.
-        duplicates: "ignored" keeps a set: inserting a member or deleting a non-member does nothing. "counted": each
-            insertion weighs 1, each deletion -1, at less noise.
-        consistent: whether the answers of a step agree with each other: they are then taken from one measure without
-            negative counts, by post-processing. Then `error` is not a bound.
         updates_per_unit: updates that make up a unit, anywhere in the run.
-        neighbouring: "add_remove" or "replace_one" update.
         asked: ranges (low, high), public and fixed before the run, beside which none may be asked; () for any ranges.
-            Not with `consistent`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -375,10 +305,7 @@ class RangeCounter(PointMechanism[RangeState]):
     delta: float = 0.0
     universe: int
     horizon: int | None = None
-    duplicates: str = "ignored"
-    consistent: bool = False
     updates_per_unit: int = 1
-    neighbouring: str = "add_remove"
     asked: tuple[tuple[int, int], ...] = ()
     noise_label = "range counter"
     state_type = RangeState
@@ -387,11 +314,8 @@ class RangeCounter(PointMechanism[RangeState]):
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         self._check_points()
-        checks.boolean("consistent", self.consistent)
         if not isinstance(self.asked, tuple) or not all(_is_range(each) for each in self.asked):
             raise TypeError(f"asked must be a tuple of ranges, each of two integers, got {self.asked!r}")
-        if self.asked and self.consistent:
-            raise ValueError("asked must be empty with consistent, whose counts are those of all dyadic intervals")
         _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn
 
     @property
@@ -406,17 +330,9 @@ class RangeCounter(PointMechanism[RangeState]):
         return np.unique(np.stack(self._checked_ends(low, high), axis=1), axis=0)
 
     @cached_property
-    def _pieces(self) -> Pieces | None:
+    def _cells(self) -> Cells | None:
         """What known ranges are sums of; None for any ranges."""
-        if not self.asked:
-            return None
-        starts, ends = self._known.T
-        return best_pieces(starts - 1, ends - 1, tree_height(self.universe), pure=self.delta == 0)
-
-    @property
-    def impulses(self) -> int:
-        """How often one update moves the count of an interval: twice if it decides whether a later one counts."""
-        return 2 if self.duplicates == "ignored" else 1
+        return Cells.of(*self._known.T, pure=self.delta == 0) if self.asked else None
 
     @property
     def curve(self) -> PrivacyCurve:
@@ -428,7 +344,7 @@ class RangeCounter(PointMechanism[RangeState]):
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
             unit=self._unit,
-            neighbouring=self.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=self._limits("inserts or deletes"),
@@ -443,23 +359,7 @@ class RangeCounter(PointMechanism[RangeState]):
         """Return the variance of the noise of one dyadic interval at `step` = 1, 2, .."""
         return self._noise.variance(self._step_number(step))
 
-    def error(self, step: int, beta: float, *, queries: int | None = None) -> int:
-        """Return z such that with probability 1 - beta no answer at any of steps 1 .. `step` is off by more.
-
-        Args:
-            step: 1 or more.
-            beta: in (0, 1).
-            queries: how many answers that is stated for, of ranges that do not depend on earlier answers; None for all
-                ranges at all steps.
-        """
-        step = self._step_number(step)
-        if queries is not None:
-            checks.integer("queries", queries, minimum=1)
-        ranges = step * self.universe * (self.universe + 1) // 2
-        answers = ranges if queries is None else min(queries, ranges)
-        return self.sum_error(step, math.log(checks.probability("beta", beta)) - math.log(answers))
-
-    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool, intervals: int | None = None) -> int:
+    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool) -> int:
         """Return z such that with probability 1 - beta no answer is off by more at its step, this z at `step`.
 
         Args:
@@ -467,15 +367,9 @@ class RangeCounter(PointMechanism[RangeState]):
             beta: in (0, 1).
             answers: how many, of ranges that do not depend on earlier answers; in the whole run, or
             every_step: whether so many at each step.
-            intervals: what `widest` says of the ranges; None for any ranges.
         """
         log_beta = self._log_share(step, beta, answers, every_step)
-        return self.sum_error(self._block_end(step), log_beta, intervals)
-
-    def widest(self, low: ArrayLike, high: ArrayLike) -> int:
-        """Return of how many dyadic intervals any of these ranges consists at most."""
-        numbers, _ = self._cover(*self._checked_ranges(low, high))
-        return int(np.bincount(numbers).max(initial=0))
+        return self.sum_error(self._block_end(step), log_beta)
 
     def errors_at(
         self, step: int, low: ArrayLike, high: ArrayLike, beta: float, *, answers: int, every_step: bool
@@ -518,7 +412,7 @@ class RangeCounter(PointMechanism[RangeState]):
     def sum_error(self, step: int, log_beta: float, intervals: int | None = None) -> int:
         """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
         if intervals is None:
-            intervals = longest_cover(self.levels - 1) if self._pieces is None else self._pieces.most
+            intervals = longest_cover(self.levels - 1) if self._cells is None else self._cells.most
         sums = [[(law, intervals * number) for law, number in parts] for parts in self._noise.counts(step)]
         return max(sum_quantile(parts, log_beta) for parts in sums)
 
@@ -537,7 +431,7 @@ class RangeCounter(PointMechanism[RangeState]):
         """Return the state after one step with these updates."""
         step = self._step_number(state.step + 1)
         points, inserted = checked_updates(updates, self.universe)
-        changed = changes(points, inserted, state.points, self.duplicates)
+        changed = changes(points, inserted, state.points)
         digest = next_digest(state.digest, changed.keys, changed.values) if self.delta > 0 else NO_HISTORY
         history = self._noise.remember(state.history, step, digest)
         return RangeState(step=step, points=state.points.add(changed), history=history, digest=digest)
@@ -568,20 +462,6 @@ class RangeCounter(PointMechanism[RangeState]):
         def drawn(intervals: Integers) -> Integers:
             return self._noise.draw(intervals, state.step, state.history, source)
 
-        if self.consistent:
-
-            def noisy(intervals: Integers) -> Integers:
-                first, after = bounds(intervals, self.levels - 1)
-                return state.points.below(after + 1) - state.points.below(first + 1) + drawn(intervals)
-
-            return consistent_counts(
-                starts - 1,
-                ends - 1,
-                universe=self.universe,
-                height=self.levels - 1,
-                noisy=noisy,
-                is_set=self.duplicates == "ignored",
-            )
         numbers, intervals = self._cover(starts, ends)
         distinct, place = np.unique(intervals, return_inverse=True)
         sums = np.zeros(len(starts), np.int64)
@@ -590,19 +470,18 @@ class RangeCounter(PointMechanism[RangeState]):
 
     def _cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
         """Return the intervals of [start, end): the number of the range, and that of the interval, of each."""
-        if self._pieces is not None:
-            return self._pieces.cover(self._place(starts, ends))
+        if self._cells is not None:
+            return self._cells.cover(starts, ends)
         height = self.levels - 1
         last = np.where(ends - 1 == self.universe, np.int64(1) << height, ends - 1)  # nothing lies beyond
-        return cover(starts - 1, last, height)
+        owners, levels, places = cover(starts - 1, last, 2)
+        return owners, (np.int64(1) << (height - levels)) + places
 
-    def _place(self, starts: Integers, ends: Integers) -> Integers:
-        """Return the places of ranges among those that are known, or refuse others."""
+    def _check_asked(self, starts: Integers, ends: Integers) -> None:
+        """Refuse ranges that are not known before."""
         both = np.concatenate([self._known, np.stack([starts, ends], axis=1)])
-        distinct, place = np.unique(both, axis=0, return_inverse=True)
-        if len(distinct) > len(self._known):
+        if len(np.unique(both, axis=0)) > len(self._known):
             raise ValueError("low and high must be of ranges that are asked: others have no counters")
-        return place.reshape(-1)[len(self._known) :]
 
     def _checked_ends(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
         """Return the first point of each range, and the first one after it."""
@@ -617,7 +496,7 @@ class RangeCounter(PointMechanism[RangeState]):
         """Return the same of ranges that may be asked."""
         starts, ends = self._checked_ends(low, high)
         if self.asked:
-            self._place(starts, ends)
+            self._check_asked(starts, ends)
         return starts, ends
 
     @override
@@ -636,9 +515,9 @@ class RangeCounter(PointMechanism[RangeState]):
             epsilon=self.epsilon,
             delta=self.delta,
             horizon=self.horizon,
-            levels=self.levels if self._pieces is None else self._pieces.overlap,
-            impulses=self.impulses,
-            unit=self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2),
+            levels=self.levels if self._cells is None else self._cells.overlap,
+            impulses=IMPULSES,
+            unit=self.updates_per_unit,
         )
 
 

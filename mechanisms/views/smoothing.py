@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 
 LOOKBACK = 64
@@ -53,7 +52,7 @@ class Rises(NamedTuple):
         return Rises(*(part[some] for part in self))
 
 
-def smooth(counts: ArrayLike, stddev: float) -> Smoothed:
+def smooth(counts: ArrayLike, stddev: ArrayLike) -> Smoothed:
     """Return the numbers without noise of counts, (windows, keys), each from the windows before and after it.
 
     Privacy: post-processing.
@@ -62,22 +61,26 @@ def smooth(counts: ArrayLike, stddev: float) -> Smoothed:
 
     Args:
         counts: nan where a key has none.
-        stddev: of their noise.
+        stddev: of their noise, >= 0, of all or of each.
     """
     noisy = np.asarray(counts, np.float64)
-    noise = max(_LEAST_STDDEV, checks.non_negative("stddev", stddev))
-    size = max(1, _TOGETHER // (len(_MODELS) * max(1, len(noisy))))
-    parts = [_smooth(noisy[:, first : first + size] / noise) for first in range(0, noisy.shape[1], size)]
-    if not parts:
+    if not noisy.size:
         return Smoothed(noisy, noisy, noisy)
+    spreads = np.broadcast_to(np.maximum(_LEAST_STDDEV, np.asarray(stddev, np.float64)), noisy.shape)
+    noise, size = float(np.median(spreads)), max(1, _TOGETHER // (len(_MODELS) * len(noisy)))
+    pieces = [slice(first, first + size) for first in range(0, noisy.shape[1], size)]
+    parts = [_smooth(noisy[:, one] / noise, np.square(spreads[:, one] / noise)) for one in pieces]
     estimates, half = (noise * np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-    half = np.minimum(half, np.abs(estimates - noisy) + WITHOUT_MODEL * noise)
+    half = np.minimum(half, np.abs(estimates - noisy) + WITHOUT_MODEL * spreads)
     ends = np.maximum(estimates - half, 0), np.maximum(estimates + half, 0)
     return Smoothed(*(np.round(part, DIGITS) for part in (estimates, *ends)))
 
 
-def _smooth(counts: Floats) -> tuple[Floats, Floats]:
-    """Return estimates and half widths, in deviations of the noise: fixed-interval smoothers, averaged over models."""
+def _smooth(counts: Floats, noise: Floats) -> tuple[Floats, Floats]:
+    """Return estimates and half widths, in usual deviations of the noise, of which `noise` has the variances.
+
+    Fixed-interval smoothers, averaged over models.
+    """
     windows, keys = counts.shape
     seen, counts = ~np.isnan(counts), np.nan_to_num(counts)
     drift, scatter = (np.array(column)[:, None] for column in zip(*_MODELS, strict=True))
@@ -87,12 +90,12 @@ def _smooth(counts: Floats) -> tuple[Floats, Floats]:
     level, unsure = np.zeros(shape[1:]), np.full(shape[1:], _UNKNOWN)
     for t in range(windows):
         unsure = unsure + drift
-        spread = unsure + scatter + 1
+        spread = unsure + scatter + noise[t]
         off = np.square(counts[t] - level) / spread
         fresh[t] = (off > _BREAK) & seen[t]
         likely[t] = np.where(seen[t], np.exp(-0.5 * np.minimum(off, 60)) / np.sqrt(spread), 1.0)
         unsure = np.where(fresh[t], _UNKNOWN, unsure)
-        gain = np.where(seen[t], unsure / (unsure + scatter + 1), 0.0)
+        gain = np.where(seen[t], unsure / (unsure + scatter + noise[t]), 0.0)
         level, unsure = level + gain * (counts[t] - level), unsure * (1 - gain)
         mean[t], variance[t] = level, unsure
     for t in range(windows - 2, -1, -1):  # backwards, but not across a new level
@@ -107,9 +110,9 @@ def _smooth(counts: Floats) -> tuple[Floats, Floats]:
             chances = chances * likely[t] + 1e-300
             chances = (1 - _SWITCH) * chances / chances.sum(axis=0) + _SWITCH / len(_MODELS)
     weights /= weights.sum(axis=1, keepdims=True)
-    own = scatter / (1 + scatter)
+    own = scatter / (noise[:, None] + scatter)
     found = mean + own * (counts[:, None] - mean)
-    errors = variance * np.square(1 - own) + own
+    errors = variance * np.square(1 - own) + own * noise[:, None]
     estimates = (weights * found).sum(axis=1)
     spread = np.sqrt((weights * (errors + np.square(found - estimates[:, None]))).sum(axis=1))
     return np.where(seen, estimates, np.nan), np.where(seen, NORMAL * spread, np.nan)
@@ -139,6 +142,23 @@ def steady_part(windows: int) -> float:
     noise = 1e6  # ends are rounded
     reach = smooth(np.zeros((max(1, min(windows, _LONG_ENOUGH)), 1)), noise).upper / NORMAL
     return float(np.sqrt(np.mean(np.square(reach / noise))))
+
+
+def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Smoothed:
+    """Return one number for each window, shape (windows,), smoothed with what their 95% intervals say of the noise.
+
+    A number keeps its own interval where that is narrower.
+
+    Privacy: post-processing.
+    """
+    number, low, high = (np.asarray(each, np.float64) for each in (estimates, lower, upper))
+    stddev = np.maximum(np.maximum(high - number, number - low) / NORMAL, _LEAST_STDDEV)  # ends may be cut off at 0
+    scale = 1e4 / float(np.median(stddev))  # ends are rounded, and cut off at 0
+    shift = scale * float(number.min()) - 1e9
+    found = smooth((scale * number - shift)[:, None], (scale * stddev)[:, None])
+    smoothed = np.array([(part[:, 0] + shift) / scale for part in found])
+    wider = smoothed[2] - smoothed[1] > high - low
+    return Smoothed(*np.where(wider, np.array([number, low, high]), smoothed))
 
 
 def series(keys: Integers, windows: Integers, values: ArrayLike) -> tuple[Floats, tuple[Integers, Integers]]:

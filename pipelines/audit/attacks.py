@@ -66,8 +66,6 @@ class Transcript(NamedTuple):
         name: the field of a row that says which item it is about.
         items: what stands there, in each window.
         fields: of a row: the numbers that are published with noise.
-        growing: whether these are sums since the start whose windows have noise of their own: then they are seen as
-            differences, which are as good.
         counted: how many numbers one person moves by 1, or by the largest value.
         size: events and rows of a trial, about, beside those of the suspect.
         sent: how many events the suspect sends, more than may count.
@@ -78,7 +76,6 @@ class Transcript(NamedTuple):
     name: str
     items: tuple[str, ...]
     fields: tuple[str, ...]
-    growing: bool
     counted: int
     size: int
     sent: int
@@ -102,7 +99,6 @@ class Attack:
         score: of all rows of a trial; the more they look like D, the larger.
         windows: number of windows.
         adaptive: whether `others` and `suspect` depend on what was published before.
-        asked: the items of each query, where queries are asked.
         about: whether it shows the epsilon that is there, or a delta alone.
         times: how many times as many trials as are asked for it takes: what shows most is rare, and a trial is small.
         transcript: what is read of all rows, where the attack is on all that is published by a crowd. It has no score
@@ -123,7 +119,6 @@ class Attack:
     score: Score = lambda transform, rows: 0.0
     windows: int = 1
     adaptive: bool = False
-    asked: tuple[tuple[str, ...], ...] = ()
     about: Literal["epsilon", "delta"] = "epsilon"
     times: int = 1
     transcript: Transcript | None = None
@@ -420,55 +415,37 @@ ALERTS = (
 )
 
 
-LIMIT, MOST_OTHERS = 2, 5
+LIMIT, MANY_EVENTS = 2, 20
 
 
-def as_many_as_seen(rows: Sequence[Any]) -> int:
-    """Return how many others come after these rows: as many as the last count seems to be."""
-    return min(MOST_OTHERS, abs(rows[-1].estimate)) if rows else 0
-
-
-def following(seen: Seen) -> Iterable[Sent]:
-    """Let others come after what was published before."""
-    return crowd(as_many_as_seen(seen.rows), "a", first=1 + seen.window * MOST_OTHERS)
-
-
-def above_the_others(transform: Any, rows: Sequence[Any]) -> float:
-    """Return by how much a count rises more than by others, at most, whose numbers follow from the counts before."""
-    counts = [0, *(row.estimate for row in rows)]
-    return float(max(counts[w + 1] - counts[w] - as_many_as_seen(rows[:w]) for w in range(len(rows))))
+def many_events(seen: Seen) -> Iterable[Sent]:
+    """Let so many others send an event in each window that estimates are renewed."""
+    return crowd(MANY_EVENTS, "a", first=1 + seen.window * MANY_EVENTS)
 
 
 HISTOGRAM = (
     Attack(
         name="noise of a count",
-        text="the unit is an event. With D, there is one event; with D', none. The adversary sees the count.",
-        options={"epsilon": EPSILON, "domain": ONE, "method": "direct_counters"},
-        control=LESS,
+        text=f"the unit is an event. There are {MANY_EVENTS} events, so that the estimate is renewed. With D, there is "
+        "one more. The adversary sees the count. The control has a quarter of the noise.",
+        options={"epsilon": EPSILON, "domain": ONE, "largest": 1},
+        control={"epsilon": 4 * EPSILON},
         times=4,
-        others=nobody,
+        others=many_events,
         suspect=first_window(Sent(SUSPECT, "a")),
         score=total("estimate"),
         told_by="category",
     ),
     Attack(
-        name="an adaptive adversary",
+        name="limits of a person",
         text=f"the unit is a person, of whom {LIMIT} events may count. With D, one person sends 2 events in each of 3 "
-        "windows. In each window as many others send one as the last count says. The adversary sees whether the count "
-        "rises by more than they send. The control has the same noise, and all events count.",
-        options={
-            "epsilon": EPSILON,
-            "domain": ONE,
-            "unit": "person",
-            "max_contributions": LIMIT,
-            "method": "direct_counters",
-        },
+        "windows. The adversary sees the counts. The control has the same noise, and all events count.",
+        options={"epsilon": EPSILON, "domain": ONE, "unit": "person", "max_contributions": LIMIT, "largest": 1},
         control={"epsilon": 3 * EPSILON, "max_contributions": 3 * LIMIT},
-        others=following,
+        others=many_events,
         suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
-        score=above_the_others,
+        score=total("estimate"),
         windows=3,
-        adaptive=True,
         times=4,
         told_by="category",
     ),
@@ -533,7 +510,7 @@ def raised(windows: int) -> Attack:
         text=f"the unit is an event. A category with the threshold {THRESHOLD} has {THRESHOLD - 1} events in the first "
         f"of {windows} windows. With D, it has one more. The adversary sees when the flag goes up.",
         options=PUBLIC,
-        control={"epsilon": FLAG_EPSILON / LESS_NOISE},
+        control={"epsilon": 4 * FLAG_EPSILON},
         times=8 * windows,
         others=nearly,
         suspect=first_window(Sent(SUSPECT, "a")),
@@ -626,7 +603,7 @@ RANGES = (
     Attack(
         name="one point",
         text="the unit is an event. With D, one point is inserted; with D', none. The adversary sees the count.",
-        options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),), "duplicates": "counted"},
+        options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),)},
         control=LESS,
         times=4,
         others=nobody,
@@ -637,7 +614,7 @@ RANGES = (
         name="a point in two ranges",
         text="the unit is an event. With D, one point of two is inserted; with D', none. The adversary sees the counts "
         "of a range with both and of one with that point.",
-        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2)), "duplicates": "counted"},
+        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2))},
         control=HALF,
         others=nobody,
         suspect=INSERTED,
@@ -665,8 +642,6 @@ RANGES = (
             "epsilon": EPSILON,
             "universe": 1000,
             "standing": ((1, 600), (400, 800), (500, 1000)),
-            "only_standing": True,
-            "duplicates": "counted",
         },
         control=HALF,
         others=nobody,
@@ -691,28 +666,11 @@ PREDECESSOR = (
         name="points that only come",
         text="the unit is an event. One point is inserted so often that it may be found. With D, once more. The "
         "adversary sees whether it is found.",
-        options={"epsilon": POINT_EPSILON, "universe": 1, "standing": (POINT,), "duplicates": "counted"},
+        options={"epsilon": POINT_EPSILON, "universe": 1, "standing": (POINT,)},
         control={"epsilon": 2 * POINT_EPSILON},
         times=4,
         others=about_half,
         suspect=first_window(Sent(POINT, "in")),
         score=earliness(1, lambda row: bool(row.predecessor > 0)),
-    ),
-)
-
-
-QUERIES = (
-    Attack(
-        name="noise of an answer",
-        text="with D, one person has an item twice; with D', nobody has it. The adversary asks twelve times how "
-        "many have it.",
-        options={"epsilon": EPSILON, "domain": Domain(["a", "b"]), "records": 1, "alpha": 0.45},
-        control={"epsilon": 40 * EPSILON},
-        times=4,
-        others=nobody,
-        suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
-        score=total("estimate"),
-        asked=(("a",),) * 12,
-        told_by="query",
     ),
 )

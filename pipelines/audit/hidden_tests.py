@@ -93,7 +93,6 @@ def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Atta
             name=tests.field,
             items=NAMES,
             fields=(),
-            growing=False,
             counted=TESTS,
             size=TESTS * (1 + _fewest(tests)),
             sent=TESTS,

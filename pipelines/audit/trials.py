@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -35,7 +34,6 @@ from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER
 from privstream.transforms.events.private_transform import PrivateTransform
-from privstream.transforms.rows import LinearQuery
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -295,13 +293,11 @@ class Trials:
                     found[tuple(kept["places"])] = kept["numbers"]
         if np.isnan(found).any():
             raise RunError("a trial lacks a number that all trials must have: fewer people were found than should be")
-        if wanted.growing:
-            found = np.diff(found, axis=1, prepend=0.0)
         return found.reshape(len(self.names), -1)
 
     def _run(self, batches: Sequence[pa.RecordBatch], folder: str, write: Any, start: Start) -> None:
         """Run the pipeline, with a folder for temporary files and what is done with its rows."""
-        asked, sent = self._queries(), os.path.join(folder, "events.arrow")
+        sent = os.path.join(folder, "events.arrow")
         with pa.OSFile(sent, "wb") as stream, pa.ipc.new_stream(stream, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -313,18 +309,9 @@ class Trials:
                 | "File" >> beam.Create([sent])
                 | "Events" >> beam.FlatMap(_read_batches).with_output_types(pa.RecordBatch)
             )
-            given = {"events": events, "queries": pipeline | "Queries" >> beam.Create(asked)} if asked else events
-            _ = given | type(self.transform).__name__ >> self.transform | "Write" >> write
+            _ = events | type(self.transform).__name__ >> self.transform | "Write" >> write
 
         start(launch.parse_beam_options([]), build)
-
-    def _queries(self) -> list[LinearQuery]:
-        """Return what is asked in each trial."""
-        return [
-            LinearQuery(f"{name} {number}", Timestamp(micros=number), tuple(f"{name} {item}" for item in items))
-            for name in self.names
-            for number, items in enumerate(self.attack.asked)
-        ]
 
 
 def run_share(task: bytes) -> list[tuple[Floats, Floats]]:

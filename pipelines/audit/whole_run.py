@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import (
     EPSILON,
@@ -55,16 +53,6 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"epsilon": EPSILON, "delta": SMALL, "max_contributions": 10},
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": len(THREE) * WINDOWS},
     ),
-    "histogram": (
-        {
-            "epsilon": EPSILON,
-            "delta": SMALL,
-            "domain": ONE,
-            "unit": "person",
-            "max_contributions": 3,
-            "method": "direct_counters",
-        },
-    ),
 }
 """By question: arguments of runs that its audit attacks, beside windows, streams and noise."""
 
@@ -82,8 +70,6 @@ class Spending:
         others: how many others have the items of the first window (of every window, where they are forgotten).
         always: whether the others are needed in every window.
         fields: of a row: the numbers that are published with noise.
-        growing: whether these are sums since the start whose windows have noise of their own: then they are seen as
-            differences, which are as good.
         name: the field of a row that says which item it is about.
         value: beside each item.
         apart: whether noise is independent in each number.
@@ -96,7 +82,6 @@ class Spending:
     others: int = 0
     always: bool = False
     fields: tuple[str, ...] = ("count",)
-    growing: bool = False
     name: str = "item"
     value: float = 0.0
     apart: bool = True
@@ -161,28 +146,8 @@ def _of_counts(transform: Any) -> Spending:
     )
 
 
-def _of_histogram(transform: Any) -> Spending:
-    """Spend contributions of `histogram`: as many categories as count, in the first windows."""
-    counter = transform.mechanism.counter
-    growing = isinstance(counter, WideTreeCounter) and counter.height == 1
-    if transform.method != "direct_counters" or not (growing or isinstance(counter, BufferedToeplitzCounter)):
-        raise ValueError(
-            "method must be direct_counters with normal noise, or with noise of its own in each window, got "
-            f"{transform.method} with noise in trees"
-        )
-    names, windows = transform.categories.domain.texts.to_pylist(), _windows(transform)
-    if transform.guarantee.unit.what == "event":
-        plan = [names[:1], *([] for _ in range(windows - 1))]
-        return Spending(plan=plan, counted=1, fields=("estimate",), growing=growing, name="category", apart=growing)
-    most = transform.max_contributions
-    per_window = min(most, transform.max_per_window or most)
-    plan = planned(windows, most, names[:1] * per_window, per_window)
-    return Spending(plan=plan, counted=most, fields=("estimate",), growing=growing, name="category", apart=growing)
-
-
 SPENDINGS: Mapping[str, Callable[[Any], Spending]] = {
     "counts": _of_counts,
-    "histogram": _of_histogram,
 }
 """By question: those whose noise is added to the numbers that are published."""
 
@@ -235,7 +200,6 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
             name=spent.name,
             items=_named(spent, transform),
             fields=spent.fields,
-            growing=spent.growing,
             counted=spent.counted * len(spent.fields),
             size=spent.size,
             sent=sum(map(len, spent.plan)),

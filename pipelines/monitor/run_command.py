@@ -197,7 +197,9 @@ class MonitorRun:
                 given[paid.name].delta = paid.delta
         parted = () if unbounded else read.files
         made = {
-            each.name: shared_evenly(_given_to(monitor, each, given[each.name], fields[each.name]), workers, parted)
+            each.name: shared_evenly(
+                each.spec, _given_to(monitor, each, given[each.name], fields[each.name]), workers, parted
+            )
             for each in monitor.questions
         }
         identity = identity_of(monitor, given, made, fields, read.files, output.folder, unbounded=unbounded)
@@ -262,6 +264,8 @@ class MonitorRun:
                 writes = [self.run.write_to(each, hidden[each.name], unbounded=unbounded) for each in asked]
                 counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
+                for each in asked:
+                    each.correct(hidden[each.name], counted)
                 self._write_views(hidden, folder)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.views.corrected import AS_IS, corrected
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
 from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
 from privstream.pipelines.questions.run_report import RunReport, fault, listed
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
-from privstream.pipelines.sinks.row_files import COMPLETE, with_item_columns, write_json
+from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file, with_item_columns, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import TERMINAL
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.first_records import unusable
@@ -28,6 +29,7 @@ from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.stores import join
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms.counters import Counters, summed
+from privstream.transforms.counts.finished import numbers_or_none
 from privstream.transforms.events.parameters import MOST_SHARDS, Parameters
 
 if TYPE_CHECKING:
@@ -128,6 +130,29 @@ class Asked:
         counts = getattr(self.transform, "counts", None) or self.transform
         found = counts.limits(self.counters(counted)) if hasattr(counts, "limits") else None
         return {} if found is None else {"limits": found}
+
+    def correct(self, path: str, counted: Counters) -> None:
+        """Write the rows of a finished run again, as numbers of all people, where limits drop much of them."""
+        limits = self.limits(counted).get("limits")
+        dropped = None if limits is None else limits["dropped"]
+        if dropped is None or (dropped["upper"] is not None and dropped["share"] <= AS_IS):
+            return
+        rows = read_row_file(path, self.row_type)
+        fields = self.row_type._fields  # type: ignore[attr-defined]  # of a NamedTuple
+        shown = next(name for name in ("smoothed", "estimate", "count") if name in fields)
+        known = [row for row in rows if row.upper is not None]
+        numbers = [row.count if getattr(row, shown) is None else getattr(row, shown) for row in known]
+        ends = [row.lower for row in known], [row.upper for row in known]
+        found = corrected(numbers, *ends, dropped["share"], dropped["lower"], dropped["upper"]).round(1)
+        changed = iter(zip(*map(numbers_or_none, found), strict=True))
+
+        def with_interval(row: Any) -> Any:
+            if row.upper is None:
+                return row
+            number, lower, upper = next(changed)
+            return row._replace(**{shown: number, "lower": lower, "upper": upper})
+
+        write_row_file(path, self.row_type, map(with_interval, rows))
 
     def told(self, counted: Counters, *, unbounded: bool) -> Told:
         """Say what was read, what was published, and how accurate that is."""
@@ -296,14 +321,19 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     return join(arguments.output, GUARANTEE)
 
 
-def shared_evenly(given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()) -> dict[str, Any]:
+def shared_evenly(
+    spec: QuestionSpec, given: Mapping[str, Any], workers: int, files: Iterable[EventFile] = ()
+) -> dict[str, Any]:
     """Return the arguments of a transform with as many shards of people for each process; they change no answer.
 
     Args:
+        spec: the question, which may have no shards.
         given: the arguments.
         workers: number of processes.
         files: that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
     """
+    if SHARDS not in spec.signature.arguments:
+        return dict(given)
     least = max(LEAST_SHARDS, sum(file.size for file in files) // BYTES_OF_SHARD)
     return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
 

@@ -8,11 +8,7 @@ from functools import partial
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import CHARGES, WINDOWS, Excess, Option, Part, QuestionSpec
 
-POINT_QUERIES = """\
-queries, one JSON object on each line. A query with a time (and a stream) is answered at the end of the window in which
-the time lies; a query without a time is answered at the end of every window of every stream:
-"""
-POINT_ANSWERS = "number of answers to queries with a time for which errors are bounded"
+POINT_QUERIES = "queries, one JSON object on each line, which are answered at the end of every window:"
 
 about_points = partial(
     QuestionSpec,
@@ -22,17 +18,9 @@ about_points = partial(
         "points_outside_universe": "events of points that are not in 1 .. --universe",
         "events_of_other_actions": "events of actions that neither insert nor delete",
     },
-    unanswered={
-        "queries_malformed": "queries that break a rule",
-        "queries_outside_run": "queries outside of the windows of the run",
-        "queries_late": "queries that came after their window had been answered",
-    },
-    extras=(
-        Option("queries", "Path", "file with the public queries, see below", REQUIRED),
-        Option("answers", "int", f"{POINT_ANSWERS}; without it, as many as there are in --queries"),
-    ),
+    extras=(Option("queries", "Path", "file with the public queries, see below", REQUIRED),),
     hidden=("standing",),
-    unplanned=("insert_values", "streams", "consistent"),
+    unplanned=("insert_values", "streams"),
     files=("queries",),
     error_unit="points",
 )
@@ -266,14 +254,14 @@ HISTOGRAM = QuestionSpec(
             lasting=True,
         ),
     ),
-    prepare="questions.readings.bind_histogram",
+    prepare="questions.readings.check_categories",
     unplanned=("streams", "separator", "max_per_window"),
     sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},
     columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
     error_unit="events",
     picture=Part("pictures.histogram.HISTOGRAM", "counts or quantiles with their error bounds, and the true counts"),
     simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
-    audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person, by an adaptive adversary"),
+    audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person"),
 )
 
 
@@ -351,7 +339,7 @@ FLAGS = replace(
     published="flags_published",
     files=("domain", "thresholds"),
     assumed={"thresholds": 1},
-    columns={"error_bound": "error bound of counts"},
+    columns={"error_bound": "error bound of counts", "largest": "while no count exceeds"},
     picture=Part("pictures.histogram.FLAGS", "when flags went up, and when counts passed their thresholds"),
     audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
 )
@@ -415,23 +403,11 @@ RANGES = about_points(
     order=("stream", "window_start", "low", "high"),
     title="counts",
     published="counts_published",
-    hidden=("standing", "only_standing"),
     prepare="questions.point_options.prepare_ranges",
-    inputs="questions.point_inputs.range_inputs",
-    epilog=f"""{POINT_QUERIES}\
+    epilog=f"""{POINT_QUERIES}
   {{"low": 1, "high": 50}}
-  {{"low": 1, "high": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
 """,
-    planned=(
-        Option("ranges", "int", "number of ranges that are counted in every window, if their file is not given"),
-        Option("queries", "Path", "file with the ranges, of the form that privstream ranges takes"),
-        Option("answers", "int", POINT_ANSWERS),
-    ),
-    plan_epilog="""\
-With --queries, the error is the one that a run with these ranges promises: where none of them has a time, only what
-they consist of gets noise. With --ranges, it is a bound for any ranges; a run, which knows its ranges, promises at most
-this error, and mostly a much smaller one.
-""",
+    planned=(Option("queries", "Path", "file with the ranges, as privstream ranges takes it", REQUIRED),),
     columns={"error_bound": "error bound of all counts", "windows": "windows"},
     picture=Part(
         "pictures.points.RANGES", "how many points lie in each range, with error bounds, and the true numbers"
@@ -455,17 +431,12 @@ PREDECESSOR = about_points(
     title="answers",
     published="neighbours_published",
     prepare="questions.point_options.prepare_predecessor",
-    inputs="questions.point_inputs.predecessor_inputs",
-    epilog=f"""{POINT_QUERIES}\
+    epilog=f"""{POINT_QUERIES}
   {{"point": 50}}
-  {{"point": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
 """,
-    planned=(
-        Option("queries", "Path", "file with the queries, of the form that privstream predecessor takes"),
-        Option("answers", "int", f"{POINT_ANSWERS}; without it and --queries, all points in all windows"),
-    ),
+    planned=(Option("queries", "Path", "file with the queries, as privstream predecessor takes it", REQUIRED),),
     plan_epilog="""\
-The error is a number of points. With probability 1 - beta, in all answers together, at least one point and no more
+The error is a number of points. With probability 95%, in all answers together, at least one point and no more
 points than the error lie between a query and the predecessor or successor in its answer; where an answer has none, no
 more points than the error lie on that side. This error is for the worst data. Each answer has a bound of its own, which
 is far smaller where points are only inserted: it counts the intervals between query and answer that are not known to
@@ -548,7 +519,6 @@ numbers in the answer:
     },
     picture=Part("pictures.queries.PICTURE", "answers with their error bounds, or their errors"),
     simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
-    audit=Part("audit.attacks.QUERIES", "noise of answers, several records of a person"),
 )
 
 

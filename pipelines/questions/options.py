@@ -27,7 +27,7 @@ PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("window", "over", "start", "end", "renew_every", "allowed_lateness"), WINDOWS),
-    **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
+    **dict.fromkeys(("epsilon", "delta", "beta", "unit"), PRIVACY),
     **dict.fromkeys(("min_alerts",), PRIVACY),
     **dict.fromkeys(("max_hits", "selection"), LIMITS),
     **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row"), LIMITS),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.option_types import OPTION_TYPES, SPANS
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec, loaded
@@ -82,17 +80,15 @@ def check_span(given: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def bind_histogram(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether noise is bound to the data, as it must be if a run may be restored; of a run alone.
+def check_categories(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return no further arguments; refuse several categories of an event that nothing parts: files have no lists.
 
     Raises:
-        ValueError: an event may have several categories, and files have no lists.
+        ValueError: no separator is given.
     """
-    if "input" not in given:
-        return {}
-    if given["separator"] is None and given["categories_per_row"] > 1:
+    if "input" in given and given["separator"] is None and given["categories_per_row"] > 1:
         raise ValueError("separator must be given when an event may have several categories")
-    return {"restartable": given["restartable"] or is_unbounded(argparse.Namespace(**given)) or None}
+    return {}
 
 
 def planned_queries(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,6 +89,8 @@ class RunCommand:
                 raise UsageError(str(error)) from error
             accepted = partial(write_guarantee, guarantee_file, asked.promised)
             counted, charge = run.publish(options, [write], accepted)
+            if not run.unbounded:
+                asked.correct(path, counted)
         if arguments.output != TERMINAL and not run.unbounded:
             rows = {"rows": {"sha256": fingerprint(arguments.output)}}
             write_guarantee(guarantee_file, {**asked.promised, **rows, **asked.limits(counted)}, charge)
@@ -120,7 +122,7 @@ class RunCommand:
         label = run_label(arguments, identity, unbounded=unbounded)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
-        shared = shared_evenly(given, workers, () if unbounded else read.files)
+        shared = shared_evenly(self.spec, given, workers, () if unbounded else read.files)
         transform = transform_of(self.spec, shared, noise, unbounded=unbounded)
         promised = promise(self.spec, transform, arguments, self.shown)
         if unbounded:

@@ -14,7 +14,7 @@ from typing import Any
 
 from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.sinks.row_files import field_types, iso_8601, read_row_file
+from privstream.pipelines.sinks.row_files import field_types, read_row_file
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import Time, is_time
 from rich.box import SIMPLE_HEAD
@@ -272,8 +272,9 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
         texts = [_written(view.number_of(row), spread) for row, spread in zip(rows, spreads, strict=True)]
     else:
         values = [getattr(row, name) for row in rows]
-        if values and all(map(is_time, values)):
-            texts = _moments(values, view)
+        if any(map(is_time, values)):
+            moments = iter(_moments([value for value in values if value is not None], view))
+            texts = [NOTHING if value is None else next(moments) for value in values]
         else:
             texts = [_cell(row, name, value) for row, value in zip(rows, values, strict=True)]
     return [Text(printable(text).replace("\n", "\\n")) for text in texts]
@@ -329,8 +330,10 @@ def _can_write(console: Console, text: str) -> bool:
 
 def _ends(lower: float | None, upper: float | None) -> str:
     """Write an interval, rounded by about the standard deviation that it stands for."""
-    if lower is None or upper is None:
+    if lower is None:
         return "-"
+    if upper is None:  # limits drop much of the number
+        return f"{lower:,.0f} or more"
     spread = (upper - lower) / 4
     return f"{_rounded(lower, spread)} and {_rounded(upper, spread)}"
 
@@ -352,7 +355,7 @@ def _written(value: Any, spread: float | None) -> str:
     """Write a value of a row."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _rounded(value, spread)
-    return iso_8601(value.micros) if is_time(value) else "-" if value is None else str(value)
+    return "-" if value is None else str(value)
 
 
 def _rounded(value: float, spread: float | None) -> str:
@@ -367,14 +370,15 @@ def _rounded(value: float, spread: float | None) -> str:
 
 
 def _moments(values: Sequence[Any], view: View) -> list[str]:
-    """Write times as days, where all windows are whole ones, or else to the minute, if they are whole ones.
+    """Write times by the clocks of the run: as days where windows are whole ones, else to the minute if they are.
 
     Where clocks show a time twice, because they are put back, the abbreviation of their zone tells both apart.
     """
-    if not view.days and any(value.micros % MINUTE for value in values):
-        return [iso_8601(value.micros) for value in values]
     moments = [view.clocks.local(value.micros) for value in values]
-    texts = [f"{moment:{'%Y-%m-%d' if view.days else '%Y-%m-%d %H:%M'}}" for moment in moments]
+    if not view.days and any(value.micros % MINUTE for value in values):
+        texts = [moment.replace(tzinfo=None).isoformat(" ") for moment in moments]
+    else:
+        texts = [f"{moment:{'%Y-%m-%d' if view.days else '%Y-%m-%d %H:%M'}}" for moment in moments]
     if len({*texts}) < len({value.micros for value in values}):
         texts = [f"{text} {moment:%Z}" for text, moment in zip(texts, moments, strict=True)]
     return texts

@@ -227,7 +227,7 @@ def _parameter(key: Option) -> inspect.Parameter:
 
 def _transforms() -> dict[str, YamlTransform]:
     """Return what Beam YAML calls for each transform that has events as its only input, by the name of its class."""
-    specs = [spec for spec in map(question, WORDS) if spec.inputs is None]
+    specs = [spec for spec in map(question, WORDS) if not spec.extras]
     return {spec.transform.rpartition(".")[2]: YamlTransform(spec) for spec in specs}
 
 

@@ -47,7 +47,6 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
         **common,
         timer_offset=1,
         items_per_step=made.max_per_window,
-        selection="random",
         item_shards=1,
         domain=made.domain,
     )

@@ -12,9 +12,8 @@ import pytest
 from privstream.mechanisms import (
     AboveThreshold,
     AdaptiveSparseVector,
-    BinaryTreeCounter,
+    AnchoredFlags,
     ColumnFlags,
-    CountedFlags,
     DynamicPredecessor,
     ExponentialMechanismWithGap,
     FoundKeys,
@@ -22,7 +21,6 @@ from privstream.mechanisms import (
     HybridNoisyTopK,
     HybridSparseVector,
     IncrementalPredecessor,
-    KaryTreeCounter,
     KeyedCounts,
     MeasuredTopK,
     NoisyTopK,
@@ -35,10 +33,9 @@ from privstream.mechanisms import (
     SetCardinality,
     Sparse,
     SparseVectorWithGap,
-    SquareRootToeplitzCounter,
     StatusMonitor,
     ThresholdMonitor,
-    WideTreeCounter,
+    TreeCounter,
 )
 from privstream.mechanisms.accuracy import EACH, TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
@@ -150,13 +147,11 @@ MECHANISMS = [
     StatusMonitor(**MONITOR),
     StatusMonitor(**MONITOR, domain_size=50, neighbouring="replace_one", count_share=0.0),
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
-    BinaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
-    KaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
-    WideTreeCounter(epsilon=1.0, columns=3, horizon=20),
-    SquareRootToeplitzCounter(epsilon=1.0, columns=3, delta=1e-6, horizon=20),
+    TreeCounter(children=2, epsilon=1.0, columns=3, horizon=20),
+    TreeCounter(epsilon=1.0, columns=3, horizon=20),
     HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
     ColumnFlags(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000)),
-    CountedFlags(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),
+    AnchoredFlags(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),
     SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"),
     RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20),
     RangeCounter(epsilon=1.0, universe=1 << 20),
@@ -199,12 +194,11 @@ def test_every_mechanism_with_a_guarantee_is_written():
     }
     missing = {one for one in promising if not any(isinstance(made, one) for made in MECHANISMS)}
     assert {one.__name__ for one in missing} <= {
-        "BottomUpTreeCounter",
         "BufferedToeplitzCounter",
         "UnknownHorizonCounter",
     }
     for one in missing:  # their guarantee is that of the counters above
-        assert one.guarantee is BinaryTreeCounter.guarantee
+        assert one.guarantee is TreeCounter.guarantee
 
 
 def test_every_kind_of_curve_can_be_written():

@@ -9,8 +9,7 @@ from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
-from privstream.mechanisms.counters.trees import BinaryTreeCounter
-from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
+from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import (
     Histogram,
     HistogramQueries,
@@ -41,7 +40,7 @@ def damped(sums):
 QUERIES = (Histogram(), MaxSum(), MinSum(), Quantile(0.5), TopK(3))
 OWN = (Monotone(second_largest, "second"), Monotone(damped, "mean"))
 VECTORS = st.lists(st.integers(-1000, 1000), min_size=6, max_size=6).map(lambda values: np.array([values]))
-MODES = ("anchored", "direct", "paper")
+MODES = ("anchored", "paper")
 
 
 class TestQueries:
@@ -122,10 +121,11 @@ class TestRuns:
             tau = partition.tau.draw(draws.derive("anchored tau"), np.array([interval], np.uint64))[0]
             label = bound_labels(draws.derive("anchored mu"), np.array([step]), np.array([float(growth.max())]))
             mu = partition.mu.draw(draws.derive("anchored mu"), label)[0]
-            if growth.max() + mu > partition.thresholds(np.array([step]), interval)[0] + tau:
+            ended = growth.max() + mu > partition.thresholds(np.array([step]), interval)[0] + tau
+            if ended:
                 counter, s = tested.counter.step(counter, c, source)
                 c, interval, ends = np.zeros(6, np.int64), interval + 1, ends + 1
-            half = partition.unseen(np.array([step]), interval)[0] // 2
+            half = 0 if ended else partition.unseen(np.array([step]), interval)[0] // 2
             expected = [query.values(s[None, :])[0] + half for query in tested.queries]
             assert np.array_equal(published[step - 1], np.concatenate(expected))
         assert state.interval == ends > 3
@@ -158,11 +158,11 @@ class TestRuns:
         assert final.interval == j - 1 >= 2
         assert crossed >= 2
 
-    @pytest.mark.parametrize("mode", ["direct", "anchored", "paper"])
+    @pytest.mark.parametrize("mode", ["anchored", "paper"])
     @pytest.mark.parametrize("delta", [0.0, 1e-6])
     def test_a_run_that_is_repeated_with_other_data_draws_other_noise(self, mode, delta):
         """From the first step on at which the data differ, in every column whose sum differs: no exact difference."""
-        tested = mechanism(mode, delta=delta, epsilon=2.5, repeatable=delta == 0, queries=(Histogram(),), horizon=None)
+        tested = mechanism(mode, delta=delta, epsilon=2.5, queries=(Histogram(),), horizon=None)
         rows, noise, half = stream(300, most=60), SeededNoise(8), 150
         other = rows.copy()
         other[half, :3] += [1, 50, 400]
@@ -171,7 +171,7 @@ class TestRuns:
         assert np.array_equal(first[:half], second[:half])
         renewed = half + np.flatnonzero(np.any(first[half:] != second[half:], axis=1))
         differences = (second - first)[renewed]
-        assert len(renewed) > (100 if mode == "direct" else 10)
+        assert len(renewed) > 10
         assert np.mean(differences[:, :3] == [1, 50, 400]) < 0.2
 
     @pytest.mark.parametrize("mode", ["anchored", "paper"])
@@ -242,39 +242,32 @@ def worst_end(partition, moves):
 
 
 class TestBudget:
-    @pytest.mark.parametrize(("neighbouring", "weight"), [("add_remove", 1), ("replace_one", 2)])
-    def test_scales_spend_what_the_counter_leaves(self, neighbouring, weight):
-        tested = mechanism("anchored", neighbouring=neighbouring, epsilon=1.0)
-        spent = 1 / tested.partition.tau.scale + weight / tested.partition.mu.scale
+    def test_scales_spend_what_the_counter_leaves(self):
+        tested = mechanism("anchored", epsilon=1.0)
+        spent = 1 / tested.partition.tau.scale + 1 / tested.partition.mu.scale
         assert spent == pytest.approx(1.0 - tested.counter.epsilon, rel=1e-9)
         assert spent <= 1.0 - tested.counter.epsilon + 1e-12
 
-    @pytest.mark.parametrize(("neighbouring", "moves"), [("add_remove", (0, 1)), ("replace_one", (-1, 0, 1))])
-    def test_ends_of_intervals_cost_what_the_proof_says(self, neighbouring, moves):
+    def test_ends_of_intervals_cost_what_the_proof_says(self):
         """Exact probabilities of all ends of short intervals, for growth near the threshold, in neighbouring worlds."""
-        tested = mechanism("anchored", neighbouring=neighbouring, epsilon=4.0, counter_share=0.5)
-        cheaper = mechanism("anchored", neighbouring="add_remove", epsilon=4.0, counter_share=0.5)
-        assert worst_end(tested.partition, moves) == pytest.approx(2.0, rel=0.02)
-        assert worst_end(tested.partition, moves) <= 2.0 + 1e-9
-        if neighbouring == "replace_one":
-            assert worst_end(cheaper.partition, moves) > 2.05
+        tested = mechanism("anchored", epsilon=4.0, counter_share=0.5)
+        assert worst_end(tested.partition, (0, 1)) == pytest.approx(2.0, rel=0.02)
+        assert worst_end(tested.partition, (0, 1)) <= 2.0 + 1e-9
 
-    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
-    def test_a_person_with_several_rows_in_an_interval(self, neighbouring):
+    def test_a_person_with_several_rows_in_an_interval(self):
         """All rows in one interval, or any part of them, cost no more than epsilon_2; noise for one row would."""
-        options = {"neighbouring": neighbouring, "epsilon": 4.0, "counter_share": 0.5}
+        options = {"epsilon": 4.0, "counter_share": 0.5}
         tested = mechanism("anchored", rows_per_unit=3, **options)
         assert tested.counter.rows_per_unit == 3
-        moves = range(4) if neighbouring == "add_remove" else range(-3, 4)
+        moves = range(4)
         assert 1.6 < worst_end(tested.partition, moves) <= 2.0 + 1e-9
         assert worst_end(mechanism("anchored", **options).partition, moves) > 4.0
         assert "one person" in tested.guarantee.paragraph()
 
     @pytest.mark.parametrize("delta", [0.0, 1e-6])
-    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
-    def test_paper_noise_pays_for_all_moves(self, delta, neighbouring):
-        moves = 5 if neighbouring == "add_remove" else 10
-        options = {"neighbouring": neighbouring, "epsilon": 2.0, "delta": delta}
+    def test_paper_noise_pays_for_all_moves(self, delta):
+        moves = 5
+        options = {"epsilon": 2.0, "delta": delta}
         flags = {"columns": 2, "thresholds": (5, 5)}
         for one, many in (
             (mechanism("paper", **options), mechanism("paper", rows_per_unit=5, **options)),
@@ -368,17 +361,6 @@ class TestBudget:
         with pytest.raises(HorizonExceeded, match="step must be <= horizon 2000, got 2001"):
             mechanism("anchored").error(10, 2001)
 
-    @pytest.mark.slow
-    def test_auto(self):
-        shared = {"epsilon": 1.0, "columns": 10, "horizon": 2**20}
-        assert HistogramQueries(**shared, largest=1000).chosen_mode == "anchored"
-        assert HistogramQueries(**shared, largest=2**20, row_columns=1).chosen_mode == "direct"
-        assert HistogramQueries(epsilon=1.0, columns=10, horizon=50, row_columns=1).chosen_mode == "direct"
-        for largest in (100, 2**20):
-            auto = HistogramQueries(**shared, largest=largest)
-            errors = {mode: dataclasses.replace(auto, mode=mode).error(largest) for mode in MODES}
-            assert auto.error(largest) == min(errors["anchored"], errors["direct"]) < errors["paper"]
-
 
 class TestErrors:
     @pytest.mark.parametrize(("delta", "horizon"), [(0.0, None), (1e-6, 1500)])
@@ -423,7 +405,6 @@ class TestErrors:
         """
         horizon, runs, errors = 1 << 20, 5, []
         tested = HistogramQueries(epsilon=1.0, columns=10, horizon=horizon, largest=largest)
-        assert tested.chosen_mode == "anchored"
         for seed in range(runs):
             rows = (np.random.default_rng(seed).random((horizon, 10), np.float32) < largest / horizon).astype(np.int8)
             _, published = tested.run(tested.initial_state(), rows, SeededNoise(seed))
@@ -432,13 +413,6 @@ class TestErrors:
         assert sum(error > 1.33 * figure for error in errors) < 4
         assert sum(error > figure / 2 for error in errors) > 1
         assert max(errors) <= 2 * tested.error(largest)
-
-    def test_figures_of_direct_counters(self):
-        kary = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, mode="direct").error(1 << 20)
-        binary = BinaryTreeCounter(epsilon=1.0, columns=10, horizon=(1 << 20) - 1).error((1 << 20) - 1, 0.05)
-        # Published as 2109 and 6435, from a few simulated runs; these are exact.
-        assert kary == pytest.approx(2340, rel=0.01)
-        assert binary == pytest.approx(6710, rel=0.01)
 
 
 class TestFlags:
@@ -462,8 +436,9 @@ class TestFlags:
         assert flags[-1].tolist() == [True, True, True, False]
         assert final.interval == j - 1
 
-    def test_a_run_in_pieces_is_the_same_run(self):
-        tested = ColumnFlags(epsilon=2.0, columns=2, thresholds=(300, 500), delta=1e-6)
+    @pytest.mark.parametrize("kind", [ColumnFlags, AnchoredFlags])
+    def test_a_run_in_pieces_is_the_same_run(self, kind):
+        tested = kind(epsilon=2.0, columns=2, thresholds=(300, 500), delta=1e-6)
         rows = np.ones((600, 2), np.int64)
         _, whole = tested.run(tested.initial_state(), rows, SeededNoise(1))
         state, parts = tested.initial_state(), []
@@ -473,39 +448,8 @@ class TestFlags:
         assert np.array_equal(np.concatenate(parts), whole)
         assert whole[-1].any()
 
-    @some_quick("horizon", [None, 600])
-    @pytest.mark.slow
-    def test_counted_flags_are_what_counts_with_noise_have_reached(self, horizon):
-        tested = CountedFlags(epsilon=0.3, columns=2, thresholds=(300, 500), delta=1e-6, horizon=horizon)
-        rows, noise = np.ones((600, 2), np.int64), SeededNoise(1)
-        _, sums = tested.counter.run(tested.counter.initial_state(), rows, tested._source(noise))
-        state, whole = tested.run(tested.initial_state(), rows, noise)
-        for column, threshold in enumerate(tested.thresholds):
-            first = int(np.argmax(sums[:, column] >= threshold))
-            assert whole[:, column].tolist() == [False] * first + [True] * (600 - first)
-        assert (sums[:, 0] < 300)[np.argmax(sums[:, 0] >= 300) :].any()  # a flag stays up where a count falls again
-        assert np.isinf(state.base).tolist() == whole[-1].tolist() == [True, True]
-        assert state.step == 600
-
-    def test_counted_flags_in_pieces_are_the_same_and_their_error_is_that_of_counts(self):
-        tested = CountedFlags(epsilon=0.3, columns=2, thresholds=(300, 500), horizon=600)
-        rows = np.ones((600, 2), np.int64)
-        _, whole = tested.run(tested.initial_state(), rows, SeededNoise(1))
-        state, parts = tested.initial_state(), []
-        for piece in np.split(rows, [1, 100, 250, 251, 400]):
-            state, flags = tested.run(tested.restore(tested.snapshot(state)), piece, SeededNoise(1))
-            parts.append(flags)
-        assert np.array_equal(np.concatenate(parts), whole)
-        live = HistogramQueries(epsilon=0.3, columns=2, horizon=600, mode="direct")
-        assert tested.error(1) == tested.error(600) == live.error_bound(1, 1)
-        unbounded, live = (
-            CountedFlags(epsilon=0.3, columns=1, thresholds=(5,)),
-            HistogramQueries(epsilon=0.3, columns=1, mode="direct"),
-        )
-        assert unbounded.error(9) == live.error_bound(9, 9) < unbounded.error(999)
-
     @some_quick("delta", [0.0, 1e-6])
-    @pytest.mark.parametrize("kind", [ColumnFlags, CountedFlags])
+    @pytest.mark.parametrize("kind", [ColumnFlags, AnchoredFlags])
     @pytest.mark.slow
     def test_errors_hold(self, delta, kind):
         runs, failures = 8, 0
@@ -515,7 +459,7 @@ class TestFlags:
             rows[:, 0] = 1
             sums = np.cumsum(rows, axis=0)
             _, flags = tested.run(tested.initial_state(), rows, SeededNoise(seed))
-            bound = tested.error(5000)
+            bound = tested.error(5000) if kind is ColumnFlags else tested.error(5000, 5000)
             early = flags & (sums < np.array(tested.thresholds) - bound)
             late = ~flags & (sums > np.array(tested.thresholds) + bound)
             failures += int(early.any() or late.any())
@@ -531,17 +475,3 @@ class TestFlags:
                 ColumnFlags(epsilon=1.0, columns=3, thresholds=thresholds)
         with pytest.raises(ValueError, match="epsilon must be < 3"):
             ColumnFlags(epsilon=3.5, delta=1e-6, columns=1, thresholds=(1,))
-
-
-def test_rows_at_one_step_are_a_limit_for_counters_that_are_fed_at_every_step_alone():
-    common = {"epsilon": 1.0, "delta": 1e-6, "columns": 3, "row_columns": 1, "horizon": 365, "rows_per_unit": 200}
-    free, limited = (HistogramQueries(**common, mode="direct", rows_per_step=most) for most in (None, 1))
-    assert limited.error(1) < 0.7 * free.error(1)
-    assert b"rows_per_step" not in free.parameters
-    assert limited.parameters != free.parameters
-    anchored = [HistogramQueries(**common, mode="anchored", largest=9, rows_per_step=most) for most in (None, 1)]
-    assert anchored[0].error(9) == anchored[1].error(9)
-    pure = [HistogramQueries(**common | {"delta": 0.0}, mode="direct", rows_per_step=most) for most in (None, 1)]
-    assert pure[0].error(1) == pure[1].error(1)
-    with pytest.raises(ValueError, match="rows_per_step must be None without rows_per_unit"):
-        HistogramQueries(epsilon=1.0, columns=3, rows_per_step=1)

@@ -40,11 +40,7 @@ EXAMPLES = {
     ],
     "StatusMonitor": [(RUN, NUMBERS), (RUN | {"domain_size": 9}, NUMBERS)],
     "RuleMonitor": [(RULES, NUMBERS), (RULES | {"streams_per_person": 2}, NUMBERS)],
-    "BinaryTreeCounter": [(COLUMNS, EXACT)],
-    "BottomUpTreeCounter": [(COLUMNS, EXACT)],
-    "KaryTreeCounter": [(COLUMNS, EXACT)],
-    "WideTreeCounter": [(COLUMNS, EXACT)],
-    "SquareRootToeplitzCounter": [(COLUMNS | {"delta": 1e-6}, EXACT)],
+    "TreeCounter": [(COLUMNS, EXACT)],
     "BufferedToeplitzCounter": [(COLUMNS | {"delta": 1e-6}, EXACT)],
     "UnknownHorizonCounter": [({}, EXACT)],
     "HistogramQueries": [
@@ -54,7 +50,7 @@ EXAMPLES = {
         (COLUMNS | {"mode": "paper", "queries": MONOTONE}, (*COMPARED, caveats.GIVEN_FUNCTIONS)),
     ],
     "ColumnFlags": [(FLAGS, COMPARED)],
-    "CountedFlags": [(FLAGS, EXACT)],
+    "AnchoredFlags": [(FLAGS, EXACT)],
     "SetCardinality": [({"mode": "sparse"}, EXACT), ({"horizon": 9}, EXACT)],
     "KeyedCounts": [
         ({"delta": 1e-6}, NUMBERS),

@@ -17,7 +17,6 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.points.dynamic_points import bounds, cover, tree_height
 from privstream.mechanisms.points.dynamic_predecessor import NO_POINT
 from privstream.mechanisms.points.predecessor_tree import (
@@ -46,7 +45,8 @@ def literal(end, height, finished, heavy, group):
     candidates = [n for n in finished if end_of[n] <= end]
     x = max(candidates, key=lambda n: (start_of[n], n), default=None)  # of one start, the larger number is deeper
     left = 0 if x is None else end_of[x]
-    nodes = cover(np.array([left]), np.array([end]), height)[1].tolist() if left < end else []
+    _, levels, places = cover(np.array([left]), np.array([end]), 2)
+    nodes = ((1 << (height - levels)) + places).tolist()
     heavies = sorted((start_of[n] for n in nodes if n in heavy), reverse=True)
     if len(heavies) >= group:
         return heavies[group - 1]
@@ -97,9 +97,8 @@ class TestWalk:
 
 
 class TestThresholds:
-    @pytest.mark.parametrize("lasting", [False, True])
-    def test_they_are_exact_quantiles(self, lasting):
-        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, lasting=lasting, typical=20.0)
+    def test_they_are_exact_quantiles(self):
+        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, typical=20.0)
         tau = np.arange(tree.tau.tail_quantile(1e-30))
         for log_failure in (-0.5, -5.0, -30.0):
             k = int(tree.threshold(np.array([log_failure]))[0])
@@ -108,30 +107,22 @@ class TestThresholds:
             if k:
                 assert over[0] > math.exp(log_failure) * (1 - 1e-9)
 
-    @pytest.mark.parametrize("lasting", [False, True])
-    def test_the_budget_of_a_level_is_met(self, lasting):
-        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, lasting=lasting, typical=20.0)
+    def test_the_budget_of_a_level_is_met(self):
+        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, typical=20.0)
         mu, tau = tree.scales
-        spent = max(1 / mu, 1 / tau) if lasting else 1 / mu + 1 / tau
+        spent = 1 / mu + 1 / tau
         assert 3.0 / 11 * (1 - 1e-9) < spent <= 3.0 / 11
 
     def test_epsilon_is_spread_over_all_levels_and_both_trees(self):
         for universe, levels in ((1, 1), (1000, 11), (1 << 32, 33)):
-            mechanism = IncrementalPredecessor(
-                epsilon=2.0, universe=universe, duplicates="counted", group=2, updates_per_unit=5
-            )
+            mechanism = IncrementalPredecessor(epsilon=2.0, universe=universe, group=2, updates_per_unit=5)
             trees = mechanism.bounds.finished, mechanism.bounds.heavy
             assert sum(tree.epsilon for tree in trees) == pytest.approx(2.0 / 5)
             for tree in trees:
-                assert 1 / tree.mu.scale == pytest.approx(tree.epsilon / levels)
-        replaced = IncrementalPredecessor(epsilon=2.0, universe=8, group=1, neighbouring="replace_one")
-        assert replaced.bounds.finished.epsilon == pytest.approx(1.0)
-        assert replaced.bounds.heavy is None
+                assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(tree.epsilon / levels)
 
     def test_thresholds_rise_with_births_and_steps_and_failures_add_up(self):
-        plan = PredecessorBounds(
-            epsilon=1.0, universe=1 << 16, lasting=False, horizon=None, queries=None, beta=0.05, group=1
-        )
+        plan = PredecessorBounds(epsilon=1.0, universe=1 << 16, horizon=None, queries=None, beta=0.05, group=1)
         births, steps = np.arange(2000), np.arange(1, 2001)
         one = plan.finished_thresholds(births, 1)
         assert np.all(np.diff(one) >= 0)
@@ -146,7 +137,7 @@ class TestThresholds:
             (None, None, (1 << 16) * 32768.5),
         ):
             plan = PredecessorBounds(
-                epsilon=1.0, universe=1 << 16, lasting=False, horizon=horizon, queries=queries, beta=0.03, group=4
+                epsilon=1.0, universe=1 << 16, horizon=horizon, queries=queries, beta=0.03, group=4
             )
             false = math.exp(plan._heavy_failure(1) - plan._log_step_share(1))
             assert false**4 * math.comb(30, 4) * pairs <= 0.03 / 4 * (1 + 1e-9)
@@ -166,17 +157,16 @@ class TestBoth:
     @given(
         universe=st.integers(1, 40),
         data=st.data(),
-        duplicates=st.sampled_from(["ignored", "counted"]),
         group=st.integers(1, 3),
     )
-    def test_without_noise_they_are_right(self, kind, universe, data, duplicates, group):
+    def test_without_noise_they_are_right(self, kind, universe, data, group):
         only = {"group": group} if kind is IncrementalPredecessor else {}
-        mechanism = kind(epsilon=EXACT, universe=universe, horizon=9, duplicates=duplicates, **only)
+        mechanism = kind(epsilon=EXACT, universe=universe, horizon=9, **only)
         state, members = mechanism.initial_state(), set()
         queries = np.arange(1, universe + 1)
         for _ in range(3):
             points = data.draw(st.lists(st.integers(1, universe), max_size=5))
-            if kind is DynamicPredecessor and duplicates == "ignored":
+            if kind is DynamicPredecessor:
                 inserted = [data.draw(st.booleans()) for _ in points]
             else:
                 inserted = [True] * len(points)
@@ -251,7 +241,7 @@ class TestBoth:
         points, queries = rng.integers(1, 5000, (5, 30_000)), rng.integers(1, 5000, 50)
         answers = []
         for parameters in ({}, {}, {"beta": 0.04}):
-            mechanism = kind(epsilon=2.0, universe=5000, duplicates="counted", **parameters)
+            mechanism = kind(epsilon=2.0, universe=5000, **parameters)
             state, found = mechanism.initial_state(), []
             for batch in points:
                 step = PredecessorStep(Updates(batch), queries)
@@ -265,7 +255,6 @@ class TestBoth:
         [
             ({"universe": None}, TypeError, "universe must be an integer, got NoneType"),
             ({"queries": 0}, ValueError, "queries must be >= 1, got 0"),
-            ({"duplicates": "kept"}, ValueError, "duplicates must be one of ignored, counted, got 'kept'"),
         ],
     )
     def test_parameters(self, kind, arguments, error, message):
@@ -285,40 +274,6 @@ class TestIncremental:
         with pytest.raises(ValueError, match="updates must be insertions; DynamicPredecessor takes deletions"):
             mechanism.update(mechanism.initial_state(), Updates([5, 6], [True, False]), SeededNoise(1))
 
-    def test_duplicates_are_ignored_or_counted(self):
-        batches = [np.full(500, 77)] * 40
-        marked = {}
-        for duplicates in ("ignored", "counted"):
-            mechanism = IncrementalPredecessor(epsilon=1.0, universe=1000, duplicates=duplicates, horizon=50)
-            state = mechanism.initial_state()
-            for batch in batches:
-                state = mechanism.update(state, Updates(batch), SeededNoise(1))
-            marked[duplicates] = len(state.finished.marked)
-        assert marked["ignored"] == 0
-        assert marked["counted"] == 11  # all levels down to the point itself
-
-    def test_active_intervals_part_the_universe(self):
-        """Every point lies in one active interval, or has been found itself; counts are true ones."""
-        mechanism = IncrementalPredecessor(epsilon=20.0, universe=1000, duplicates="counted", group=2, horizon=40)
-        state, rng = mechanism.initial_state(), np.random.default_rng(6)
-        everything: list[int] = []
-        for _ in range(40):
-            batch = 1 + (rng.random(200) ** 4 * 1000).astype(np.int64)
-            everything += batch.tolist()
-            state = mechanism.update(state, Updates(batch), SeededNoise(1))
-            for tree in (state.finished, state.heavy):
-                first, after = bounds(tree.numbers, 10)
-                assert np.all(first[1:] >= after[:-1])
-                points = np.array(everything) - 1
-                counts = [np.count_nonzero((points >= a) & (points < b)) for a, b in zip(first, after, strict=True)]
-                assert tree.counts.tolist() == counts
-                parents = set(tree.marked.tolist())
-                assert all(n == 1 or n >> 1 in parents for n in [*parents, *tree.numbers.tolist()])
-                leaves = np.count_nonzero(np.array(sorted(parents)) >= 1024)
-                assert (np.minimum(after, 1000) - first).sum() + leaves == 1000
-                assert sorted(tree.births.tolist()) == sorted(set(tree.births.tolist()))
-        assert len(state.heavy.marked) > 20
-
     def test_a_large_universe_stays_sparse(self):
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 60, horizon=30)
         state, rng = mechanism.initial_state(), np.random.default_rng(2)
@@ -326,40 +281,6 @@ class TestIncremental:
             state = mechanism.update(state, Updates(rng.integers(1, (1 << 60) + 1, 20_000)), SeededNoise(3))
         assert 10 < state.finished.activated < 1000
         assert len(mechanism.snapshot(state)) < 17 * 100_000 + 100_000
-
-    def test_one_batch_descends_at_once(self):
-        mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=4, duplicates="counted", group=1)
-        points = np.full(50_000, 123_456_789)
-        _, near = mechanism.step(
-            mechanism.initial_state(), PredecessorStep(Updates(points), [123_456_790, 123_456_788]), SeededNoise(1)
-        )
-        assert near.predecessors.tolist() == [123_456_789, 0]
-        assert near.successors.tolist() == [0, 123_456_789]
-
-    def test_errors_are_those_of_the_unfinished_intervals_on_the_way(self):
-        """Worst case by hand: every unfinished interval between x and q holds all that its noise lets it hide."""
-        mechanism = IncrementalPredecessor(epsilon=20.0, universe=1000, duplicates="counted", group=1, horizon=40)
-        state, rng = mechanism.initial_state(), np.random.default_rng(6)
-        for _ in range(20):
-            points = 1 + (rng.random(300) ** 3 * 1000).astype(np.int64)
-            state = mechanism.update(state, Updates(points), SeededNoise(1))
-        tree, plan, queries = state.finished, mechanism.bounds, np.arange(1, 1001)
-        near = mechanism.answer(state, queries)
-        first, after = bounds(tree.numbers, 10)
-        thresholds = plan.finished_thresholds(tree.births, state.step)
-        failure = math.log(0.05 / 2) - math.log(40 * 1000) - math.log(2 * 12 * 2048)  # answers; sides, cuts, last ones
-        raising, lowering = plan.finished.margin_law
-        assert raising[0] == lowering[0]
-
-        def few(start, end):
-            among = (first < end) & (after > start)
-            number = int(np.count_nonzero(among))
-            margin = NoiseSum(((raising[0], number),), ((lowering[0], number),)).quantile(failure) if number else 0
-            return 1 + int(thresholds[among].sum()) + margin
-
-        for q, x, y, error in zip(queries, near.predecessors, near.successors, near.errors, strict=True):
-            assert error == max(few(max(0, x - 1), q), few(q - 1, y or 1 << 10))
-        assert near.errors.max() > 2 * near.errors.min()
 
     @some_quick("group", [1, 3], 1)
     @pytest.mark.slow
@@ -514,10 +435,9 @@ class TestLargeIntervals:
         assert (near.errors <= 1 << 10).all()
         assert near.errors[0] >= 1
 
-    @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
-    def test_answers_of_dense_points_are_within_bounds(self, duplicates):
+    def test_answers_of_dense_points_are_within_bounds(self):
         """Half of all places have points; where they may be counted again, places are no limit."""
-        made = IncrementalPredecessor(epsilon=1.0, universe=1 << 14, horizon=8, duplicates=duplicates)
+        made = IncrementalPredecessor(epsilon=1.0, universe=1 << 14, horizon=8)
         every, asked = (
             np.random.default_rng(4).permutation(np.arange(1, (1 << 14) + 1))[: 1 << 13],
             np.arange(1, 1 << 14, 7),

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, WideTreeCounter
+from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.points.dynamic_points import Updates
@@ -49,9 +48,8 @@ def summed(weights: tuple[float, ...], **parameters: object) -> Found:
 
 
 CASES = {
-    "wide tree": partial(counted, WideTreeCounter, 14, epsilon=1.0, horizon=100),
-    "k-ary tree": partial(counted, KaryTreeCounter, 14, epsilon=1.0, horizon=1000),
-    "binary tree, Gaussian": partial(counted, BinaryTreeCounter, 7, epsilon=1.0, delta=1e-6, horizon=100),
+    "wide tree": partial(counted, TreeCounter, 14, epsilon=1.0, horizon=100),
+    "binary tree, Gaussian": partial(counted, TreeCounter, 7, epsilon=1.0, delta=1e-6, horizon=100),
     "correlated noise": partial(counted, BufferedToeplitzCounter, 9, epsilon=1.0, delta=1e-6, horizon=100),
     "no end": partial(counted, UnknownHorizonCounter, 13, epsilon=1.0),
     "no end, Gaussian": partial(counted, UnknownHorizonCounter, 20, epsilon=1.0, delta=1e-6),
@@ -72,18 +70,3 @@ def test_a_row_is_within_its_interval_as_often_as_is_said(name: str) -> None:
 def test_sums_with_weights_are_within_theirs_at_least_as_often() -> None:
     errors, spread = summed((1.0, 0.25), epsilon=0.3)
     assert (np.abs(errors) > spread).mean() < MOST
-
-
-def test_the_largest_of_all_counts_is_held_by_the_interval_for_any_of_them() -> None:
-    """Who leads does so by noise: the interval of one count that is named before does not hold it."""
-    made = HistogramQueries(epsilon=1.0, columns=50, row_columns=1, horizon=10, mode="direct")
-    nothing, noise = np.zeros((1, 50), np.int64), SeededNoise(7)
-    largest = [made.run(made.initial_state(), nothing, noise.derive(run))[1].max() for run in range(300)]
-    of_any, of_one = (made.spread(1, columns=columns, beta=OUTSIDE) for columns in (50, 1))
-    assert of_any is not None and of_one is not None
-    assert np.mean(np.array(largest) > of_any) < 0.14 and np.mean(np.array(largest) > of_one) > 0.25
-
-
-def test_where_an_answer_ends_an_interval_no_law_is_stated() -> None:
-    made = HistogramQueries(epsilon=1.0, columns=5, horizon=1000, mode="anchored")
-    assert made.spread(3, columns=1, beta=OUTSIDE) is None

@@ -72,7 +72,7 @@ def text_files() -> Iterator[Path]:
 
 def test_the_files_of_the_repository_are_found() -> None:
     found = {identify(path) for path in text_files()}
-    assert found >= {"README.md", "pyproject.toml", "setup.py", ".ci/run", "docs/commands.md"}
+    assert found >= {"README.md", "pyproject.toml", "setup.py", ".ci/run", "docs/questions.md"}
 
 
 def identify(path: Path) -> str:

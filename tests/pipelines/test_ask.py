@@ -107,7 +107,7 @@ def bytes_of(frame: Any, folder: Path) -> bytes:
 def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> None:
     table, given = searches(), FIELDS | RUN | {"noise_key_file": key}
     level = logging.getLogger("apache_beam").level
-    found = ask("counts", table, **given, output=key.parent / "counts.csv")
+    found = ask("counts", table, **given, output=key.parent / "counts.parquet")
     counts = {
         row["item"]: row["count"] for row in found.table.to_pylist()[::-1]
     }  # the largest of each window are first
@@ -121,9 +121,9 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
     assert len({entry.run_id for entry in Ledger(f"{key}.ledger.jsonl").read()}) == 1
     assert not list(Path(temporary).iterdir())
 
-    assert read(key.parent / "counts.csv").table.equals(found.table) and pa.table(found).equals(found.table)
+    assert read(key.parent / "counts.parquet").table.equals(found.table) and pa.table(found).equals(found.table)
     with pytest.raises(ValueError, match=r"^output must be a new file, but .* exists; overwrite replaces it$"):
-        ask("counts", table, **given, output=key.parent / "counts.csv")
+        ask("counts", table, **given, output=key.parent / "counts.parquet")
 
 
 def test_parameters_show_how_long_lists_are_and_no_temporary_file(key: Path, temporary: Path) -> None:

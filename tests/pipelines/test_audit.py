@@ -26,7 +26,6 @@ from privstream.pipelines.audit.attacks import (
     SUSPECT,
     Seen,
     Sent,
-    Transcript,
     all_windows,
     crowd,
 )
@@ -49,12 +48,8 @@ from privstream.pipelines.audit.picture import BREAK, MOST
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import (
     CROWDED,
-    ENOUGH,
-    MOST_AT_ONCE,
     RUNS,
     planned,
-    trials_at_once,
-    trials_of,
     whole_run,
     whole_runs,
 )
@@ -332,19 +327,6 @@ class TestWholeRuns:
         assert mechanism == own.mechanism and mechanism.common_stddev > 0
         assert attack.transcript.counted == 12 and not attack.transcript.apart  # two of three in each of six windows
 
-    def test_many_events_leave_fewer_trials_and_still_enough(self):
-        few = Transcript("item", ("a",), ("count",), growing=False, counted=1, size=10, sent=1)
-        many = few._replace(counted=100, size=10_000, sent=200)
-        assert trials_of(few, 4000, 5) == 4000
-        assert trials_of(many, 4000, 20) == ENOUGH
-        assert trials_of(many, 401, 20) == 420, "a crowd for each twentieth"
-
-    def test_runs_hold_so_many_events_and_rows_as_fit_into_memory(self):
-        many = Transcript("item", ("a",), ("count",), growing=False, counted=200, size=720, sent=400)
-        assert trials_at_once(many, 150) == CROWDED * (MOST_AT_ONCE // (20 * 720 + 150 * 400)) == 200
-        assert trials_at_once(many._replace(size=10**7), 150) == CROWDED
-        assert trials_at_once(many, 25, 2) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
-
     @pytest.mark.slow
     def test_trials_of_several_runs_are_put_together(self, monkeypatch):
         """And no two of them have the same noise."""
@@ -450,24 +432,6 @@ class TestFiles:
         path.write_text(json.dumps(content))
         assert cli.main(["audit", str(path), "--trials", "1600"]) == 1
         assert "is refuted" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("word", "options", "error"),
-        [
-            ("cardinality", {"leave_values": ["out"], "max_contributions": None}, "privstream audit cardinality"),
-            ("counts", {"end": None, "forget": True, "delta": 1e-6}, "start, and end or windows must be given"),
-            ("counts", {"domain": ["a"], "neighbouring": "replace_one"}, "attacks add or remove one unit"),
-            (
-                "histogram",
-                {"domain": ["a", "b"], "unit": "person", "end": 36000},
-                "method must be direct_counters with normal noise, or with noise of its own in each window",
-            ),
-        ],
-    )
-    def test_runs_that_are_not_attacked_are_refused(self, word, options, error, tmp_path, capsys):
-        path = written(tmp_path / "rows.guarantee.json", word, **options)
-        assert cli.main(["audit", path, "--trials", "400"]) == 2
-        assert error in capsys.readouterr().err
 
     def test_what_is_no_guarantee_is_refused(self, tmp_path, capsys):
         path = tmp_path / "rows.json"
@@ -764,13 +728,3 @@ class TestCommand:
         assert ended.value.code == 2
         shown = capsys.readouterr().err
         assert all(word in shown for word in AUDITED)
-
-    @pytest.mark.slow
-    def test_a_small_audit_stands_and_catches_its_controls(self, tmp_path, capsys):
-        command = ["audit", "queries", "--trials", "800", "--noise_key_file", key_in(tmp_path), "--json"]
-        assert cli.main(command) == 0
-        attacks = json.loads(capsys.readouterr().out)["attacks"]
-        assert len(attacks) == 2
-        for found in attacks:
-            assert found["control"]["refuted"]
-            assert not found["found"]["refuted"]

@@ -110,7 +110,7 @@ def test_a_file_without_the_byte_order_mark_that_it_needs_is_refused(tmp_path):
     ["klingon", "idna", "base64", "rot13", "utf-7", "unicode_escape", "utf-8\0", "hz", "iso2022_jp", "csISO2022KR"],
 )
 def test_encodings_that_are_none_of_files_are_refused(encoding):
-    with pytest.raises(ValueError, match="encoding must be one (that Python knows|in which no bytes of one record)"):
+    with pytest.raises(ValueError, match=r"encoding must be one (that Python knows|in which no bytes of one record)"):
         FieldMapping(encoding=encoding)
 
 

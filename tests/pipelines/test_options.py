@@ -343,7 +343,7 @@ VALUES = {
     "decimal": ",",
     "delimiter": ", --input events.csv",
     "encoding": "windows-1252",
-    "quote": "none",
+    "quote": "double",
     "domain": "domain",
     "duplicates": "counted",
     "end": "2024-01-01T03:00:00Z",

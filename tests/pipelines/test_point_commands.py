@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
-from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines import cli
-from privstream.pipelines.questions.point_options import any_ranges
-from privstream.pipelines.questions.point_queries import read_point_queries
 from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
+from privstream.transforms.rows import NearestPoints, RangeCount
 
 WINDOWS = 6
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T06:00:00"]
@@ -59,16 +56,6 @@ def test_the_same_key_gives_the_same_counts_and_another_run_others(folder: Path,
     assert first == second != third
 
 
-def test_consistent_counts_are_not_negative_and_add_up(folder: Path, tmp_path: Path) -> None:
-    assert watch(folder, RANGES, tmp_path / "rows.jsonl", "--consistent") == 0
-    rows = read_row_file(str(tmp_path / "rows.jsonl"), RangeCount)
-    for end in {row.window_end for row in rows}:
-        found = {(row.low, row.high): row for row in rows if row.window_end == end}
-        whole = found.pop((1, 256)).estimate
-        assert sum(row.estimate for row in found.values()) == whole
-        assert all(row.estimate >= 0 and row.error_bound == -1 for row in found.values())
-
-
 def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> None:
     assert watch(folder, NEAREST, tmp_path / "rows.avro") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), NearestPoints)
@@ -111,16 +98,6 @@ def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-def test_queries_are_read_as_they_stand(tmp_path: Path) -> None:
-    file = tmp_path / "asked.jsonl"
-    file.write_text('{"point": 7}\n{"point": 8, "time": "2024-01-01", "stream": "x"}\n')
-    found = read_point_queries(str(file), PredecessorQuery)
-    assert found.standing == [(7,)]
-    assert [(query.point, query.stream) for query in found.timed] == [(8, "x")]
-    file.write_text("")
-    assert read_point_queries(str(file), RangeQuery) == ([], [])
-
-
 @pytest.mark.parametrize(("command", "name"), [(RANGES, "ranges"), (NEAREST, "predecessor")])
 @pytest.mark.slow
 def test_rows_can_be_drawn(command: list[str], name: str, folder: Path, tmp_path: Path) -> None:
@@ -147,50 +124,3 @@ def promised(folder: Path, command: list[str], asked: Path, output: Path, *optio
     assert watch(folder, run, output, "--queries", str(asked), "--overwrite", *options) == 0
     error: int = json.loads(output.with_name(f"{output.name}.guarantee.json").read_text())["accuracy"]["error_bound"]
     return error
-
-
-def test_a_plan_says_what_a_run_with_the_same_ranges_promises(capsys, folder, tmp_path):
-    whole = folder / "ranges.queries"  # 5 ranges, each a dyadic interval
-    known = promised(folder, RANGES, whole, tmp_path / "rows.jsonl")
-    assert planned(capsys, "ranges", "--queries", str(whole)) == known
-    assert planned(capsys, "ranges", "--ranges", "5") > 2 * known
-
-
-def test_a_plan_for_any_ranges_bounds_the_errors_of_the_worst(capsys, folder, tmp_path):
-    worst = tmp_path / "asked"  # 2 to 255 consists of as many dyadic intervals as any range does
-    worst.write_text("".join(f'{{"low": {low}, "high": 255}}\n' for low in range(2, 7)))
-    bound = planned(capsys, "ranges", "--ranges", "5")
-    others = promised(folder, RANGES, worst, tmp_path / "rows.jsonl", "--answers", "1")  # for which some of beta is
-    assert bound <= others < 1.2 * bound
-    assert bound > 3 * promised(folder, RANGES, worst, tmp_path / "rows.jsonl")
-
-
-@pytest.mark.parametrize("answers", [[], ["--answers", "10"]])
-def test_a_plan_says_what_a_run_with_as_many_points_promises(answers, capsys, folder, tmp_path):
-    asked = tmp_path / "asked"
-    asked.write_text('{"point": 9}\n')
-    known = promised(folder, NEAREST, asked, tmp_path / "rows.jsonl", *answers)
-    assert planned(capsys, "predecessor", "--queries", str(asked), *answers) == known
-    assert planned(capsys, "predecessor") > known  # all points in all windows
-
-
-def test_plans_print_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "ranges", "--epsilon", "1,2", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 0
-    assert cli.main(["plan", "predecessor", "--epsilon", "1", "--universe", "9"]) == 0
-    assert cli.main(["plan", "ranges", "--error", "50", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("all counts of a stream are within") == 2
-    assert "in all answers of a stream in the first 1,000 windows" in shown
-    assert "Least epsilon, rounded up: " in shown
-
-
-@pytest.mark.parametrize("universe", [1, 2, 3, 5, 8, 11, 16, 23, 31, 32])
-def test_the_ranges_of_a_plan_are_as_wide_as_any(universe: int) -> None:
-    counter = RangeCounter(epsilon=1.0, universe=universe, horizon=1)
-    every = [(low, high) for high in range(1, universe + 1) for low in range(1, high + 1)]
-    widest = max(counter.widest([low], [high]) for low, high in every)
-    for number in (1, 3, len(every), len(every) + 1):
-        found = any_ranges(number, universe)
-        assert len(set(found)) == len(found) == min(number, len(every))
-        assert set(found) <= set(every)
-        assert counter.widest(*zip(*found, strict=True)) == widest

@@ -20,7 +20,7 @@ HOUR = 3600
 SECONDS = 120
 ON_A_CLOCK = ["--start=2024-01-01", "--end=2024-01-01T04:00", "--epsilon=2"]
 DOORS = ["--enter_values=enter", "--leave_values=leave"]
-OF_TRIPS = [*ON_A_CLOCK, "--domain={}/domain", "--restartable"]
+OF_TRIPS = [*ON_A_CLOCK, "--domain={}/domain"]
 TRIPS = ["histogram", "--users=2000", "--domain={}/domain"]
 
 

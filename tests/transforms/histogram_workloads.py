@@ -20,12 +20,11 @@ CONFIGURATIONS = {
     "approximate": {"delta": 1e-6, "queries": ("histogram",)},
     "several categories": {"categories_per_row": 2, "separator": "|", "streams": STREAMS},
     "anchored": {
-        "method": "anchored_counters", "queries": ("histogram", "top:2"), "largest": 100, "epsilon": 40.0, "beta": 0.2,
+        "queries": ("histogram", "top:2"), "largest": 100, "epsilon": 40.0,
     },
     "extremes": {
-        "method": "anchored_counters", "queries": ("max", "min"), "epsilon": 60.0, "beta": 0.2, "largest": 100,
+        "queries": ("max", "min"), "epsilon": 60.0, "largest": 100,
     },
-    "paper": {"method": "henzinger_sricharan_steiner", "queries": ("max", "median"), "epsilon": 500.0},
     "people": {"unit": "person", "max_contributions": 5, "queries": ("histogram", "max")},
     "people, streams": {
         "unit": "person", "max_contributions": 7, "max_per_window": 2, "streams": STREAMS, "delta": 1e-6,
@@ -34,7 +33,6 @@ CONFIGURATIONS = {
 }  # fmt: skip
 FLAGS = {
     "flags": {"thresholds": 30, "epsilon": 50.0},
-    "published flags": {"thresholds": 30, "epsilon": 50.0, "method": "henzinger_sricharan_steiner"},
     "flags of people": {
         "thresholds": dict(zip(NAMES, (5, 10, 20, 40, 80, 160), strict=True)),
         "unit": "person", "max_contributions": 9, "epsilon": 300.0, "streams": STREAMS,

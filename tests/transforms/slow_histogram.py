@@ -70,19 +70,19 @@ def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
 
 def _row(made, stream, number, name, category, estimate, bound) -> HistogramEstimate:
     start, end = made.steps.bounds(made.steps.first + number)
-    columns = 1 if name == "histogram" else made.mechanism.columns
-    spread = made.mechanism.spread(number + 1, columns=columns, beta=0.05)
-    ends = () if spread is None else (max(0, estimate - spread), max(0, estimate + spread))
+    ends = max(0, estimate - bound), max(0, estimate + bound)
     return HistogramEstimate(stream, start, end, name, category, estimate, bound, *ends)
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:
     names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
     for stream, matrix in matrices(made, events).items():
-        _, flags = mechanism.run(mechanism.initial_state(), matrix, made._noise().derive("stream", stream))
-        for number, raised in enumerate(flags.tolist()):
+        state, noise = mechanism.initial_state(), made._noise().derive("stream", stream)
+        for number, vector in enumerate(matrix):
+            state, raised = mechanism.step(state, vector, noise)
+            bound = mechanism.error_bound(number + 1, state.interval)
             start = Timestamp(micros=(made.steps.first + number) * made.steps.size)
             end = Timestamp(micros=start.micros + made.steps.size)
-            for name, threshold, up in zip(names, mechanism.thresholds, raised, strict=True):
-                rows.append(CategoryFlag(stream, start, end, name, up, threshold, mechanism.error(number + 1)))
+            for name, threshold, up in zip(names, mechanism.thresholds, raised.tolist(), strict=True):
+                rows.append(CategoryFlag(stream, start, end, name, up, threshold, bound))
     return sorted(rows)

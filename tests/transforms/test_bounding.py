@@ -1,7 +1,5 @@
 """What is kept of a person's events, by window, by run and of their values, depends on that person's events alone."""
 
-from collections import defaultdict
-
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
@@ -9,13 +7,12 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.utils.timestamp import Timestamp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
 from privstream.transforms.batches import (
-    GROUPS,
     CountBatch,
     EventBatch,
     HolderBatch,
@@ -25,7 +22,6 @@ from privstream.transforms.batches import (
     decode,
     distinct_in_order,
     encode,
-    group_of,
     in_order,
 )
 from privstream.transforms.counts.contributions import (
@@ -146,30 +142,28 @@ def test_place_in_run_counts_within_each_person(users, chance):
 
 
 STEPS = Steps(size=1000, period=1000)
-TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.sampled_from("rst"), st.integers(1, 4)), max_size=40)
-LIMIT = st.none() | st.integers(1, 3)
+TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=40)
+LIMIT = st.integers(1, 3)
 
 
-def admitted(taking_part, participations, streams, split=1, *, reload=False) -> set[tuple[int, str, int]]:
-    """Return who is let through: (step, stream, person)."""
-    limit = BoundAcrossWindows(
-        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, groups=GROUPS,
-        participations=participations, streams=streams,
-    )  # fmt: skip
+def across(participations) -> BoundAcrossWindows:
+    return BoundAcrossWindows(steps=STEPS, timer_offset=2, item_shards=3, groups=1, participations=participations)
+
+
+def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple[int, int]]:
+    """Return who is let through: (step, person)."""
+    limit = across(participations)
     ledger, log, found = limit.decode(b"", []), [], set()
-    for step in sorted({step for step, _, _ in taking_part}):
+    for step in sorted({step for step, _ in taking_part}):
+        people = np.array(sorted({p for at, p in taking_part if at == step}), np.uint64)
         batches = []
-        for stream in sorted({s for at, s, _ in taking_part if at == step}, reverse=bool(split % 2)):
-            people = np.array(sorted({p for at, s, p in taking_part if (at, s) == (step, stream)}), np.uint64)
-            for part in np.array_split(people, split):
-                holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
-                batches.append((StepKey(group_of(stream, GROUPS), step, 0), InStreams.of(stream, holdings)))
+        for part in np.array_split(people, split):
+            holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
+            batches.append((StepKey("0", step, 0), InStreams.of("", holdings)))
         handled = limit.handle(b"", step, batches, ledger)
         for key, data in handled.outputs:
-            step_key = StepKey.from_bytes(key)
-            for stream, held in InStreams.from_bytes(HolderBatch, data).each():
-                assert step_key.stream == group_of(stream, GROUPS)
-                found |= {(step_key.step, stream, p) for p in held.users.tolist()}
+            for _, held in InStreams.from_bytes(HolderBatch, data).each():
+                found |= {(StepKey.from_bytes(key).step, p) for p in held.users.tolist()}
         log += [] if handled.segment is None else [handled.segment]
         ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
         log = log if step % 2 else (limit.encode(handled.state) if reload else log)
@@ -207,42 +201,18 @@ def test_the_order_of_numbers_is_stable_of_runs_too(bits, runs):
     assert in_order(numbers, runs=runs).tolist() == np.argsort(numbers, kind="stable").tolist()
 
 
-@given(TAKING_PART, LIMIT, LIMIT)
-def test_nobody_takes_part_too_often(taking_part, participations, streams):
-    found = admitted(taking_part, participations, streams)
-    assert found <= set(taking_part)
-    times, joined = defaultdict(int), defaultdict(set)
-    for _, stream, person in found:
-        times[person] += 1
-        joined[person].add(stream)
-    for _, _, person in taking_part:
-        assert participations is None or times[person] <= participations
-        assert streams is None or len(joined[person]) <= streams
-    if participations is None and streams is None:
-        assert found == set(taking_part)
-
-
-@given(TAKING_PART, LIMIT, LIMIT, st.integers(1, 3))
-def test_who_counts_in_a_run_depends_on_nothing_but_the_persons_own_events(taking_part, participations, streams, split):
-    found = admitted(taking_part, participations, streams)
-    assert admitted(taking_part, participations, streams, split) == found
-    assert admitted(taking_part, participations, streams, split, reload=True) == found
-    for person in {person for _, _, person in taking_part}:
-        own = [row for row in taking_part if row[2] == person]
-        assert admitted(own, participations, streams) == {row for row in found if row[2] == person}
-
-
-@given(TAKING_PART, st.integers(1, 3))
-@settings(max_examples=50)
-def test_the_first_steps_count(taking_part, participations):
-    found = admitted([row for row in taking_part if row[1] == "r"], participations, None)
-    for person in {person for _, _, person in taking_part}:
-        steps = sorted({step for step, stream, p in taking_part if (stream, p) == ("r", person)})
-        assert {step for step, _, p in found if p == person} == set(steps[:participations])
+@given(TAKING_PART, LIMIT, st.integers(1, 3))
+def test_the_first_steps_of_each_person_count_whoever_else_there_is(taking_part, participations, split):
+    found = admitted(taking_part, participations)
+    for person in {person for _, person in taking_part}:
+        steps = sorted({step for step, p in taking_part if p == person})
+        assert {step for step, p in found if p == person} == set(steps[:participations])
+    assert admitted(taking_part, participations, split) == found
+    assert admitted(taking_part, participations, split, reload=True) == found
 
 
 def test_a_cap_above_16_bits_holds():
-    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, groups=1, participations=70_000)
+    limit = across(70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
     ledger = Used(limit.decode(b"", []).counters | {"participations": before})
@@ -255,12 +225,7 @@ def test_a_cap_above_16_bits_holds():
 
 
 def test_counting_over_many_steps_does_not_wrap_around():
-    limit = BoundAcrossWindows(
-        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, groups=1, participations=100_000
-    )
-    _, charged = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), limit.decode(b"", []))
-    charges = charged["participations"]
-    counters = UserCounters()
+    charges, counters = Charges.of(np.array([5], np.uint64)), UserCounters()
     for _ in range(17):
         counters = counters.add(charges)
         charges = counters.compact()

@@ -19,11 +19,9 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, checked, run_bounded
 from every_runner import of_elements, one_job
-from grids import some_quick
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.trees import WideTreeCounter
 from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
@@ -84,9 +82,7 @@ def test_interesting_configurations_are_interesting():
         if name in FLAGS:
             raised = [row.raised for row in rows]
             assert 0.1 < np.mean(raised) < 0.9
-            assert made.method == FLAGS[name].get("method", "direct_counters")
         else:
-            assert made.method == CONFIGURATIONS[name].get("method", "direct_counters")
             estimates = {row.estimate for row in rows if row.query == made.questions[0].name}
             assert len(estimates) > 3
         if made.unit == "person":
@@ -104,7 +100,7 @@ def test_a_state_is_small_however_many_events_there_were():
         stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
-    assert sizes[0] == sizes[1] < 1500
+    assert max(sizes) < 1500
 
 
 @pytest.mark.parametrize("name", ["plain", "people"])
@@ -193,12 +189,6 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
         ({"queries": ("top:x",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'top:x'"),
         ({"queries": ("top:7",)}, "top:K must have K from 1 to 6, the number of categories, got top:7"),
         ({"queries": ("quantile:2",)}, "quantile:Q must have Q in (0, 1], got quantile:2"),
-        ({"neighbouring": "any"}, "neighbouring must be one of add_remove, replace_one, got 'any'"),
-        ({"restartable": 1}, "restartable must be true, false or None, got int"),
-        (
-            {"method": "best"},
-            "method must be one of auto, direct_counters, anchored_counters, henzinger_sricharan_steiner, got 'best'",
-        ),
     ],
 )  # fmt: skip
 def test_arguments_are_checked(changes, message):
@@ -220,12 +210,8 @@ def test_input_that_cannot_be_published_safely_is_refused():
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
         _ = bounded | transform("approximate", end=None)
     unbounded = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) | test_stream.TestStream()
-    with pytest.raises(ValueError, match=r"^restartable must be true when the input is unbounded and delta is 0"):
-        _ = unbounded | transform("plain")
-    for restartable in (None, True):
-        _ = unbounded | f"{restartable}" >> transform("plain", end=None, restartable=restartable)
-    _ = unbounded | "Ends" >> transform("plain", restartable=True)
-    assert isinstance(transform("plain", restartable=True).mechanism.counter, WideTreeCounter)
+    _ = unbounded | transform("plain")
+    _ = unbounded | "Endless" >> transform("plain", end=None)
 
 
 def test_the_guarantee_says_what_is_enforced():
@@ -241,20 +227,8 @@ def test_the_guarantee_says_what_is_enforced():
     assert transform("people").mechanism.rows_per_unit == 5
 
 
-@some_quick("name", ALL, "several categories", "people")
-def test_who_is_replaced_is_in_two_places(name):
-    one, two = transform(name), transform(name, neighbouring="replace_one")
-    assert two.guarantee.neighbouring == "replace_one"
-    assert two.mechanism.counter.touched == 2 * one.mechanism.counter.touched
-    assert two.mechanism.rows_per_unit == (one.mechanism.rows_per_unit or 1)  # an event may move to another window
-    assert transform("several categories").mechanism.row_columns == 2
-
-
 RUNS, STEPS, BETA = 150, 40, 0.3
 CASES = {
-    "direct": {"mode": "direct", "horizon": STEPS},
-    "direct, no end": {"mode": "direct"},
-    "direct, approximate": {"mode": "direct", "horizon": STEPS, "delta": 1e-6},
     "anchored": {"mode": "anchored", "horizon": STEPS, "largest": 2000, "epsilon": 4.0},
     "anchored, no end": {"mode": "anchored", "largest": 2000, "epsilon": 4.0},
     "anchored extremes": {"mode": "anchored", "queries": (MaxSum(), MinSum()), "largest": 2000, "epsilon": 4.0},
@@ -284,7 +258,7 @@ def worst_parts(mechanism, runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "runs"), [("direct", 15), *(pytest.param(name, RUNS, marks=pytest.mark.slow) for name in CASES)]
+    ("name", "runs"), [("anchored", 15), *(pytest.param(name, RUNS, marks=pytest.mark.slow) for name in CASES)]
 )
 def test_bounds_hold_for_whole_runs(name, runs):
     mechanism = HistogramQueries(
@@ -292,19 +266,10 @@ def test_bounds_hold_for_whole_runs(name, runs):
     )
     parts = worst_parts(mechanism, runs)
     assert (parts > 1).sum() <= stats.binom.isf(1e-10, runs, BETA)
-    if name.startswith("direct,") or name == "direct":  # exact quantiles, or nearly: no bound may be far too wide
-        assert (parts > 0.6).sum() > runs / 3
-    else:
-        assert parts.max() > (0.02 if name == "paper" else 0.2)
+    assert parts.max() > (0.02 if name == "paper" else 0.2)
 
 
 def test_bounds_depend_on_time_and_intervals_alone():
-    unbounded = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
-    bounds = [unbounded.error_bound(step, step) for step in range(1, 70)]
-    assert bounds == sorted(bounds)
-    assert [bounds[i] for i in (0, 1, 2, 4, 8, 16)] == sorted({*bounds[:32]})
-    ends = HistogramQueries(epsilon=1.0, columns=3, mode="direct", horizon=100)
-    assert {ends.error_bound(step, step) for step in (1, 7, 100)} == {ends.counter.error(100, 0.05)}
     anchored = HistogramQueries(epsilon=1.0, columns=3, mode="anchored", horizon=100)
     by_interval = [anchored.error_bound(5, interval) for interval in range(9)]
     assert by_interval[0] < by_interval[1] < by_interval[2]  # later ones have more or less nodes of a tree each

@@ -12,10 +12,8 @@ import pyarrow as pa
 import pytest
 import runner_harness
 import slow_reference
-from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from every_runner import of_stream, one_job
 from examples import ONE_OF_EACH, example, with_inputs
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, ShiftingHeavyHitters
@@ -23,7 +21,7 @@ from privstream.transforms.events import dead_letters
 from privstream.transforms.events.dead_letters import SetAsideLog
 from workloads import COMMON, KEY, SECOND, START, transform
 
-BASE = {**COMMON, "noise": KeyedNoise(KEY), "count_share": 0.0}
+BASE = {**COMMON, "noise": KeyedNoise(KEY)}
 USER, ITEM = "zaphod-beeblebrox", "pan-galactic-gargle-blaster"
 
 
@@ -45,36 +43,24 @@ def at(user, item, micros):
         *[("max_hits", value, ValueError) for value in (0, -1, 65_536)],
         *[("max_hits", value, TypeError) for value in (1.5, True)],
         *[("window", value, ValueError) for value in (0, -10, math.nan, math.inf, 1e-9)],
-        *[("period", value, ValueError) for value in (0, -1, 11)],
-        *[("horizon", value, ValueError) for value in (0, -3)],
-        ("horizon", 2.5, TypeError),
         ("end", START, ValueError),
         ("allowed_lateness", -1, ValueError),
-        *[("participation_cap", value, ValueError) for value in (0, -1)],
-        *[("items_per_step", value, ValueError) for value in (0, -1)],
-        ("selection", "latest", ValueError),
+        *[("max_per_window", value, ValueError) for value in (0, -1)],
         ("method", "magic", ValueError),
-        ("neighbouring", "nobody", ValueError),
-        *[("beta", value, ValueError) for value in (0, 1, math.nan)],
-        *[("count_share", value, ValueError) for value in (1, -0.1, math.nan)],
         ("shards", 0, ValueError),
-        ("streams_per_person", 0, ValueError),
-        *[("streams", value, ValueError) for value in ((), "abc", ("a", "a"))],
         ("domain", 5, TypeError),
     ],
 )
 def test_bad_parameters_are_refused_by_name(field, value, error):
-    with pytest.raises(error, match=rf"{field}|streams_per_person|windows"):
+    with pytest.raises(error, match=rf"{field}|windows"):
         ShiftingHeavyHitters(**{**BASE, field: value})
 
 
-def test_parameters_that_do_not_fit_together():
-    with pytest.raises(ValueError, match="start or participation_cap must be given"):
-        ShiftingHeavyHitters(**{**BASE, "horizon": None, "start": None})
-    with pytest.raises(ValueError, match=r"^streams_per_person must be given with streams$"):
-        _ = beam.Pipeline() | beam.Create([]) | ShiftingHeavyHitters(**{**BASE, "streams": ("a", "b")})
-    with pytest.raises(ValueError, match="streams must be given when a known domain is tested"):
-        ShiftingHeavyHitters(**{**BASE, "domain": Domain(["a"]), "streams_per_person": 2})
+def test_monitors_need_a_start():
+    with pytest.raises(ValueError, match="start must be given with the method clock"):
+        ShiftingHeavyHitters(**{**BASE, "start": None})
+    with pytest.raises(ValueError, match="end or renew_every must be given when a known domain is tested"):
+        ShiftingHeavyHitters(**{**BASE, "end": None, "domain": Domain(["a"])})
 
 
 @pytest.mark.parametrize(
@@ -108,7 +94,7 @@ def test_times_before_the_run_are_counted_and_impossible_ones_are_set_aside():
 
 @pytest.mark.slow
 def test_one_event_far_ahead_holds_nothing_back():
-    made = ShiftingHeavyHitters(**{**BASE, "start": None})
+    made = ShiftingHeavyHitters(**{**BASE, "end": None})
     events = [at(f"u{i}", "x", START * SECOND) for i in range(60)]
     ahead = 200 * 365 * 86_400 * SECOND
     with_one = run(made, [*events, at("u0", "x", ahead)])
@@ -153,31 +139,12 @@ def test_duplicates_count_once_and_one_item_may_be_held_by_everybody():
 
 @pytest.mark.slow
 def test_items_of_any_text_and_size():
-    made = ShiftingHeavyHitters(**{**BASE, "items_per_step": 4, "max_hits": 4})
+    made = ShiftingHeavyHitters(**{**BASE, "max_per_window": 4, "max_hits": 4})
     items = ["\u2028\x00 ä\U0001f600", "x" * 1_000_000, "\u202eabc", " "]
     events = [(f"user \U0001f600 {i}", item, START * SECOND, "") for i in range(40) for item in items]
     results = run(made, [at(*event[:3]) for event in events])
     assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)
     assert {row.item for row in results.elements("rows")} == set(items)
-
-
-@one_job("late hitters", runners=["prism"])
-def test_a_stream_may_appear_late_in_the_run():
-    made = transform("streams")
-    first = [(f"u{i}", "x", START * SECOND, "old") for i in range(60)]
-    then = [(f"u{i}", "y", (START + 45) * SECOND, "new") for i in range(60)]
-
-    def stamped(events):
-        return [
-            TimestampedValue(beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s), Timestamp(micros=t))
-            for u, i, t, s in events
-        ]
-
-    source = test_stream.TestStream().add_elements(stamped(first)).advance_watermark_to(START + 40)
-    source = source.add_elements(stamped(then)).advance_watermark_to_infinity()
-    results = yield of_stream(source, made)
-    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, first + then)
-    assert {row.stream for row in results.elements("rows")} == {"old", "new"}
 
 
 PRIVATE = [

@@ -132,7 +132,7 @@ def test_a_domain_in_a_file_stays_out_of_the_graph(tmp_path):
     path = tmp_path / "items"
     path.write_text("an item of the domain\nanother\n")
     made = ShiftingHeavyHitters(
-        epsilon=9.0, delta=0.1, max_hits=1, window=1, start=0, horizon=2, noise=NOISE, count_share=0.0,
+        epsilon=9.0, delta=0.1, max_hits=1, window=1, start=0, end=2, noise=NOISE, method="clock",
         domain=Domain.from_file(str(path)),
     )  # fmt: skip
     pipeline, _ = nodes_of(made)

@@ -3,7 +3,6 @@
 A question has one entry in `DATAFLOWS`. What it alone does is tested in a file of its own.
 """
 
-import functools
 import itertools
 import random
 from collections.abc import Callable
@@ -21,14 +20,12 @@ import test_cardinality_transform as sets_tests
 import test_continual_histogram as histograms_tests
 import test_keyed_counts_transform as counts_tests
 import test_numeric_quantiles_transform as quantiles
-import test_top_k as ranks
-import test_top_k_without_list as found_ranks
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
-from privstream.mechanisms.counters.trees import WideTreeCounter
+from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
@@ -78,15 +75,6 @@ DATAFLOWS = {
         histograms.transform, histograms.random_events, of_histogram, histograms.START, ("dog", "eel")
     ),
     "counts": Dataflow(counts.transform, counts.random_events, counts.expected, counts.START, ("a", "b")),
-    "ranks": Dataflow(ranks.transform, functools.partial(events_of, ranks), ranks.reference, ranks.START, ("c", "b")),
-    "found ranks": Dataflow(
-        found_ranks.transform,
-        functools.partial(events_of, found_ranks),
-        found_ranks.reference,
-        found_ranks.START,
-        ("c", "b"),
-        found_ranks.place,
-    ),
 }
 
 
@@ -104,11 +92,9 @@ def stream_of(made):
 
 
 SILENT = cases(
-    sets=["doors", "sessions", "events in streams"],
+    sets=["doors", "sessions", "streams, one each"],
     histograms=["plain", "people", "flags"],
     counts=["found", "start", "start, public"],
-    ranks=["streams"],
-    found_ranks=["streams"],
 )
 
 
@@ -117,39 +103,31 @@ SILENT = cases(
     SILENT,
     *SILENT,
     elsewhere=cases(
-        sets=["events in streams"],
+        sets=["streams, one each"],
         histograms=["people", "flags"],
         counts=["found", "start, public"],
-        ranks=["streams"],
-        found_ranks=["streams"],
     ),
 )
 def test_windows_without_events(case):
     flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
     results = yield of_elements([], made)
     rows = flow.check(results, made, [])
-    assert bool(rows) == (case not in [("counts", "found"), ("counts", "start"), ("found ranks", "streams")])
+    assert bool(rows) == (case not in [("counts", "found"), ("counts", "start")])
 
 
 @some_quick(
     "case",
     cases(
-        sets=["visits in streams"],
+        sets=["streams"],
         histograms=["people, streams"],
         counts=[
             "found, streams",
-            "found, streams",
-            "found, full, streams",
-            "trailing, people",
+            "found, several windows",
             "start, streams",
             "start, public",
         ],
-        ranks=["plain", "capped", "some streams", "counts"],
-        found_ranks=["plain", "capped", "some streams"],
     ),
     ("counts", "found, streams"),
-    ("ranks", "some streams"),
-    ("found ranks", "some streams"),
 )
 def test_order_batches_and_shards_change_nothing(case):
     question, name = case
@@ -184,7 +162,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
 @one_job(
     "late events",
     cases(
-        sets=["doors", "visits in streams"],
+        sets=["doors", "streams"],
         histograms=["several categories", "people", "published flags"],
         counts=["found, people", "start, public"],
     ),
@@ -234,35 +212,9 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
 
 
 @one_job(
-    "late counts",
-    cases(ranks=["plain", "capped, in streams"], found_ranks=["plain", "streams"]),
-    runners=["prism"],
-)
-def test_windows_stay_open_as_long_as_is_allowed(case):
-    """Events from before a window come while the window before is open; those of the first one come at the end."""
-    flow, start = DATAFLOWS[case[0]], DATAFLOWS[case[0]].start
-    made = flow.transform(case[1], allowed_lateness=3)
-    events = [event for event in flow.events(case[1], random.Random(5)) if event[2] >= start * SECOND]
-    source = test_stream.TestStream().advance_watermark_to(start)
-    for begin in range(start, start + 80, 10):
-        source = source.advance_watermark_to(begin + 2.9)
-        arriving = [event for event in events if begin - 5 <= event[2] / SECOND < begin]
-        arriving += [event for event in events if begin <= event[2] / SECOND < begin + 5]
-        if arriving:
-            source = source.add_elements([stamped(event) for event in arriving])
-    late = [(f"late {i}", "c", start * SECOND + i, stream_of(made)) for i in range(40)]
-    source = source.add_elements([stamped(event) for event in late]).advance_watermark_to_infinity()
-    results = yield of_stream(source, made)
-    flow.check(results, made, [event for event in events if event[2] / SECOND < start + 75])
-    letters = results.elements("dead")
-    assert [letter.record for letter in letters] == ["c"] * len(late)
-    assert not any("late 1" in field for letter in letters for field in letter)
-
-
-@one_job(
     "sets without an end",
     cases(
-        sets=["doors", "sessions, short"],
+        sets=["doors"],
         histograms=["plain", "anchored", "flags"],
     ),
     runners=["prism"],
@@ -280,7 +232,7 @@ def test_a_run_without_an_end(case):
     if name in ("plain", "anchored"):
         counter = made.mechanism.counter
         assert isinstance(counter, UnknownHorizonCounter)
-        assert all(isinstance(counter.epoch(number), WideTreeCounter) for number in range(3))
+        assert all(isinstance(counter.epoch(number), TreeCounter) for number in range(3))
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
     flow.check(results, ends, events)
@@ -290,9 +242,9 @@ def test_a_run_without_an_end(case):
     "tests",
     [
         (module.transform, module.test_rows_are_those_of_the_reference)
-        for module in (sets_tests, histograms_tests, counts_tests, quantiles, ranks, found_ranks)
+        for module in (sets_tests, histograms_tests, counts_tests, quantiles)
     ],
-    ids=["sets", "histograms", "counts", "quantiles", "ranks", "found ranks"],
+    ids=["sets", "histograms", "counts", "quantiles"],
 )
 def test_runners_in_other_processes_get_every_chain_of_stages(tests):
     """Those of a question's workloads that only FnApiRunner gets have no stages of their own."""
@@ -301,7 +253,7 @@ def test_runners_in_other_processes_get_every_chain_of_stages(tests):
     assert {chains[name] for name in test.elsewhere} == {*chains.values()}
 
 
-@one_job("counts", cases(counts=["start"], ranks=["plain"]))
+@one_job("counts", cases(counts=["start"]))
 def test_bad_events_are_dead_letters_and_change_nothing(case):
     flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
     good = [event for event in flow.events(case[1], random.Random(5)) if event[2] >= 0]
@@ -321,8 +273,8 @@ def test_bad_events_are_dead_letters_and_change_nothing(case):
 
 KEY = {"noise": KeyedNoise(b"another key for tests")}
 PUBLIC = {
-    ("sets", "sessions"): [{"beta": 0.06}, {"timeout": 25.001}, {"leave_values": ("never said",)}],
-    ("histograms", "plain"): [{"separator": "+"}, {"beta": 0.06}],
+    ("sets", "sessions"): [{"timeout": 25.001}, {"leave_values": ("never said",)}],
+    ("histograms", "plain"): [{"separator": "+"}],
     ("counts", "start, public"): [
         {"epsilon": 20.001},
         {"max_contributions": 5},

@@ -198,7 +198,6 @@ def test_other_runners_are_taken():
 
 
 SECRET = "zaphod"
-WITH_STREAMS = [name for name in ONE_OF_EACH if name != "measurements"]  # which say of what stream they are
 
 
 class Visit(NamedTuple):
@@ -226,7 +225,7 @@ def run(made, inputs):
     return runner_harness.run("fn_api", build)
 
 
-@some_quick("name", WITH_STREAMS, "heavy hitters", "queries")
+@some_quick("name", ONE_OF_EACH, "heavy hitters", "queries")
 def test_it_is_ignored(name):
     people = [{"user": str(1 + i % 60), "item": "1", "time": START, "value": 5} for i in range(60)]
     inputs: dict[str, list[Any]] = {"without": [pa.RecordBatch.from_pylist(people)]}
@@ -292,7 +291,11 @@ def test_windows_begin_at_the_start_and_have_all_that_lies_in_them(name):
 def test_other_starts_have_other_noise():
     """The same windows would be numbered alike, one second later."""
     one, other = (
-        KeyedCounts(**COMMON | {"start": MONDAY + second}, horizon=WEEKS, delta=1e-6, max_contributions=6)
+        KeyedCounts(
+            **COMMON | {"start": MONDAY + second, "end": MONDAY + second + WEEKS * WEEK},
+            delta=1e-6,
+            max_contributions=6,
+        )
         for second in (0, 1)
     )
     assert one.steps.first == other.steps.first
@@ -300,13 +303,15 @@ def test_other_starts_have_other_noise():
 
 
 def test_windows_of_whole_units_keep_their_noise():
-    aligned = KeyedCounts(**COMMON | {"start": 2817 * WEEK}, horizon=WEEKS, delta=1e-6, max_contributions=6)
+    aligned = KeyedCounts(
+        **COMMON | {"start": 2817 * WEEK, "end": (2817 + WEEKS) * WEEK}, delta=1e-6, max_contributions=6
+    )
     assert aligned.steps.label == f"{WEEK * 1_000_000} 2817 {2817 + WEEKS} 0"
 
 
 def test_events_before_the_start_are_in_no_window():
     early = [row for row in events() if row.item == "last"]
-    made = KeyedCounts(**COMMON | {"start": MONDAY + 2 * WEEK}, horizon=1, delta=1e-6, max_contributions=6)
+    made = KeyedCounts(**COMMON | {"start": MONDAY + 2 * WEEK} | END, delta=1e-6, max_contributions=6)
     rows = run_bounded("fn_api", early, made).elements("rows")
     assert [row.window_start for row in rows] == [Timestamp(MONDAY + 2 * WEEK)]
 

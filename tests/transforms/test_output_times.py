@@ -33,9 +33,9 @@ OF_PEOPLE = {
     "hitters without an end": (workloads, "no end", {}),
 }
 OF_SETS = {
-    "histogram of events": (histogram_workloads, "plain", {"restartable": True}),
+    "histogram of events": (histogram_workloads, "plain", {}),
     "histogram without an end": (histogram_workloads, "plain", {"end": None}),
-    "flags of people": (histogram_workloads, "flags of people", {"restartable": True}),
+    "flags of people": (histogram_workloads, "flags of people", {}),
     "cardinality": (cardinality_workloads, "streams", {}),
     "ranges": (test_range_transforms, "ranges gaussian", {}),
     "predecessors": (test_range_transforms, "predecessors", {}),

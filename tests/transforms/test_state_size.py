@@ -2,15 +2,15 @@
 
 import random
 
+import counts_chain
 import numpy as np
 import pytest
 import tiny_runner
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import ShiftingHeavyHitters
-from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal, seal_encoded
-from privstream.transforms.events.bounding import BoundAcrossWindows
+from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
+from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
 from privstream.transforms.heavy_hitters.by_monitor import MonitorStream
 from privstream.transforms.heavy_hitters.by_status import DecideStatuses
 from privstream.transforms.timing import keyed_state
@@ -30,7 +30,7 @@ def held(people: np.ndarray, item: int = 3) -> HolderBatch:
 
 def monitor_stage(max_hits: int = 1000) -> tiny_runner.Stage:
     """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
-    monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000, count_share=0.0)
+    monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000)
     assert monitor.detection_threshold <= 50
     fn = MonitorStream(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
     return tiny_runner.Stage(fn, random.Random(0))
@@ -83,7 +83,7 @@ def test_people_without_charges_left_cost_nothing_more():
 
 def status_stage() -> tiny_runner.Stage:
     """Return a status monitor in which an item of fifty people goes up, and one of nobody goes down."""
-    monitor = StatusMonitor(epsilon=3000.0, delta=0.01, max_hits=1000, horizon=1000, count_share=0.0)
+    monitor = StatusMonitor(epsilon=3000.0, delta=0.01, max_hits=1000, horizon=1000)
     assert monitor.detection_threshold <= 50
     fn = DecideStatuses(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
     return tiny_runner.Stage(fn, random.Random(0))
@@ -146,18 +146,7 @@ def test_what_waits_is_read_in_parts_and_freed(monkeypatch):
     assert not any(values for (_, name), values in stage.cells.states.items() if "waiting" in name)
 
 
-def test_steps_in_which_nobody_new_takes_part_write_no_log():
-    fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, groups=4, streams=1)
-    stage = tiny_runner.Stage(fn, random.Random(0))
-    for step in range(50):
-        stage.feed(
-            [(b"\0\0\0\0", seal_encoded(StepKey("s", step, 0), InStreams.of("s", held(np.arange(10))).to_bytes()))]
-        )
-        stage.advance(STEPS.decision_time(step, 2).micros)
-    assert len(stage.cells.states[b"\0\0\0\0", "bound_across_windows_log"]) == 1
-
-
-@pytest.mark.parametrize("name", ["plain", "sliding", "many items", "known domain", "status"])
+@pytest.mark.parametrize("name", ["plain", "many items", "known domain", "status"])
 @pytest.mark.slow
 def test_the_first_stages_keep_nothing(name):
     chain = tiny_runner.run_chain(transform(name), random_events(name, random.Random(3)), random.Random(3))
@@ -191,21 +180,19 @@ def test_a_late_batch_leaves_nothing_behind():
 
 SECOND, WINDOW, START = 1_000_000, 10, 1_700_000_003
 PERIODS, PERIOD_WINDOWS, PEOPLE = 20, 2, 150
-RENEWED_COMMON = {"epsilon": 30.0, "delta": 1e-2, "max_hits": 1, "window": WINDOW, "start": START, "shards": 2}
+RENEWED = {"epsilon": 30.0, "delta": 1e-2, "window": WINDOW, "start": START, "shards": 2, "noise": KeyedNoise(KEY)}
 CASES = {
-    "clock": {"method": "clock"},
-    "status": {"method": "status"},
-    "clock with a cap": {"method": "clock", "participation_cap": 1},
-    "counts with a cap": {"method": "counts", "participation_cap": 1, "forget": True},
+    "clock": (ShiftingHeavyHitters, tiny_runner.Chain, {"method": "clock", "max_hits": 1}),
+    "status": (ShiftingHeavyHitters, tiny_runner.Chain, {"method": "status", "max_hits": 1}),
+    "counts": (KeyedCounts, counts_chain.Chain, {"max_contributions": 2}),
 }
 
 
-def sizes(renew_every: int | None, **options) -> list[int]:
+def sizes(name: str, renew_every: int | None) -> list[int]:
     """Return the bytes of state in the middle of each period. Most people are new in it, others are always there."""
-    made = ShiftingHeavyHitters(
-        **RENEWED_COMMON, **options, noise=KeyedNoise(KEY), renew_every=renew_every, horizon=PERIODS * PERIOD_WINDOWS
-    )
-    chain, found = tiny_runner.Chain(made, random.Random(1)), []
+    kind, chain_of, options = CASES[name]
+    made = kind(**RENEWED, **options, renew_every=renew_every, end=START + PERIODS * PERIOD_WINDOWS * WINDOW)
+    chain, found = chain_of(made, random.Random(1)), []
     for window in range(PERIODS * PERIOD_WINDOWS):
         period, begin = window // PERIOD_WINDOWS, (START + window * WINDOW) * SECOND
         people = [f"user {period} {number}" for number in range(PEOPLE)] + [f"regular {number}" for number in range(30)]
@@ -222,14 +209,9 @@ def sizes(renew_every: int | None, **options) -> list[int]:
     "name", [name if name == "status" else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
 def test_state_stops_growing_over_twenty_periods(name):
-    renewed, lasting = (sizes(renewal, **CASES[name]) for renewal in (PERIOD_WINDOWS * WINDOW, None))
-    assert renewed[0] == lasting[0]
+    renewed, lasting = (sizes(name, renewal) for renewal in (PERIOD_WINDOWS * WINDOW, None))
+    print(renewed, lasting)
+    assert abs(renewed[0] - lasting[0]) <= 600  # the pace of a limit depends on the length
     # A shard to which nothing has come in a period still has what it wrote in the one before.
     assert max(renewed[1:]) <= renewed[0] + 600
     assert lasting[-1] > 10 * renewed[-1]
-
-
-def test_state_of_items_that_stay_found_stops_growing_too():
-    """Each period has the items that the one before carries, and what came in its own windows."""
-    renewed = sizes(PERIOD_WINDOWS * WINDOW, method="counts")
-    assert len(set(renewed[1:])) == 1 and renewed[-1] <= renewed[0] + 600

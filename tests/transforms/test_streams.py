@@ -1,6 +1,5 @@
 """Many streams under few keys: each has the rows that it has alone, costs what it changes, and counts its people."""
 
-import copy
 import itertools
 import pickle
 import random
@@ -10,7 +9,6 @@ import counts_workloads
 import numpy as np
 import pyarrow as pa
 import pytest
-import slow_reference
 import tiny_runner
 from counts_chain import Chain, drive, drive_at_once
 from counts_workloads import ITEMS, WINDOWS, expected
@@ -21,21 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise, PrfNoise
-from privstream.mechanisms.snapshots import pack
 from privstream.transforms import (
     ContinualHistogram,
     Domain,
     KeyedCounts,
     NumericQuantiles,
     SetCardinality,
-    ShiftingHeavyHitters,
     ThresholdFlags,
-    TopKWithGap,
     batches,
 )
 from privstream.transforms.batches import (
     GROUPS,
-    CountBatch,
     EventBatch,
     HolderBatch,
     InStreams,
@@ -43,21 +37,17 @@ from privstream.transforms.batches import (
     StepKey,
     encode,
     group_of,
-    seal,
-    seal_encoded,
     seal_parts,
     unseal,
 )
 from privstream.transforms.counts import publishing
 from privstream.transforms.events import private_transform
-from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.split_stages import SplitEvents
-from privstream.transforms.heavy_hitters.by_status import by_shard
 from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps
 from tiny_runner import END
-from workloads import COMMON, KEY, SECOND, START, random_events, transform
+from workloads import KEY, SECOND, START
 
 HOSTILE = ("", "0", "\0", "a\nb", "ä", "a" * 5000, "../x", '{"stream": 1}', "\U0010ffff")
 NOISE = KeyedNoise(KEY)
@@ -123,12 +113,6 @@ def test_noise_side_by_side_is_that_of_each_source(sizes):
         pickle.dumps(several)
 
 
-def test_a_record_of_a_version_with_a_key_for_each_stream_is_refused():
-    for batch in (held([(1, 2)]), EventBatch.join([])):
-        with pytest.raises(SnapshotError):
-            InStreams.from_bytes(type(batch), encode(batch))
-
-
 @given(ROWS, st.integers(1, 5))
 def test_parts_of_a_batch_are_small_and_lose_nothing(rows, most):
     batch = held([row[1:] for row in rows])
@@ -143,26 +127,9 @@ def test_parts_of_a_batch_are_small_and_lose_nothing(rows, most):
 
 
 def test_the_size_of_parts_changes_no_row(monkeypatch):
-    made, events = transform("public streams"), random_events("public streams", random.Random(5))
-    expected = slow_reference.heavy_hitters(made, events)
+    made, given = counts("found"), events(6, n=100)
     monkeypatch.setattr(batches, "MOST_ROWS", 2)
-    chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
-    assert expected
-    assert sorted(chain.rows) == expected
-
-
-@pytest.mark.parametrize(
-    "name", ["public streams", "known domain, streams", "status, streams", "counts, known domain, streams"]
-)
-@pytest.mark.parametrize("groups", [1, 64])
-def test_the_number_of_groups_changes_no_row(name, groups, monkeypatch):
-    made, events = copy.copy(transform(name)), random_events(name, random.Random(5))
-    expected = slow_reference.heavy_hitters(made, events)
-    monkeypatch.setattr(private_transform, "GROUPS", groups)
-    chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
-    assert chain.fns["SplitEvents"].groups == groups
-    assert expected
-    assert sorted(chain.rows) == expected
+    assert sorted(drive(made, given, random.Random(1), crashes=0.2).rows) == expected(made, given) != []
 
 
 @pytest.mark.parametrize("runner", ["FnApiRunner", "PrismRunner", "FlinkRunner"])
@@ -171,38 +138,6 @@ def test_streams_have_several_groups_where_a_job_may_be_restored(runner):
     fns = tiny_runner.dofns_of(counts("start"), runner)
     assert fns["SplitEvents"].groups == fns["CountContributions"].groups == groups
     assert len(fns["PublishCounts"].groups) == groups
-    fns = tiny_runner.dofns_of(transform("known domain, streams"), runner)
-    assert {fns[name].groups for name in ("SplitEvents", "BoundAcrossWindows", "EmitEmptySteps")} == {groups}
-
-
-def many_streams() -> tuple[ShiftingHeavyHitters, list]:
-    """Return events of a hundred streams, one of which has most of them."""
-    made = ShiftingHeavyHitters(
-        **{**COMMON, "noise": NOISE, "streams_per_person": 2, "max_hits": 3, "count_share": 0.1}
-    )
-    chance, events = random.Random(4), []
-    for number in range(100):
-        stream = HOSTILE[number] if number < len(HOSTILE) else f"s{number}"
-        for person in range(900 if number == 3 else 12):
-            time = START * SECOND + chance.randrange(3 * made.steps.size)
-            events.append((f"u{number}-{person}", "a", time, stream))
-    return made, events
-
-
-@pytest.mark.slow
-def test_one_large_stream_and_many_small_ones_have_the_rows_of_the_reference():
-    made, events = many_streams()
-    expected = slow_reference.heavy_hitters(made, events)
-    assert {row.stream for row in expected} >= {HOSTILE[3]}
-    chain = tiny_runner.run_chain(made, events, random.Random(2), crashes=0.1)
-    assert sorted(chain.rows) == expected
-    late = [(f"late {n}", "a", START * SECOND + n, stream) for n, (*_, stream) in enumerate(events[::40])]
-    chain.arrive(late)
-    chain.advance(tiny_runner.END)
-    assert sorted(chain.rows) == expected
-    positions = [letter.position for letter in chain.dead_letters()]
-    assert len(positions) == len(late) * made.steps.overlap
-    assert all(any(f"stream {stream}" in position for position in positions) for *_, stream in late if stream)
 
 
 def test_streams_cost_no_keys_of_their_own():
@@ -215,21 +150,6 @@ def test_streams_cost_no_keys_of_their_own():
     assert len(found) <= GROUPS * 3 * 2
     streams = [s for _, (_, data) in found for s in InStreams.from_bytes(EventBatch, data).streams]
     assert sorted(streams) == sorted(f"s{n}" for n in range(5000))
-
-
-def test_what_is_written_is_in_proportion_to_what_changed_not_to_the_largest_stream():
-    fn = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=2, groups=GROUPS, streams=1)
-    stage = tiny_runner.Stage(fn, random.Random(0))
-    written = []
-    for step, (stream, people) in enumerate([("large", 20_000), *((f"small {n}", 10) for n in range(20))]):
-        rows = [(step << 32 | person, 3) for person in range(people)]
-        record = seal_encoded(StepKey("0", step, 0), InStreams.of(stream, held(rows)).to_bytes())
-        stage.feed([(b"key", record)])
-        before = stage.cells.added
-        stage.advance(STEPS.decision_time(step, 2).micros)
-        written.append(stage.cells.added - before)
-    assert written[0] > 20_000 * 10
-    assert max(written[1:]) < 2_000
 
 
 def test_a_stream_takes_along_the_texts_of_its_own_items_alone():
@@ -343,52 +263,6 @@ def test_a_crowd_that_is_late_in_one_stream_touches_no_count_of_others(name):
     assert len(results.elements("dead")) == len(crowd)
 
 
-def hitters(method, **changes) -> ShiftingHeavyHitters:
-    given = {"noise": KeyedNoise(KEY), "streams_per_person": 2, "streams": STREAMS, "max_hits": 3, "method": method}
-    return ShiftingHeavyHitters(**{**COMMON, **given, "count_share": 0.0, **changes})
-
-
-def crowds(made, windows=4):
-    """Crowds for one item in some streams, which lasts or comes back, and few people in the others."""
-    chance, found = random.Random(6), []
-    need = int(made.answer.detection_threshold(1)) + 20
-    for number, stream in enumerate(STREAMS[:-1]):
-        for window in range(windows):
-            size = need if number % 3 == 0 and (window + number // 3) % 3 else 3
-            for person in range(size):
-                time = START * SECOND + window * made.steps.size + chance.randrange(made.steps.size)
-                found.append((f"u{number}-{window}-{person}", f"item {person % 2 if size == 3 else 0}", time, stream))
-    return found
-
-
-@pytest.mark.parametrize("method", ["status", "counts"])
-def test_each_stream_has_the_heavy_hitters_that_it_has_alone(method, monkeypatch):
-    monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 500)
-    monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
-    made = hitters(method)
-    given = crowds(made)
-    rows = slow_reference.heavy_hitters(made, given)
-    assert len({row.stream for row in rows}) > 3
-    chain = tiny_runner.run_chain(made, given, random.Random(2), crashes=0.1, workers=2)
-    assert sorted(chain.rows) == rows
-    late = [(f"late {n}", "item 0", START * SECOND + n, stream) for n, stream in enumerate(STREAMS)]
-    chain.arrive(late)
-    chain.advance(END)
-    assert sorted(chain.rows) == rows
-    assert len(chain.dead_letters()) == len(late) * made.steps.overlap
-
-
-@one_job("late hitters", ["status", "counts"], runners=["prism"])
-def test_a_crowd_that_is_late_in_one_stream_is_no_heavy_hitter_of_others(method):
-    made = hitters(method)
-    given = crowds(made, windows=1)
-    crowd = [(f"late {i}", "item 0", START * SECOND + i, STREAMS[1 + i % 2]) for i in range(60)]
-    after = made.steps.bounds(made.steps.first)[1].micros / SECOND + 1
-    results = yield of_stream(crowd_at(after, crowd, given), made)
-    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, given)
-    assert results.elements("rows")
-
-
 @pytest.mark.parametrize("name", SPANS)
 def test_streams_have_no_keys_of_their_own_in_the_last_stage(name):
     made = counts(name)
@@ -420,46 +294,6 @@ def test_a_step_writes_what_it_changed_and_not_all_streams_of_a_group():
     assert sorted(written)[-3] < 5000
 
 
-def test_items_that_may_be_up_in_one_stream_are_not_written_again_for_another():
-    made, (large, *small) = hitters("status", shards=1, end=START + 1000, horizon=None), of_group(20)
-    stage = tiny_runner.Stage(tiny_runner.dofns_of(made)["PruneDownItems"], random.Random(0))
-    many, written = int(made.answer.detection_threshold(1)) + 50, []
-    first = made.steps.first
-    for step, stream in enumerate([large, *small]):
-        items = np.repeat(np.arange(500 if stream == large else 1, dtype=np.uint64), many)
-        held = HolderBatch(np.arange(len(items), dtype=np.uint64), items, np.zeros(len(items), np.uint16), Names.none())
-        stage.feed([by_shard((StepKey("3", first + step, 0).to_bytes(), InStreams.of(stream, held).to_bytes()))])
-        waiting = stage.cells.added
-        stage.advance(made.steps.decision_time(first + step, 9).micros)
-        written.append(stage.cells.added - waiting)
-    assert written[0] > 500 * 8
-    assert max(written[1:]) < 1500
-
-
-def sealed(group):
-    """Return counts under a stream's own key, as an earlier version sent them."""
-    batch = CountBatch(np.ones(1, np.uint64), np.ones(1, np.int64), Names.none())
-    key = StepKey(group, START // 10, 0)
-    return key._replace(step=0).to_bytes(), seal(key, batch)
-
-
-def test_records_and_state_of_an_earlier_version_are_refused():
-    windows, clocked = (tiny_runner.dofns_of(counts(name)) for name in ("found", "start"))
-    _, record = sealed("s7")
-    with pytest.raises(SnapshotError):
-        windows["PublishWindows"].unpack(record)
-    publish = clocked["PublishCounts"]
-    with pytest.raises(SnapshotError, match="state of counts must be kept by groups of streams"):
-        publish.decode(b"0000s7", [])
-    with pytest.raises(SnapshotError, match="kind must be 'named counts of streams', got 'named counts'"):
-        publish.decode(b"00003", [pack("named counts", 1, {})])
-    prune = tiny_runner.dofns_of(hitters("status"))["PruneDownItems"]
-    with pytest.raises(SnapshotError, match="kind must be 'may be up in streams', got 'may be up'"):
-        prune.decode(b"", [pack("may be up", 1, {"step": 1, "items": np.empty(0, np.uint64)})])
-    with pytest.raises(SnapshotError):
-        prune.unpack(record)
-
-
 def test_state_that_was_written_for_other_streams_is_refused():
     publish = tiny_runner.dofns_of(counts("start"))["PublishCounts"]
     other = tiny_runner.dofns_of(counts("start", streams=STREAMS[:-2]))["PublishCounts"]
@@ -473,15 +307,9 @@ def test_state_that_was_written_for_other_streams_is_refused():
 RUN = {"epsilon": 1.0, "window": 60, "start": 0, "end": 600, "noise": KeyedNoise(b"a key for tests only")}
 PETS = {"domain": Domain(["cat", "dog", "hen"])}
 PEOPLE = {"unit": "person", "max_contributions": 3}
-HITTERS = {"delta": 1e-6, "max_hits": 2, "horizon": 10, "streams_per_person": 1, "method": "clock", "count_share": 0.0}
 MADE = {
-    "heavy hitters": (ShiftingHeavyHitters, HITTERS),
-    "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | PETS),
-    "heavy hitters by counts": (ShiftingHeavyHitters, HITTERS | {"method": "counts"}),
     "counts": (KeyedCounts, {"delta": 1e-6, "max_contributions": 2}),
     "quantiles": (NumericQuantiles, {"delta": 1e-6, "max_contributions": 2, "low": 0, "high": 9}),
-    "top-k": (TopKWithGap, PETS | {"top": 2, "streams_per_person": 1}),
-    "top-k without a list": (TopKWithGap, {"delta": 1e-6, "top": 2, "streams_per_person": 1}),
     "histogram": (ContinualHistogram, PETS | PEOPLE),
     "flags": (ThresholdFlags, PETS | PEOPLE | {"thresholds": 10}),
     "cardinality": (SetCardinality, {"leave_values": ("out",), "max_updates": 100}),
@@ -490,14 +318,7 @@ MADE = {
 
 def noise_of(made):
     """Return words that are drawn for a stream, by everything that enters their label."""
-    if isinstance(made, TopKWithGap):
-        source = made.answer.noise
-    elif isinstance(made, KeyedCounts):
-        source = made.counting_noise
-    elif isinstance(made, ShiftingHeavyHitters):
-        source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
-    else:
-        source = made._noise()
+    source = made.counting_noise if isinstance(made, KeyedCounts) else made._noise()
     return source.derive("stream", "a").words(4)
 
 
@@ -511,18 +332,3 @@ def test_another_list_of_streams_draws_other_noise(name):
     assert all(np.all(one != other) for i, one in enumerate(drawn) for other in drawn[:i])
     again = noise_of(kind(**RUN, **arguments, streams=("b", "a")))
     assert np.array_equal(again, drawn[0])  # the order says nothing
-
-
-def test_events_with_streams_draw_other_noise_than_those_without():
-    """Where events have streams, those of others than the nameless one are not counted in it."""
-    without = {name: value for name, value in HITTERS.items() if name != "streams_per_person"}
-    for method in ("clock", "counts"):
-        one, other = (ShiftingHeavyHitters(**RUN, **given | {"method": method}) for given in (without, HITTERS))
-        assert not np.array_equal(noise_of(one), noise_of(other))
-
-
-def test_another_start_of_counting_draws_other_noise():
-    arguments = RUN | {"delta": 1e-6, "max_hits": 2, "participation_cap": 3, "end": None, "method": "clock"}
-    assert np.all(
-        noise_of(ShiftingHeavyHitters(**arguments)) != noise_of(ShiftingHeavyHitters(**arguments | {"start": 60}))
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +15,10 @@ from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed, streams_hashed
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count, streams_of_person, together
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, one_stream_of_person, people_who_count, together
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
+from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
 from typing_extensions import Unpack, override
 
@@ -157,6 +159,8 @@ class CardinalityParameters(Parameters):
     Source: Henzinger, Sricharan, Steiner (2023), section 5; docs/proofs/cardinality.md.
     """
 
+    _to_finish = False
+
     def __init__(
         self,
         *,
@@ -202,6 +206,17 @@ class CardinalityParameters(Parameters):
         )
         self.noise = noise
 
+    @override
+    def to_finish(self) -> Self:
+        made = copy.copy(self)
+        made._to_finish = self.method == "counts"
+        return made
+
+    @property
+    @override
+    def finish(self) -> SmoothWindows | None:
+        return SmoothWindows() if self._to_finish else None
+
     @property
     @override
     def promise(self) -> PrivacyGuarantee:
@@ -219,7 +234,7 @@ class CardinalityParameters(Parameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        limits, most = streams_of_person(1, self.rules.streams), self.max_contributions
+        limits, most = one_stream_of_person(self.rules.streams), self.max_contributions
         if most is not None:
             limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
         return people_who_count(limits, together(self.rules.streams))

@@ -92,7 +92,8 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
             start, end = self.steps.bounds(step)
             ends = interval(estimate, None if exhausted else bound if spread is None else spread)
             error_bound = NO_BOUND if exhausted else bound
-            outputs.append((step, CardinalityEstimate(stream, start, end, max(0, estimate), error_bound, *ends)))
+            shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
+            outputs.append((step, CardinalityEstimate(stream, start, end, shown, error_bound, *ends)))
         self.published.inc(len(outputs))
         self.exhausted.inc(int(published.exhausted.sum()))
         return state, outputs

@@ -37,9 +37,8 @@ from privstream.transforms.events.coverage import (
 )
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
+from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards, check_streams
 from privstream.transforms.events.release import plain
-from privstream.transforms.methods import USUAL_CONTRIBUTIONS
 from privstream.transforms.row_types import KeyCount, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
 from typing_extensions import Unpack, override

@@ -71,7 +71,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             **common,
             timer_offset=1,
             items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip + 1, MOST_IN_WINDOW),
-            selection="random",
             item_shards=1,
             by_people=True,
             in_parts=bound.sampled,

@@ -363,18 +363,13 @@ class BoundEvents(OnTimeBatches):
         yield from late_in_streams(self.steps, key, events, self.domain)
 
 
-Beside = Callable[[StepKey, np.ndarray, np.ndarray], Iterator[Keyed]]
-"""What else goes on of the people of a key, and of their items, uint64 (n,) each."""
-
-
 class BoundPerWindow(BoundEvents, state="bound_per_window"):
     """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
 
     They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
-    people; `in_parts`, large ones as several records (see `PartOfPeople`). `also` makes what else goes on, out of all
-    that people have, before it is bounded. Unless they are `ranked`, all ranks are 0. A person's random order of items
-    is the same in all steps of a period if they are `distinct`, and
-    count once in it; otherwise each step has its own.
+    people; `in_parts`, large ones as several records (see `PartOfPeople`). Of a person random items are kept. Unless
+    they are `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if they
+    are `distinct`, and count once in it; otherwise each step has its own.
     """
 
     def __init__(
@@ -384,22 +379,18 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         noise: NoiseSource,
         timer_offset: int,
         items_per_step: int,
-        selection: str,
         item_shards: int,
         by_people: bool = False,
         in_parts: bool = False,
         ranked: bool = True,
         distinct: bool = False,
         domain: Domain | None = None,
-        also: Beside | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self._sources = SourcesByName(partial(noise.derive, ITEM_ORDER))
         self.distinct = distinct
-        self.also = also
         self.ranked = ranked
         self.items_per_step = items_per_step
-        self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
         self.in_parts = in_parts
@@ -422,7 +413,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
             rows.items,
             rows.times,
             limit=self.items_per_step,
-            selection=self.selection,
+            selection="random",
             draws=draws,
             ranked=self.ranked,
         )
@@ -430,8 +421,6 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
         batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
         held = InStreams.sort(events.streams, codes[kept.rows], batch)
-        if self.also is not None:
-            yield from self.also(key, people, rows.items)
         if self.by_people and self.in_parts:
             for part, some in parts_of_people(held):
                 yield people_key(key.shard), seal_encoded(key._replace(shard=part.code), some.to_bytes())
@@ -610,52 +599,34 @@ class BoundOverRun(HoldingsInOrder):
 
 
 class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
-    """Leave out who has taken part in enough steps, or is new to a stream but in enough others.
-
-    Args:
-        participations: steps of streams that one person takes part in at most, or None.
-        streams: streams that one person takes part in at most, or None.
-        groups: of streams.
-        by_people: whether what is left goes on by shard of people, and not by group of streams and shard of items.
-    """
+    """Leave out who has taken part in enough steps, `participations`; the rest goes on by shard of items."""
 
     kind = "contributions"
-    limit_names = ("participations", "memberships", "streams")  # memberships: by the keyed hash of person and stream
+    limit_names = ("participations",)
 
     def __init__(
         self,
         *,
         steps: Steps,
-        noise: NoiseSource,
         timer_offset: int,
         item_shards: int,
         groups: int,
-        participations: int | None = None,
-        streams: int | None = None,
+        participations: int,
         domain: Domain | None = None,
-        by_people: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
-        self.noise = noise
         self.item_shards = item_shards
         self.groups = groups
-        self.by_people = by_people
         self.participations = participations
-        self.streams = streams
-        self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.limited = LimitCounter("holdings", steps)
 
     @override
     def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
-        (people, in_stream), taking_part = _distinct(held.users, held.codes)
-        pairs = draw_in_streams(self._sources.__getitem__, held.streams, in_stream, people)
-        admitted, charged = self._admit(people, pairs, used)
-        kept = admitted[taking_part]
+        people, person = np.unique(held.users, return_inverse=True)
+        admitted = used["participations"].charged(people) < self.participations
+        kept = admitted[person]
         self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
-        if self.by_people:
-            rest = held.take(np.flatnonzero(kept)).to_bytes()
-            return charged, [(key, seal_encoded(StepKey("", step, 0), rest))]
-        return charged, list(self._by_group(step, held, kept))
+        return {"participations": Charges.of(people[admitted])}, list(self._by_group(step, held, kept))
 
     def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[Keyed]:
         """Send what is kept on by group of streams and shard of items; streams without rows go on too."""
@@ -669,33 +640,6 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
             if len(rows := np.flatnonzero(kept & (group == number))):
                 yield from split_by_item(to, held.take(rows), self.item_shards)
 
-    def _admit(self, people: np.ndarray, pairs: np.ndarray, used: Used) -> tuple[np.ndarray, Charged]:
-        """Tell who of the distinct (person, stream) pairs may take part, and what that charges."""
-        admitted = np.ones(len(people), bool)
-        charged = dict.fromkeys(self.limit_names, Charges.none())
-        if self.streams is not None:
-            new = np.flatnonzero(used["memberships"].charged(pairs) == 0)
-            within = within_limit(people[new], self.streams, used["streams"], lambda rows: pairs[new[rows]])
-            admitted[new[~within]] = False
-            joined = new[within]
-            charged |= {"memberships": Charges.of(pairs[joined]), "streams": Charges.of(people[joined])}
-        if self.participations is not None:
-            some = np.flatnonzero(admitted)
-            counter = used["participations"]
-            within = within_limit(people[some], self.participations, counter, lambda rows: pairs[some[rows]])
-            admitted[some[~within]] = False
-            charged["participations"] = Charges.of(people[admitted])
-        return admitted, charged
-
-
-def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Return the distinct pairs, sorted, and for each row the number of its pair."""
-    order = np.lexsort((codes, users))
-    first = first_of_run(users[order], codes[order])
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(first) - 1
-    return (users[order][first], codes[order][first]), number
-
 
 def bound_items_of_people(
     batches: PCollection[Any],
@@ -704,46 +648,24 @@ def bound_items_of_people(
     steps: Steps,
     noise: NoiseSource,
     items_per_step: int,
-    selection: str,
     item_shards: int,
     groups: int,
     participations: int | None,
-    streams: int | None,
     domain: Domain | None,
-    by_people: bool,
-    also: Beside | None = None,
 ) -> PCollection[Any]:
-    """Add the stages from batches of events to who has what: two stages, or one without limits.
-
-    It is by shard of items or, `by_people`, by shard of people.
+    """Add the stages from batches of events to who has what, by shard of items: two, or one without `participations`.
 
     Args:
         batches: of events, with on-time markers.
         apply_dofn: adds a stage.
-        steps, noise, items_per_step, selection, item_shards, domain: see `BoundPerWindow`.
-        groups: of streams.
-        participations, streams: limits of the whole run, see `BoundAcrossWindows`.
-        also: see `BoundPerWindow`.
+        steps, noise, items_per_step, item_shards, domain: see `BoundPerWindow`.
+        groups, participations: see `BoundAcrossWindows`.
     """
-    common: dict[str, Any] = {"steps": steps, "noise": noise, "item_shards": item_shards, "domain": domain}
-    limits = participations is not None or streams is not None
-    bound = BoundPerWindow(
-        **common,
-        timer_offset=1,
-        items_per_step=items_per_step,
-        selection=selection,
-        by_people=limits or by_people,
-        also=also,
-    )
+    common: dict[str, Any] = {"steps": steps, "item_shards": item_shards, "domain": domain}
+    limits = participations is not None
+    bound = BoundPerWindow(**common, noise=noise, timer_offset=1, items_per_step=items_per_step, by_people=limits)
     held = apply_dofn(batches, bound, Keyed)
-    if not limits:
+    if participations is None:
         return held
-    limit = BoundAcrossWindows(
-        **common,
-        timer_offset=2,
-        groups=groups,
-        participations=participations,
-        streams=streams,
-        by_people=by_people,
-    )
+    limit = BoundAcrossWindows(**common, timer_offset=2, groups=groups, participations=participations)
     return apply_dofn(held, limit, Keyed)

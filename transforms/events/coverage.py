@@ -42,19 +42,17 @@ def items_in_window(most: int, selection: str, domain: Domain | None, stream: st
     return [Limit.at_most("max_per_window", most, "item", f"in a window{stream}", selection)]
 
 
-def windows_of_person(most: int | None, option: str, possible: int | None, *, streams: bool) -> list[Limit]:
+def windows_of_person(most: int, option: str, possible: int | None) -> list[Limit]:
     """Return the limit of the windows that a person takes part in, if it can leave something out.
 
     Args:
-        most: windows of a person that count; None for all.
+        most: windows of a person that count.
         option: what sets it.
-        possible: windows of streams in which a person can be, if that is known.
-        streams: whether there are streams, so that a window counts in each of them.
+        possible: windows in which a person can be, if that is known.
     """
-    if most is None or (possible is not None and most >= possible):
+    if possible is not None and most >= possible:
         return []
-    where = "of all streams together, in the whole run" if streams else WHOLE_RUN
-    return [Limit.at_most(option, most, "window", where, FIRST, lasting=True)]
+    return [Limit.at_most(option, most, "window", WHOLE_RUN, FIRST, lasting=True)]
 
 
 def charged_out(most: int, what: str) -> Limit:
@@ -63,16 +61,9 @@ def charged_out(most: int, what: str) -> Limit:
     return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
 
 
-def streams_of_person(most: int | None, streams: tuple[str, ...] | None) -> list[Limit]:
-    """Return the limit of the streams that a person appears in, if it can leave something out.
-
-    Args:
-        most: streams of a person that count; None for all.
-        streams: public names of all streams; None if they are not known.
-    """
-    if most is None or (streams is not None and most >= len(streams)):
-        return []
-    return [Limit.at_most("streams_per_person", most, "stream", WHOLE_RUN, FIRST, lasting=True)]
+def one_stream_of_person(streams: tuple[str, ...]) -> list[Limit]:
+    """Return the limit of a person to one stream, if there are several."""
+    return [Limit.at_most("", 1, "stream", WHOLE_RUN, FIRST, lasting=True)] if len(streams) > 1 else []
 
 
 def together(streams: tuple[str, ...] | None, *, each_window: bool = False) -> str:

@@ -15,7 +15,6 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
-from privstream.transforms.events.element_types import check_events
 from privstream.transforms.events.event_columns import TEXT_PER_BATCH, Unusable, usable_batches
 from privstream.transforms.events.event_fields import EventFields, broken_by
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -52,12 +51,7 @@ Together = tuple[int | None, bool]  # millisecond of arrival, if that is after t
 
 
 def gather(events: PCollection[Any], apply_dofn: ApplyDoFn, fields: EventFields) -> PCollection[pa.RecordBatch]:
-    """Return the events that can be used as batches of the columns of `EventFields.schema`.
-
-    Raises:
-        TypeError: the type of the elements is known, and none of them can be used.
-    """
-    check_events(events, fields)
+    """Return the events that can be used as batches of the columns of `EventFields.schema`."""
     everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
     return apply_dofn(everywhere, GatherRows(fields), pa.RecordBatch)
 

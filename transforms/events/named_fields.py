@@ -193,16 +193,6 @@ class ReadRows(beam.DoFn):
         """Whether the time of a row is its timestamp."""
         return self.timed and self.time_field is None
 
-    @property
-    def names(self) -> dict[str, str]:
-        """The names of the fields that are read, by argument."""
-        names = ("user_field", "item_field", "time_field", "stream_field", "value_field")
-        found = {name: field for name in names if (field := getattr(self, name)) is not None}
-        if isinstance(self.item_field, tuple):
-            found.pop("item_field")
-            found |= {f"item_field ({name})": name for name in self.item_field}
-        return found | {f"where ({name})": name for name in (self.where.kinds if self.where else ())}
-
     def _item(self, row: Any) -> Any:
         """Return the item of a row; of several columns, one text for them."""
         if not isinstance(self.item_field, tuple):

@@ -21,6 +21,10 @@ from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.release import released
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
+USUAL_CONTRIBUTIONS = 100
+"""Of a person to counts or quantiles where nobody says how many."""
+
+
 MOST_SHARDS = 32_768
 """As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 

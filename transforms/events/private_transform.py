@@ -11,10 +11,10 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.transforms.batches import GROUPS
 from privstream.transforms.events.dead_letters import LogSetAside
-from privstream.transforms.events.element_types import check_names, check_windows
 from privstream.transforms.events.event_fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import MOST_COLUMNS
@@ -186,7 +186,6 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
 
         if self._read_rows is not None:
             given = events["events"] if isinstance(events, Mapping) else events
-            check_names(given, self._read_rows.names, stamped=self._read_rows.needs_stamps)
             read = apply_dofn(given, self._read_rows, Event | pa.RecordBatch)
             events = {**events, "events": read} if isinstance(events, Mapping) else read
         rows = self._in_groups(GROUPS if may_restore(each.pipeline) else 1)._stages(events, apply_dofn)
@@ -246,3 +245,17 @@ def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
     if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
         raise ValueError(f"item_field must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
     return names if len(names) != 1 else names[0]
+
+
+def check_windows(given: PCollection[Any]) -> None:
+    """Refuse a collection in windows of Beam: questions have windows of their own, and would pass over these.
+
+    Raises:
+        ValueError: the collection is not in the global window.
+    """
+    windows = given.windowing.windowfn
+    if not isinstance(windows, GlobalWindows):
+        raise ValueError(
+            f"input must be in the global window, got {type(windows).__name__}: the argument window makes windows of "
+            "the times of events; leave WindowInto out, or put beam.WindowInto(GlobalWindows()) behind it"
+        )

@@ -39,13 +39,10 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
             steps=self.steps,
             noise=self.noise,
             items_per_step=self.max_per_window,
-            selection="random",
             item_shards=self.shards,
             groups=self._groups,
             participations=None,
-            streams=None,
             domain=self.tested_domain,
-            by_people=False,
         )
 
     @override

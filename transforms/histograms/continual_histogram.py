@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.histograms.histogram_queries import Histogram
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -18,8 +17,6 @@ from privstream.transforms.row_types import interval
 from privstream.transforms.rows import HistogramEstimate
 from privstream.transforms.timing.clocked import Outputs
 from typing_extensions import override
-
-Spreads = tuple[int | None, int | None]
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):
@@ -36,41 +33,27 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
         stream, noise = key.decode(), self.noise_of(key, first)
-        published: list[tuple[np.ndarray, int, Spreads]] = []
+        published: list[tuple[np.ndarray, int]] = []
         counts = self.matrix(first, last, batches)
-        runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end
-        for run in runs:
-            before = state.step
-            state, answers = self.mechanism.run(state, run, noise)
-            steps = range(before + 1, state.step + 1)
-            bounds = [self.mechanism.error_bound(each, state.interval) for each in steps]
-            published += zip(answers, bounds, map(self._spreads, steps), strict=True)
+        for row in counts:  # each may end an interval
+            state, answer = self.mechanism.step(state, row, noise)
+            published.append((answer, self.mechanism.error_bound(state.step, state.interval)))
         return state, self._outputs(stream, first, published)
 
-    def _spreads(self, step: int) -> Spreads:
-        """Return how far the count of one category is off at most, and that of any, each in 95% of all cases."""
-        one, any_of = (
-            self.mechanism.spread(step, columns=columns, beta=OUTSIDE) for columns in (1, self.mechanism.columns)
-        )
-        return one, any_of
-
-    def _outputs(self, stream: str, first: int, published: list[tuple[np.ndarray, int, Spreads]]) -> Outputs:
+    def _outputs(self, stream: str, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
         """Make the rows one by one: there may be many."""
-        for step, (answer, bound, spreads) in enumerate(published, first):
-            for row in self.rows(stream, step, answer, bound, spreads):
+        for step, (answer, bound) in enumerate(published, first):
+            for row in self.rows(stream, step, answer, bound):
                 yield step, row
 
-    def rows(
-        self, stream: str, step: int, answer: np.ndarray, bound: int, spreads: Spreads
-    ) -> Iterator[HistogramEstimate]:
+    def rows(self, stream: str, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
         """Publish one window's answers."""
         start, end = self.steps.bounds(step)
         number = 0
         for question, categories, estimates in self._named(answer):
             number += len(estimates)
-            spread = spreads[not isinstance(question.query, Histogram)]
             for category, estimate in zip(categories, estimates, strict=True):
-                ends = interval(estimate, spread)
+                ends = interval(estimate, bound)
                 yield HistogramEstimate(stream, start, end, question.name, category, estimate, bound, *ends)
         self.published.inc(number)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.people_transform import refuse_unbounded
 from privstream.transforms.histograms.categories import BoundRows, CountedCategories
 from privstream.transforms.histograms.parameters import CategoryParameters
 from typing_extensions import override
@@ -14,12 +12,6 @@ from typing_extensions import override
 
 class CategoryTransform(CategoryParameters, CountedCategories):
     """Counts of categories since the start."""
-
-    @override
-    def _check(self, events: PCollection[Any]) -> None:
-        if self.mechanism.delta == 0 and not self.restartable:
-            rule = "restartable must be true when the input is unbounded and delta is 0"
-            refuse_unbounded(events, rule, otherwise="else")
 
     @property
     @override
@@ -34,8 +26,7 @@ class CategoryTransform(CategoryParameters, CountedCategories):
 
     @override
     def _noise(self) -> NoiseSource:
-        unit = "user" if self.unit == "person" else self.unit  # as it was called in the first version
-        limits = f"{unit} {self.max_contributions} {self.max_per_window}"
+        limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
         if self.unit == "person" and self.categories.streams != ("",):
             limits += f" {sorted(self.categories.streams)}"  # which of a person's rows count depends on all streams
         rows = f"{self.categories.domain.digest} {self.categories.limit} {self.categories.separator}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, Required, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
-from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
+from privstream.mechanisms.histograms.flags import AnchoredFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries, Monotone
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -24,7 +23,6 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_streams, privacy_unit
 from privstream.transforms.histograms.questions import questions, watched
-from privstream.transforms.methods import choose_method
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
@@ -33,22 +31,11 @@ LISTED = "\x1f"  # between the categories of one text, such as a list becomes, u
 UNITS = ("event", "person")
 MOST_CONTRIBUTIONS = 65_535
 
-METHODS = {
-    "auto": "auto",
-    "direct_counters": "direct",
-    "anchored_counters": "anchored",
-    "henzinger_sricharan_steiner": "paper",
-}
-"""Which mode of the mechanism each method is."""
-
 EXPECTED_COUNT = 100_000
 """The largest count that is expected if nothing else is known."""
 
 Thresholds = int | Mapping[str, int]
 """A number for all categories, or one for each by its name."""
-
-EXPECTED_WINDOWS = 1_000_000
-"""Windows for which the accuracy is stated if there is no end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,18 +96,11 @@ class CategoryOptions(WindowOptions, total=False):
         unit: what is protected: one "event", or all that one "person" does in the whole run.
         max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
             counts for its categories. It must be given with unit "person".
-        max_per_window: number of categories of one person that count in one window, with unit "person". With delta
-            > 0 a smaller one needs less noise.
+        max_per_window: number of categories of one person that count in one window, with unit "person".
         categories_per_row: number of categories of one event that count.
         separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
         streams: public names of the streams, each of which is counted by itself. They must be given if events have a
             stream.
-        neighbouring: what makes two inputs neighbours: one event or person is added or removed ("add_remove"), or
-            replaced by another one ("replace_one").
-        restartable: bind all noise to the data, so that a run that is repeated with other data does not show by how
-            much these differ. This is always so if there is no end, or if delta > 0; otherwise it makes errors of
-            long runs up to 1.4 times as large, and of short ones no larger.
-        beta: probability with which the accuracy statement may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
     """
 
@@ -136,9 +116,6 @@ class CategoryOptions(WindowOptions, total=False):
     categories_per_row: int
     separator: str | None
     streams: tuple[str, ...] | None
-    neighbouring: Literal["add_remove", "replace_one"]
-    restartable: bool | None
-    beta: float
     shards: int
 
 
@@ -160,9 +137,6 @@ class CategoryParameters(Parameters):
         categories_per_row: int = 1,
         separator: str | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        restartable: bool | None = None,
-        beta: float = 0.05,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -184,11 +158,7 @@ class CategoryParameters(Parameters):
             limit=categories_per_row,
             separator=LISTED if separator is None else separator,
         )
-        self.neighbouring = neighbouring
-        self.budget = {"epsilon": epsilon, "delta": delta, "beta": beta}
-        if restartable is not None and not isinstance(restartable, bool):
-            raise TypeError(f"restartable must be true, false or None, got {type(restartable).__name__}")
-        self.restartable = end is None if restartable is None else restartable
+        self.budget = {"epsilon": epsilon, "delta": delta}
         self.shards = check_shards(shards)
         self.noise = noise
 
@@ -199,22 +169,14 @@ class CategoryParameters(Parameters):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What a mechanism must know: a person's categories are rows of one column each.
-
-        An event may be replaced by one of another window or stream, as if it were a person with a single one.
-        """
+        """What a mechanism must know: a person's categories are rows of one column each."""
         by_user = self.unit == "person"
-        rows = 1 if self.neighbouring == "replace_one" else None
-        limited = checks.probability("delta", self.budget["delta"], zero=True) > 0 and self.max_per_window is not None
-        shape = {
+        return {
             "columns": len(self.categories.domain),
             "horizon": self.windows,
             "row_columns": 1 if by_user else self.categories.limit,
-            "rows_per_unit": self.max_contributions if by_user else rows,
-            "neighbouring": self.neighbouring,
-            "repeatable": self.restartable,
+            "rows_per_unit": self.max_contributions if by_user else None,
         }
-        return shape | ({"rows_per_step": self.max_per_window} if limited else {})
 
     @property
     def windows(self) -> int | None:
@@ -235,7 +197,7 @@ class CategoryParameters(Parameters):
                 + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
             )
         found = self.mechanism.guarantee
-        hashes = (people_hashed(self.neighbouring),) if self.unit == "person" else ()
+        hashes = (people_hashed("add_remove"),) if self.unit == "person" else ()
         return replace(
             found,
             unit=PERSON if self.unit == "person" else EVENT,
@@ -298,24 +260,21 @@ class HistogramParameters(CategoryParameters):
     that come later are never used.
 
     Privacy:
-        Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
-        `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
+        Unit: one event, or one person over the whole run and all streams. Neighbours: one added or removed. (epsilon,
+        delta): `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
         `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
         Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
         "event", nothing is promised to a person who has many events.
 
     Accuracy:
-        With probability 1 - beta, all estimates of a stream, in all windows together, are within their `error_bound` of
+        With probability 95%, all estimates of a stream, in all windows together, are within their `error_bound` of
         the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
         queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
             counts of all categories.
-        method: method that makes the numbers; "auto" takes the most accurate one. "direct_counters" renews them in
-            every window; "anchored_counters" only when they have grown, for long runs with few events;
-            "henzinger_sricharan_steiner" is the published algorithm.
-        largest: the largest count that you expect. The method is chosen for it, and the accuracy is stated for it.
+        largest: the largest count that you expect. The budget is split for it, and the accuracy is stated for it.
             Without it, it is the number of windows, or 100,000 if there is no end.
         **options: see `CategoryOptions` and `WindowOptions`.
 
@@ -326,24 +285,21 @@ class HistogramParameters(CategoryParameters):
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
         ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
-    Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/anchored.md, counters.md, live_histograms.md.
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """
 
     def __init__(
         self,
         *,
         queries: tuple[str | Monotone, ...] = ("histogram",),
-        method: Literal["auto", "direct_counters", "anchored_counters", "henzinger_sricharan_steiner"] = "auto",
         largest: int | None = None,
         **options: Unpack[CategoryOptions],
     ) -> None:
         super().__init__(**options)
         self.questions = questions(queries, len(self.categories.domain))
-        mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
-        given: dict[str, Any] = {**self.budget, **self.shape, "mode": mode, "largest": largest}
+        given: dict[str, Any] = {**self.budget, **self.shape, "largest": largest}
         choices = [HistogramQueries(**given, queries=each) for each in watched(self.questions)]
-        self._mechanism = choices[-1] if mode == "paper" else min(choices, key=_expected_error)
-        self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
+        self._mechanism = min(choices, key=_expected_error)
 
     @property
     @override
@@ -354,25 +310,18 @@ class HistogramParameters(CategoryParameters):
     @override
     def prediction(self) -> Accuracy:
         mechanism, error = self.mechanism, _expected_error(self.mechanism)
-        numbers: dict[str, Any] = {"error_bound": error, "method": self.method}
-        windows, grown = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows", ""
-        if mechanism.chosen_mode != "direct":
-            numbers["largest"] = _expected(mechanism)
-            grown = f", while none of them exceeds {_expected(mechanism):,}"
+        windows = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows"
         return Accuracy(
             error=error,
             failure_probability=mechanism.beta,
             claim=f"With probability {1 - mechanism.beta:g}, all numbers of a stream, in {windows} together, are "
-            f"within {error:,} of the numbers without noise{grown} (method {self.method}; each row has an error bound "
-            "of its own).",
-            numbers=numbers,
+            f"within {error:,} of the numbers without noise, while none of them exceeds {_expected(mechanism):,} "
+            "(each row has an error bound of its own).",
+            numbers={"error_bound": error, "largest": _expected(mechanism)},
         )
 
     def error(self, window: int, intervals: int = 0) -> int:
-        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times.
-
-        With direct counters they are renewed in every window, and `intervals` is not needed.
-        """
+        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
         return self.mechanism.error_bound(window, intervals)
 
 
@@ -393,35 +342,23 @@ class FlagsParameters(CategoryParameters):
     window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     Privacy:
-        Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
-        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published. The method
-        "henzinger_sricharan_steiner" compares with floating-point noise, and its guarantee holds up to rounding.
+        Unit: one event, or one person over the whole run and all streams. Neighbours: one added or removed. (epsilon,
+        delta): `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published.
 
     Accuracy:
-        With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
+        With probability 95%, all flags of a stream are within their `error_bound`, in all windows together.
 
     Args:
         thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
-        method: method that finds flags; "auto" takes the one with the smallest error bound at the end.
-            "direct_counters" counts with noise in every window, as a histogram does. "henzinger_sricharan_steiner" is
-            the published algorithm: its error hardly grows with the run, and is large from the start; with a delta
-            above 0 it needs an epsilon below 3.
         **options: see `CategoryOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
 
-    Source: docs/proofs/live_histograms.md, counters.md; Henzinger, Sricharan, Steiner (2023), Algorithm 9, and
-    docs/proofs/anchored.md.
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """
 
-    def __init__(
-        self,
-        *,
-        thresholds: Thresholds,
-        method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
-        **options: Unpack[CategoryOptions],
-    ) -> None:
+    def __init__(self, *, thresholds: Thresholds, **options: Unpack[CategoryOptions]) -> None:
         super().__init__(**options)
         names = self.categories.domain.texts.to_pylist()
         if isinstance(thresholds, Mapping):
@@ -430,35 +367,27 @@ class FlagsParameters(CategoryParameters):
             each = tuple(thresholds[name] for name in names)
         else:
             each = (thresholds,) * len(names)
-        given: dict[str, Any] = {**self.budget, **self.shape, "thresholds": each}
-        makers: dict[str, Callable[[], CountedFlags | ColumnFlags]] = {
-            "direct_counters": partial(CountedFlags, **given),
-            "henzinger_sricharan_steiner": partial(ColumnFlags, **given),
-        }
-        self.method, self._mechanism = choose_method(
-            method, makers, lambda made: made.error(self.windows or EXPECTED_WINDOWS)
-        )
+        self._mechanism = AnchoredFlags(**self.budget, **self.shape, thresholds=each)
 
     @property
     @override
-    def mechanism(self) -> CountedFlags | ColumnFlags:
+    def mechanism(self) -> AnchoredFlags:
         return self._mechanism
 
     @property
     @override
     def prediction(self) -> Accuracy:
-        windows, beta = self.windows or EXPECTED_WINDOWS, self.mechanism.beta
-        error = self.error(windows)
+        mechanism, error = self.mechanism, _expected_error(self.mechanism)
+        windows = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows"
         return Accuracy(
             error=error,
-            failure_probability=beta,
-            claim=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
-            f"of a stream together, the flag of every category whose count is {error:,} above its "
-            f"threshold is up, and that of every category whose count is more than {error:,} below it is down "
-            f"(method {self.method}).",
-            numbers={"error_bound": error, "windows": windows},
+            failure_probability=mechanism.beta,
+            claim=f"With probability {1 - mechanism.beta:g}, in {windows} of a stream together, while no count exceeds "
+            f"{_expected(mechanism):,}, the flag of every category whose count is {error:,} above its threshold is up, "
+            f"and that of every category whose count is more than {error:,} below it is down.",
+            numbers={"error_bound": error, "largest": _expected(mechanism)},
         )
 
-    def error(self, window: int) -> int:
-        """Return the error bound in window 1, 2, .."""
-        return self.mechanism.error(window)
+    def error(self, window: int, intervals: int = 0) -> int:
+        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
+        return self.mechanism.error_bound(window, intervals)

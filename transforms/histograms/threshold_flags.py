@@ -23,13 +23,14 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        stream, before = key.decode(), state.step
-        counts = self.matrix(first, last, batches)
-        state, flags = self.mechanism.run(state, counts, self.noise_of(key, first))
-        bounds = [self.mechanism.error(before + 1 + i) for i in range(len(flags))]
+        stream, noise = key.decode(), self.noise_of(key, first)
+        published: list[tuple[np.ndarray, int]] = []
+        for counts in self.matrix(first, last, batches):  # each may end an interval
+            state, raised = self.mechanism.step(state, counts, noise)
+            published.append((raised, self.mechanism.error_bound(state.step, state.interval)))
         return state, (
             (step, row)
-            for step, (raised, bound) in enumerate(zip(flags, bounds, strict=True), first)
+            for step, (raised, bound) in enumerate(published, first)
             for row in self.rows(stream, step, raised, bound)
         )
 

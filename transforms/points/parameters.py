@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Required
+from typing import Any, Required
 
 import numpy as np
 from privstream.mechanisms import checks
@@ -27,6 +26,8 @@ POINT_FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
 
 MOST_STANDING = 100_000
+BETA = 0.05
+"""Probability with which error bounds may be wrong."""
 LATER = 1000
 """The window for which the error is stated when there is no end."""
 
@@ -75,15 +76,10 @@ class PointOptions(WindowOptions, total=False):
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
             empty one. Only input without an end may do without it.
-        duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
-            Counted duplicates need less noise.
         insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
         delete_values: actions that delete a point. Without them, no action deletes one.
         streams: public names of the streams, each of which has points of its own. They must be given if events have a
             stream.
-        neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
-            another one ("replace_one").
-        beta: probability with which the accuracy statement may be wrong.
     """
 
     epsilon: Required[float]
@@ -91,12 +87,9 @@ class PointOptions(WindowOptions, total=False):
     start: Required[Moment]
     noise: Required[NoiseSource]
     end: Moment | None
-    duplicates: Literal["ignored", "counted"]
     insert_values: tuple[str, ...] | None
     delete_values: tuple[str, ...] | None
     streams: tuple[str, ...] | None
-    neighbouring: Literal["add_remove", "replace_one"]
-    beta: float
 
 
 class PointParameters(Parameters):
@@ -113,12 +106,9 @@ class PointParameters(Parameters):
         start: Moment,
         noise: NoiseSource,
         end: Moment | None = None,
-        duplicates: Literal["ignored", "counted"] = "ignored",
         insert_values: tuple[str, ...] | None = None,
         delete_values: tuple[str, ...] | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
-        beta: float = 0.05,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
@@ -129,24 +119,16 @@ class PointParameters(Parameters):
         self.actions = Actions(insert_values, () if delete_values is None else delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
         self.noise = noise
-        self.beta = beta
         self.common: dict[str, Any] = {
             "epsilon": epsilon,
             "universe": universe,
             "horizon": self.windows,
-            "duplicates": duplicates,
-            "neighbouring": neighbouring,
         }
 
     @property
     @abstractmethod
     def mechanism(self) -> Any:
         """The mechanism of one stream."""
-
-    @property
-    def only(self) -> frozenset[tuple[int, ...]] | None:
-        """The queries that may be asked; None for any."""
-        return None
 
     @property
     def keeps_noise_from_data(self) -> bool:
@@ -167,12 +149,11 @@ class PointParameters(Parameters):
     @override
     def promise(self) -> PrivacyGuarantee:
         found: PrivacyGuarantee = self.mechanism.guarantee
-        sets = self.mechanism.duplicates == "ignored"
-        same = "Of the updates of one point in one window the last one counts." if sets else "Every update counts."
+        same = "Of the updates of one point in one window the last one counts."
         return replace(
             found,
             limits=(f"An event updates one point of 1 .. {self.universe}, in one window of one stream. {same}",),
-            public=("all arguments but the noise", "the number of windows", "which queries are asked, and when"),
+            public=("all arguments but the noise", "the number of windows"),
         )
 
     @property
@@ -194,6 +175,8 @@ class PointParameters(Parameters):
             found = sorted({check_query(query, fields, self.universe) for query in standing})
         except BrokenRuleError as error:
             raise (TypeError if error.code.endswith(TYPE) else ValueError)(f"standing queries: {error}") from None
+        if not found:
+            raise ValueError("standing queries must be given")
         if len(found) > MOST_STANDING:
             raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
         return tuple(found)
@@ -202,44 +185,34 @@ class PointParameters(Parameters):
 class RangesParameters(PointParameters):
     """Count points in public ranges at the end of windows, while points are inserted and deleted.
 
-    Input: events, or a dictionary of `events` and `queries`. Events are pairs (point, action) timestamped with their
-    event time, rows with `user` (the point), `item` (the action), `time` and perhaps `stream`, or Arrow record batches
-    with these columns. Queries are `RangeQuery` rows. Bounded or unbounded, in any order. Output: `RangeCount` rows;
-    with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+    Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
+    `time` and perhaps `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
+    `RangeCount` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
-    The updates of a window are one step. A query is answered at the end of its window, plus `allowed_lateness`, after
-    the updates of this window; each range once. `standing` ranges are answered at the end of every window. Updates and
-    queries that come later are never used: they become dead letters. With duplicates ignored, of the updates of one
-    point in one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
+    The updates of a window are one step. All `standing` ranges are answered at its end, plus `allowed_lateness`.
+    Updates that come later are never used: they become dead letters. Of the updates of one point in one window the last
+    one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
 
     Privacy:
-        Unit: one update (event); nothing is promised to a person with many events together. Neighbours:
-        `neighbouring`. (epsilon, delta): `guarantee`. Public: all arguments but `noise`, and which queries are asked
-        and when; they may depend on all earlier answers, and so may events.
+        Unit: one update (event); nothing is promised to a person with many events together. Neighbours: one event added
+        or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
 
     Accuracy:
-        With probability 1 - beta, all answers of a stream are within their `error_bound`, for queries that do not
-        depend on answers and are, beside the standing ones, no more than `queries`.
+        With probability 95%, all answers of a stream are within their `error_bound`.
 
     Args:
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be > 0 for input without an end.
         standing: ranges (low, high) that are counted in every window.
-        queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
-            it, all ranges in all windows.
-        only_standing: no other ranges are asked: only what the standing ones consist of is counted, with less noise,
-            most of all for few ranges of a large universe. Then there are no `queries`, and no `consistent` counts.
-        consistent: make all counts of a window agree with each other, and none of them negative. They then have no
-            error bounds.
         **options: see `PointOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
 
     Example:
-        >>> counts = {"events": parked, "queries": asked} | RangeCounts(
-        ...     epsilon=1.0, universe=100_000, window=3600, start=0, end=86400, delete_values=("leave",),
-        ...     noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+        >>> counts = parked | RangeCounts(
+        ...     epsilon=1.0, universe=100_000, standing=[(1, 500)], window=3600, start=0, end=86400,
+        ...     delete_values=("leave",), noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/range_counting.md.
     """
@@ -249,40 +222,19 @@ class RangesParameters(PointParameters):
     def __init__(
         self,
         *,
+        standing: Sequence[tuple[int, int]],
         delta: float = 0.0,
-        standing: Sequence[tuple[int, int]] = (),
-        queries: int | None = None,
-        only_standing: bool = False,
-        consistent: bool = False,
         **options: Unpack[PointOptions],
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
-        checks.probability("beta", self.beta)
-        self.queries = None if queries is None else checks.integer("queries", queries, minimum=0)
-        self.only_standing = checks.boolean("only_standing", only_standing)
-        if only_standing and (not self.standing or self.queries or consistent):
-            raise ValueError(
-                "only_standing must not be given without standing ranges, with queries, or with consistent"
-            )
-        if only_standing:
-            self.queries = 0
-        self._mechanism = RangeCounter(
-            **self.common,
-            delta=delta,
-            consistent=consistent,
-            asked=tuple((low, high) for low, high in self.standing) if only_standing else (),
-        )
+        asked = tuple((low, high) for low, high in self.standing)
+        self._mechanism = RangeCounter(**self.common, delta=delta, asked=asked)
 
     @property
     @override
     def mechanism(self) -> RangeCounter:
         return self._mechanism
-
-    @property
-    @override
-    def only(self) -> frozenset[tuple[int, ...]] | None:
-        return frozenset(self.standing) if self.only_standing else None
 
     @property
     @override
@@ -292,109 +244,65 @@ class RangesParameters(PointParameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        if self.mechanism.consistent:
-            return Coverage(holds="", scope="")
         return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
     @override
     def prediction(self) -> Accuracy:
-        if self.mechanism.consistent:
-            text = "No error is stated for consistent counts."
-            return Accuracy(error=math.inf, failure_probability=self.beta, claim=text)
         windows, span = self.stated
         error = self.error(windows)
-        number = f", at most {self.queries:,} of them with a time" if self.queries else ""
         return Accuracy(
             error=error,
-            failure_probability=self.beta,
-            claim=f"With probability {1 - self.beta:g}, all counts of a stream{span} are within {error:,} of the "
-            f"truth, for queries that do not depend on answers{number}; each row has its own bound, by its range.",
+            failure_probability=BETA,
+            claim=f"With probability {1 - BETA:g}, all counts of a stream{span} are within {error:,} of the truth; "
+            "each row has its own bound, by its range.",
             numbers={"error_bound": error, "windows": windows},
         )
 
     def error(self, window: int) -> int:
-        """Return what no error bound at window 1, 2, .. exceeds, without `consistent`."""
-        known = bool(self.standing) and self.queries == 0
-        intervals = self.mechanism.widest(*zip(*self.standing, strict=True)) if known else None
-        return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries, intervals)
+        """Return what no error bound at window 1, 2, .. exceeds."""
+        return self.mechanism.error_at(window, BETA, answers=len(self.standing), every_step=True)
 
 
-def error_bound(
-    mechanism: RangeCounter,
-    window: int,
-    beta: float,
-    standing: int,
-    queries: int | None,
-    intervals: int | None = None,
-) -> int:
-    """Return how far answers at a window are off at most: those of standing queries, and of so many others."""
-    shares = _shares(mechanism, beta, standing, queries)
-    return max((mechanism.error_at(window, share, **many, intervals=intervals) for share, many in shares), default=0)
-
-
-def error_bounds(
-    mechanism: RangeCounter, window: int, ranges: np.ndarray, beta: float, standing: int, queries: int | None
-) -> list[int]:
-    """Return the same for each of these ranges, int64 (n, 2)."""
-    bounds = np.zeros(len(ranges), np.int64)
-    for share, many in _shares(mechanism, beta, standing, queries):
-        bounds = np.maximum(bounds, mechanism.errors_at(window, ranges[:, 0], ranges[:, 1], share, **many))
-    found: list[int] = bounds.tolist()
-    return found
-
-
-def _shares(
-    mechanism: RangeCounter, beta: float, standing: int, queries: int | None
-) -> list[tuple[float, dict[str, Any]]]:
-    """Return which parts of beta are for how many answers, at each step or in the whole run."""
-    if queries is None:
-        return [(beta, {"answers": mechanism.universe * (mechanism.universe + 1) // 2, "every_step": True})]
-    share = beta / 2 if queries and standing else beta
-    counts = ((standing, True), (queries, False))
-    return [(share, {"answers": number, "every_step": every_step}) for number, every_step in counts if number]
+def range_errors(mechanism: RangeCounter, window: int, ranges: np.ndarray) -> np.ndarray:
+    """Return how far the counts of all ranges, int64 (n, 2), are off at most at window 1, 2, .., int64 (n,)."""
+    return mechanism.errors_at(window, *ranges.T, BETA, answers=len(ranges), every_step=True)
 
 
 class PredecessorParameters(PointParameters):
     """Find the nearest points below and above public points at the end of windows, while points come and perhaps go.
 
-    Input: events, or a dictionary of `events` and `queries`. Events are pairs (point, action) timestamped with their
-    event time, rows with `user` (the point), `item` (the action), `time` and perhaps `stream`, or Arrow record batches
-    with these columns. Queries are `PredecessorQuery` rows. Bounded or unbounded, in any order. Output:
+    Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
+    `time` and perhaps `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
     `NearestPoints` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
-    The updates of a window are one step. A query is answered at the end of its window, plus `allowed_lateness`, after
-    the updates of this window; each point once. `standing` points are answered at the end of every window. Updates and
-    queries that come later are never used: they become dead letters. With duplicates ignored, of the updates of one
-    point in one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
+    The updates of a window are one step. All `standing` points are answered at its end, plus `allowed_lateness`.
+    Updates that come later are never used: they become dead letters. Of the updates of one point in one window the last
+    one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
 
     Without `delete_values` all events insert points, and `IncrementalPredecessor` answers: it is more accurate over
     many windows, has delta = 0 and takes any universe. With them, `DynamicPredecessor` answers.
 
     Privacy:
-        Unit: one update (event); nothing is promised to a person with many events together. Neighbours:
-        `neighbouring`. (epsilon, delta): `guarantee`. Public: all arguments but `noise`, and which queries are asked
-        and when; they may depend on all earlier answers, and so may events.
+        Unit: one update (event); nothing is promised to a person with many events together. Neighbours: one event added
+        or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
 
     Accuracy:
-        With probability 1 - beta, all answers of a stream are as `NearestPoints` says, for queries that do not depend
-        on answers and are, beside the standing ones, no more than `queries`.
+        With probability 95%, all answers of a stream are as `NearestPoints` says.
 
     Args:
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be 0 without `delete_values`, and > 0 for input without an end if there are
             `delete_values`.
         standing: points whose neighbours are asked for in every window.
-        queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
-            it, all points in all windows; likewise for standing ones in a run without an end.
         **options: see `PointOptions` and `WindowOptions`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
 
     Example:
-        >>> nearest = {"events": trades, "queries": asked} | PredecessorQueries(
-        ...     epsilon=1.0, universe=1 << 32, window=60, start=0, end=86400, duplicates="counted",
+        >>> nearest = trades | PredecessorQueries(
+        ...     epsilon=1.0, universe=1 << 32, standing=[1000], window=60, start=0, end=86400,
         ...     noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/predecessor.md.
@@ -405,17 +313,14 @@ class PredecessorParameters(PointParameters):
     def __init__(
         self,
         *,
+        standing: Sequence[int],
         delta: float = 0.0,
-        standing: Sequence[int] = (),
-        queries: int | None = None,
         **options: Unpack[PointOptions],
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
-        answers = None if queries is None else checks.integer("queries", queries, minimum=0)
-        if answers is not None and self.standing:
-            answers = None if self.windows is None else answers + self.windows * len(self.standing)
-        common = self.common | {"queries": None if answers is None else max(1, answers), "beta": self.beta}
+        answers = None if self.windows is None else self.windows * len(self.standing)
+        common = self.common | {"queries": answers}
         self._mechanism: Mechanism
         if self.actions.delete:
             self._mechanism = DynamicPredecessor(**common, delta=delta)
@@ -449,8 +354,7 @@ class PredecessorParameters(PointParameters):
             failure_probability=beta,
             claim=f"With probability {1 - beta:g}, in all answers of a stream{span}, at least one point and no more "
             f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
-            "none, no more points than this lie on that side. This is for queries that do not depend on answers; each "
-            "row has its own bound.",
+            "none, no more points than this lie on that side; each row has its own bound.",
             numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
         )
 

@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
-from privstream.transforms.points.parameters import POINT_FIELDS, Mechanism, PredecessorParameters
+from privstream.transforms.points.parameters import Mechanism, PredecessorParameters
 from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import NearestPoints
 from typing_extensions import override
-
-
-class PredecessorQueries(PredecessorParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
-    row_type = NearestPoints
-
-    @override
-    def answering(self, noise: NoiseSource) -> beam.DoFn:
-        return AnswerPredecessors(
-            steps=self.steps, streams=self.streams, mechanism=self.mechanism, standing=self.standing, noise=noise
-        )
 
 
 class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
     """Per stream: answer, at the end of every window, which points are nearest to the points that are asked for."""
 
     row_type = NearestPoints
-    fields = POINT_FIELDS
     counter = "neighbours_published"
     mechanism: Mechanism
 
@@ -42,3 +30,8 @@ class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
         state, near = self.mechanism.step(state, PredecessorStep(updates, points), noise)
         columns = (points, near.predecessors, near.successors, near.distances, near.errors)
         return state, zip(*(column.tolist() for column in columns), strict=True)
+
+
+class PredecessorQueries(PredecessorParameters, PointTransform):  # noqa: D101 - its docstring is that of its parameters
+    row_type = NearestPoints
+    answering = AnswerPredecessors

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
@@ -12,8 +13,8 @@ from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanis
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
-from privstream.transforms.methods import USUAL_CONTRIBUTIONS
+from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards, check_streams
+from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
 
@@ -76,6 +77,8 @@ class QuantilesParameters(Parameters):
     Source: derived here, docs/proofs/numeric_quantiles.md.
     """
 
+    _to_finish = False
+
     def __init__(
         self,
         *,
@@ -125,6 +128,18 @@ class QuantilesParameters(Parameters):
             per_step=1 if unit == "event" else in_window,
             unit=unit,
         )
+
+    @override
+    def to_finish(self) -> Self:
+        made = copy.copy(self)
+        made._to_finish = True
+        return made
+
+    @property
+    @override
+    def finish(self) -> SmoothWindows | None:
+        logarithmic = self.mechanism.scale == "log"
+        return SmoothWindows(("quantile",), logarithmic=logarithmic, digits=None) if self._to_finish else None
 
     @property
     @override

@@ -9,7 +9,6 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.transforms.batches import Keyed, KeyedBatch
-from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.split_stages import SplitEvents
@@ -23,7 +22,7 @@ from privstream.transforms.queries.answering import (
     without_digest,
 )
 from privstream.transforms.queries.parameters import QueriesParameters
-from privstream.transforms.rows import LinearQuery, QueryAnswer
+from privstream.transforms.rows import QueryAnswer
 from typing_extensions import override
 
 
@@ -33,7 +32,6 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         data, queries = inputs["events"], inputs["queries"]
         if not data.is_bounded:
             raise ValueError("events must be a bounded collection: all queries are about the same data set")
-        check_rows("queries", queries, LinearQuery._fields)
         size = len(self.domain)
         noise = self.noise.derive("private queries", self.domain.digest, self.selection)
         split = SplitEvents(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)

@@ -160,7 +160,8 @@ class Steps:
             ("renew_every", renewal),
         ):
             if number is not None and number > MOST_WINDOWS:
-                raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {number:,}")
+                of = "" if name != "window" else " from start to end"
+                raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {number:,}{of}")
         return cls(
             size=size,
             period=step,

@@ -16,8 +16,7 @@ from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.events.coverage import items_in_window, people_who_count, windows_of_person
 from privstream.transforms.events.domain import Domain, Items
-from privstream.transforms.events.parameters import check_shards
-from privstream.transforms.methods import USUAL_CONTRIBUTIONS
+from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, check_shards
 from privstream.transforms.row_types import RankedItem
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
@@ -208,5 +207,5 @@ class TopKParameters(CountedParameters):
     @override
     def _other_coverage(self) -> Coverage:
         limits = items_in_window(self.max_per_window, "random", self.domain, "")
-        limits += windows_of_person(self.windows_of_person, "max_contributions", self.steps.count, streams=False)
+        limits += windows_of_person(self.windows_of_person, "max_contributions", self.steps.count)
         return people_who_count(limits, EACH, more="; their order and gaps may be others")

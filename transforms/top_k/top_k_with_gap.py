@@ -35,13 +35,10 @@ class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstri
             steps=self.steps,
             noise=self.noise,
             items_per_step=self.max_per_window,
-            selection="random",
             item_shards=1,
             groups=self._groups,
             participations=None if all_windows else self.windows_of_person,
-            streams=None,
             domain=self.domain,
-            by_people=False,
         )
 
     @override

@@ -1,0 +1,45 @@
+"""Numbers of a finished run that has one for each window, smoothed over the windows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from privstream.mechanisms.views.smoothing import smooth_row
+
+
+@dataclass(frozen=True)
+class SmoothWindows:
+    """Fills in `smoothed` and its interval, for each stream and each value of `by`, in rows of successive windows.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        by: fields that tell numbers of a window apart, beside the stream.
+        logarithmic: whether numbers are smoothed as logarithms.
+        digits: that numbers are rounded to; None for none.
+    """
+
+    by: tuple[str, ...] = ()
+    logarithmic: bool = False
+    digits: int | None = 1
+
+    def __call__(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the rows, in the same order; those without an interval stay as they are."""
+        found, places = list(rows), defaultdict[Any, list[int]](list)
+        for place in sorted(range(len(found)), key=lambda place: found[place].window_start.micros):
+            row = found[place]
+            if row.lower is not None and row.upper is not None:
+                places[row.stream, *(getattr(row, name) for name in self.by)].append(place)
+        for of_one in places.values():
+            numbers = [(row.estimate, row.lower, row.upper) for row in map(found.__getitem__, of_one)]
+            columns = np.array(numbers, np.float64).T
+            made = np.array(smooth_row(*(np.log(columns) if self.logarithmic else columns)))
+            made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(columns.min(), 0.0))
+            made = made if self.digits is None else made.round(self.digits)
+            for place, smoothed, lower, upper in zip(of_one, *made.tolist(), strict=True):
+                found[place] = found[place]._replace(smoothed=smoothed, lower=lower, upper=upper)
+        return found
