@@ -19,7 +19,6 @@ PUBLISHED_FLOATS = (
     "Real numbers are published with floating-point noise, whose low bits may betray more than the guarantee says: "
     "round them first."
 )
-ROUNDED_FLOATS = "Real numbers get floating-point noise and are then rounded: the guarantee holds up to rounding."
 GIVEN_NUMBERS = (
     "A person is what has one 64-bit number, and so is an item: if these are hashes, add the chance that two collide "
     "to delta."
@@ -58,14 +57,6 @@ def contributions_hashed(neighbouring: str) -> str:
     return (
         "So are triples of a person, a stream and an item: with p of them in all, "
         f"add {_twice(neighbouring)}p / 2^64 for each one of a person."
-    )
-
-
-def events_hashed(neighbouring: str) -> str:
-    """Return the caveat where the unit is an event, and each event is put to its person in its stream by a hash."""
-    return (
-        "Pairs of a person and a stream are told apart by keyed 64-bit hashes: with p pairs add "
-        f"{_twice(neighbouring)}p / 2^64 to delta."
     )
 
 

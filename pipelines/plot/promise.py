@@ -123,11 +123,6 @@ OF_COUNTS = (
 ONE_DEVIATION = "±: one standard deviation of the noise."
 
 
-def columns_in_words(row_type: Any, promise: Promise, spread: str = ONE_DEVIATION) -> str:
-    """Say what a table's columns of errors mean: what stands after ± (`spread`), and what bounds and intervals hold."""
-    return _of_columns(row_type._fields, promise, spread)
-
-
 def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
     """Say the same of columns by their names."""
     texts: list[str] = []

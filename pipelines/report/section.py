@@ -21,7 +21,6 @@ from privstream.pipelines.plot.picture_spec import of_stream
 from privstream.pipelines.plot.promise import in_words
 from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
 from privstream.pipelines.questions.signature import described
-from privstream.pipelines.questions.spec import METHOD
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
@@ -80,12 +79,6 @@ def _rounded_up(percent: float) -> str:
 
 
 RULE_COLUMNS = ("name", "at_least", "at_most", "clear_below", "clear_above", "items")
-
-
-def method_of(result: Result) -> str:
-    """Return which method ran; empty where there is but one, or the guarantee file does not say it."""
-    found = result.promise.maybe("accuracy", METHOD)
-    return found if isinstance(found, str) else ""
 
 
 def rules_of(result: Result) -> dict[str, Any] | None:

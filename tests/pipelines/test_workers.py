@@ -22,7 +22,7 @@ from privstream.pipelines.questions.asked import shared_evenly
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.shares import evenly
 from privstream.pipelines.runners import processes
-from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_files, workers_for
+from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
 from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.transforms.spill import SMALLEST, fetch
 
@@ -150,15 +150,6 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
     for given in (0, MOST + 1):
         with pytest.raises(ValueError, match=f"workers must be from 1 to 256, got {given}"):
             workers_for(given, 0)
-
-
-def test_the_files_of_an_input_are_those_of_this_machine(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv", "c.txt"):
-        (tmp_path / name).write_bytes(b"12345")
-    (tmp_path / "folder.csv").mkdir()
-    found = [sorted(map(os.path.basename, local_files(str(tmp_path / name)))) for name in ("", "*.csv", "a.csv", "no")]
-    assert found == [["a.csv", "b.csv", "c.txt"], ["a.csv", "b.csv"], ["a.csv"], []]
-    assert local_files("gs://bucket/*.csv") == []
 
 
 def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
