@@ -243,19 +243,6 @@ class ThresholdMechanism(QueryRun[GapProgress, GapAnswers]):
         """Return the alpha of the class docstring for so many queries."""
         return self.tests.accuracy(queries, beta)
 
-    def least_threshold(self, tail: float) -> int:
-        """Return the least whole threshold, >= 0, that a query with the value 0 passes with at most this probability.
-
-        Or one a little larger: probabilities of the branches are added.
-        """
-        low, high = -1, 1
-        while self.tests.hit_probability(-high) > tail:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.tests.hit_probability(-middle) <= tail else (middle, high)
-        return high
-
     @override
     def step(
         self, state: GapProgress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -280,20 +280,6 @@ class FoundKeys(KeyedCounts):
         if not others or self.law.people is None or self.horizon is None:
             return by_blocks
         return min(by_blocks, self.law.people.people(min(windows, self.horizon), self.horizon, probability))
-
-    def chance_by_others(self, windows: int) -> Callable[[int], float]:
-        """Return the chance that a key is found that lasts so many windows, each with other people, by their number.
-
-        By the best single block, or by the list of different people, whose noise is its own.
-        """
-        stddev, people, horizon = self.stddev(1), self.law.people, self.horizon
-        by_list = None if people is None or horizon is None else people.chance(min(windows, horizon), horizon)
-
-        def chance(number: int) -> float:
-            by_blocks = max(scale.chance(number, windows, stddev) for scale in self.law.scales)
-            return by_blocks if by_list is None else 1 - (1 - by_blocks) * (1 - by_list(number))
-
-        return chance
 
     def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
         """Return the state before the first step.

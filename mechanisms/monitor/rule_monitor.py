@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import mpmath
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.monitor import status
@@ -21,7 +21,6 @@ from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, START
 from privstream.mechanisms.monitor.threshold_monitor import DEFAULT_TESTS, LARGEST_UINT16, ChargingMonitor
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from typing_extensions import override
 
@@ -194,15 +193,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         """
         usual = math.log(tests / self.beta) / self.calibrated.eta - self._shift
         return usual + max(0.0, self._shift + math.log(math.log(2) / first) / self.calibrated.eta)
-
-    def start_beyond(self, tail: float) -> int:
-        """Return the least `starts` of a rule of many people that starts with this probability where nobody counts."""
-        return max(0, math.ceil(1 - self._shift - math.log(-math.log1p(-tail)) / self.calibrated.eta))
-
-    def start_hazard(self, counts: ArrayLike, start: int) -> NDArray[np.float64]:
-        """Return -ln of the chance that a rule of at least `start` people that is not active stays so, by count."""
-        exponent = self.calibrated.eta * (np.asarray(counts, np.float64) - start - self._shift)
-        return np.exp(np.minimum(exponent, LARGEST_EXPONENT))
 
     def count_error(self, beta: float) -> int:
         """Return by how much the noise on a published count exceeds it at most, but with probability beta."""

@@ -128,11 +128,3 @@ class RoutedNoise:
         if labels.shape[1] > _ROW:
             return labels[:, _ROW], labels[:, :_ROW]
         return labels[:, 0], np.stack([self.keys[labels[:, 0]], labels[:, 1]], axis=1)
-
-
-def sources_of(noise: NoiseSource, rows: Words) -> Iterator[tuple[NoiseSource, NDArray[np.int64]]]:
-    """Yield each source that keys of a mechanism have, with the places of its keys: where noise is not routed, one."""
-    if isinstance(noise, RoutedNoise):
-        yield from noise.runs(rows)
-    elif len(rows):
-        yield noise, np.arange(len(rows))

@@ -19,7 +19,6 @@ PUBLISHED_FLOATS = (
     "Real numbers are published with floating-point noise, whose low bits may betray more than the guarantee says: "
     "round them first."
 )
-ROUNDED_FLOATS = "Real numbers get floating-point noise and are then rounded: the guarantee holds up to rounding."
 GIVEN_NUMBERS = (
     "A person is what has one 64-bit number, and so is an item: if these are hashes, add the chance that two collide "
     "to delta."

@@ -12,7 +12,6 @@ import numpy as np
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.evidence import at_least, at_most
 from privstream.pipelines.audit.fits import INTERVAL, LESS_NOISE
-from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 
 STREAM = "stream"
@@ -317,43 +316,8 @@ COUNTS = (
 )
 
 
-TWO = Domain(["a", "b"])
-TIE = (*crowd(3, "a"), *crowd(3, "b", first=4))
-SECOND_TWICE = all_windows(Sent(SUSPECT, "b"), Sent(SUSPECT, "b"))
-
-
-def ahead(transform: Any, rows: Sequence[Any]) -> float:
-    """Return how far `b` seems to be ahead of `a`; of equal counts the first item of the list is on top."""
-    (row,) = rows
-    return float(row.gap + 1 if row.item == "b" else -row.gap)
-
-
-TOP_K = (
-    Attack(
-        name="a tie",
-        text="two items are equal, 3 people each. With D, one person more has the second one. The adversary sees which "
-        "item is on top, and by how much.",
-        options={
-            "epsilon": EPSILON,
-            "domain": TWO,
-            "top": 1,
-            "method": "gaps",
-        },
-        control=HALF,
-        times=4,
-        others=all_windows(*TIE),
-        suspect=SECOND_TWICE,
-        score=ahead,
-    ),
-)
-
-
 FAR_ABOVE = 1e6
 """More than any gap or estimate."""
-
-ALERT_WINDOWS = 8
-LEAST = 20
-NEAR_RULE = (AlertRule(name=f"at least {LEAST}", at_least=LEAST, items=("a", "b")),)
 
 
 def nearly_all(seen: Seen) -> int:
@@ -361,58 +325,6 @@ def nearly_all(seen: Seen) -> int:
     is small where D has one person more.
     """
     return int(seen.units == 1)
-
-
-def nearly_then_surely(seen: Seen) -> Iterable[Sent]:
-    """Let the rule be nearly met in the first window, surely in the second, and just in all later ones."""
-    return crowd({0: LEAST - nearly_all(seen), 1: LEAST + plenty(seen, 15)}.get(seen.window, LEAST), "a")
-
-
-def not_in_the_second(seen: Seen) -> Iterable[Sent]:
-    """Meet the rule, but for the window in which there is an alert in any case."""
-    return () if seen.window == 1 else (Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
-
-
-def missed_then_passed(transform: Any, rows: Sequence[Any]) -> float:
-    """Score low where there is no alert before the second window, and it is passed by much; else by all others.
-
-    A miss although one person more is there, and then an alert without that person: this is what costs most, for the
-    noise of the threshold is larger by 1 if that person was there.
-    """
-    second = transform.steps.bounds(transform.steps.first + 1)[0]
-    gaps = {row.window_start: row.estimate - row.threshold for row in rows}
-    others = math.fsum(1 + gap for start, gap in gaps.items() if start != second)
-    return FAR_ABOVE + others if others else -float(gaps.get(second, 0))
-
-
-ALERTS = (
-    Attack(
-        name="a test that is nearly passed, sparse vector",
-        text=f"one person fewer than a rule for {LEAST} asks for; in the next window {LEAST + 15} or more. With D, one "
-        "more is there in the first window alone. The adversary sees in which window there is an alert, and by how "
-        "much the rule is passed there.",
-        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "method": "sparse_vector"},
-        control={"epsilon": 4 * EPSILON},
-        others=nearly_then_surely,
-        suspect=not_in_the_second,
-        score=missed_then_passed,
-        windows=2,
-        times=4,
-    ),
-    Attack(
-        name="a budget that is spent",
-        text=f"the same, followed by {ALERT_WINDOWS - 2} windows with {LEAST} people, and the budget pays for one "
-        "alert. With D, one person more is there in all windows but the second. The adversary also adds up by how much "
-        "the rule is passed later. The control pays for all alerts.",
-        options={"epsilon": EPSILON, "rules": NEAR_RULE, "min_alerts": 1, "method": "sparse_vector"},
-        control={"epsilon": ALERT_WINDOWS * EPSILON, "min_alerts": ALERT_WINDOWS},
-        others=nearly_then_surely,
-        suspect=not_in_the_second,
-        score=missed_then_passed,
-        windows=ALERT_WINDOWS,
-        times=4,
-    ),
-)
 
 
 LIMIT, MANY_EVENTS = 2, 20

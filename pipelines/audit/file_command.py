@@ -36,7 +36,7 @@ from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.commands import add_audit_options
 from privstream.pipelines.questions.options import STREAMS
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import METHOD, STREAMS_PER_PERSON, QuestionSpec
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from typing_extensions import override
@@ -65,9 +65,6 @@ class FileAudit(AuditCommand):
         method = self.promise.maybe("accuracy", METHOD)
         if method is not None:
             options[METHOD] = method
-        several = options.pop(STREAMS_PER_PERSON, None)
-        if streams and STREAMS_PER_PERSON in self.spec.signature.arguments and several != 1:
-            raise ValueError(f"streams_per_person must be 1: attacks are on one stream of a person, got {several}")
         options.pop(STREAMS, None)
         return one_period(options)
 

@@ -51,7 +51,6 @@ TESTED = 0.15, 3.5
 _SEEN = 30.0  # deviations of the noise by which a crowd moves the transcript
 _TRIALS_PER_NUMBER = 20  # so many are enough to know how the noise of numbers goes together
 _TOUCHED = 0.3  # of the largest shift of a number: what moves less is left out
-_RIDGE = 1e-6  # of the variance: noise of two questions that goes together more than so much is the same
 
 
 def law_of(curve: PrivacyCurve) -> Law | None:

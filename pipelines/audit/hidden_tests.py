@@ -13,11 +13,10 @@ from privstream.mechanisms.monitor.calibration import Calibration
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attacks import EPSILON, STREAM, SUSPECT, Adversary, Attack, Seen, Sent, Transcript
+from privstream.pipelines.audit.attacks import EPSILON, SUSPECT, Adversary, Attack, Seen, Sent, Transcript
 from privstream.pipelines.audit.fits import LESS_NOISE, TESTED
 from privstream.pipelines.audit.whole_run import MINUTE, SMALL
 from privstream.pipelines.questions.spec import QuestionSpec
-from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 
 TESTS = 4
@@ -47,33 +46,19 @@ def _of_hitters(transform: Any) -> Tests:
     return Tests(found, found.hazard, "item")
 
 
-def _of_alerts(transform: Any) -> Tests:
-    """Tests whether an alert starts."""
-    monitor = transform.monitor
-    return Tests(monitor.calibrated, lambda counts: monitor.start_hazard(counts, LEAST), "rule")
-
-
-KINDS: Mapping[str, Callable[[Any], Tests]] = {"heavy-hitters": _of_hitters, "alerts": _of_alerts}
-
 SPENT = {"epsilon": EPSILON, "delta": SMALL, "max_hits": TESTS, "window": MINUTE, "start": 0, "end": MINUTE * TESTS}
 LISTED = {**SPENT, "domain": Domain(NAMES)}
-RULED = {**SPENT, "rules": tuple(AlertRule(name=name, at_least=LEAST, items=(name,)) for name in NAMES)}
-RUNS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "heavy-hitters": {"status": LISTED, "clock": LISTED},
-    "alerts": {"status": RULED},
-}
-"""By question and method: arguments of runs whose tests an audit attacks, beside streams and noise."""
 
 
 def hidden_test_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
     """Return the attacks of the audit of a question on tests that people are charged for, with so much of a budget."""
-    runs = RUNS.get(spec.word, {}).items()
-    return [_attack(spec, method, {**given, "epsilon": epsilon, "method": method}) for method, given in runs]
+    methods = ("status", "clock") if spec.word == "heavy-hitters" else ()
+    return [_attack(spec, method, {**LISTED, "epsilon": epsilon, "method": method}) for method in methods]
 
 
 def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Attack:
     made = spec.transform_class(**options, noise=KeyedNoise.random("audit"))
-    tests, kind = KINDS[spec.word](made), KINDS[spec.word]
+    tests, kind = _of_hitters(made), _of_hitters
     budget, curve = tests.calibration.budget, tests.calibration.hits_curve
     assert isinstance(curve, ClockCurve | StatusCurve)
     less = replace(curve, eta=curve.eta / LESS_NOISE).epsilon(budget.hits_delta)
@@ -99,7 +84,7 @@ def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Atta
             read=_reader(tests.field),
         ),
         part=lambda transform: of_tests(transform.guarantee, kind(transform).calibration),
-        told_by=tests.field if "domain" in options else STREAM,
+        told_by=tests.field,
     )
 
 

@@ -25,7 +25,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import STREAM, SUSPECT, Attack, Seen, Sent, Transcript
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.options import NOISE, STREAMS
-from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
+from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -133,8 +133,6 @@ class Trials:
             given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
         if WINDOW in known and WINDOW not in options:
             given |= {WINDOW: SECONDS, "start": 0, "end": SECONDS * attack.windows}
-        if self.streams and STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
-            given[STREAMS_PER_PERSON] = 1
         if SHARDS in known:
             given[SHARDS] = 1  # trials are parts enough
         self.transform: PrivateTransform = self._made(given, noise)

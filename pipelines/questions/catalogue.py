@@ -165,7 +165,6 @@ TOP_K = QuestionSpec(
     simulation=Part(
         "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
     ),
-    audit=Part("audit.attacks.TOP_K", "ties, and counts of the items on top"),
 )
 
 
@@ -214,7 +213,6 @@ ALERTS = QuestionSpec(
     },
     chart="alerts",
     simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
-    audit=Part("audit.attacks.ALERTS", "alerts that one person more makes likelier, and their numbers"),
 )
 
 

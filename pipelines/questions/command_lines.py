@@ -48,24 +48,6 @@ def promised(parameters: Mapping[str, Any]) -> str:
     return "".join(f" {option}" for option in _options({**parameters, "streams": one}, PROMISED))
 
 
-def suggest_line(parameters: Mapping[str, Any], places: Mapping[str, Any]) -> str:
-    """Return the command that suggests the limit of a run of counts.
-
-    Args:
-        parameters: of the run, which are public.
-        places: `input` and `noise_key_file`, as far as they may be said; where they are not, the line has words that
-            stand for them.
-    """
-    file, key = (
-        shlex.quote(str(places[name])) if places.get(name) is not None else word
-        for name, word in (("input", "FILE"), ("noise_key_file", "KEY"))
-    )
-    unused = () if parameters.get("max_value") is not None else OF_VALUES
-    written = " ".join([f"--input {file} --noise_key_file {key}", *forms(parameters, unused)])
-    budget = f"--for_epsilon {parameters['epsilon']:g} --delta {parameters['delta']:g}"
-    return f"privstream suggest {written} {windows(parameters)} {budget}{promised(parameters)}"
-
-
 def _options(parameters: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Iterator[str]:
     """Yield options as they were given, but for those with their defaults."""
     for name, default in defaults.items():

@@ -12,7 +12,7 @@ from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, QUOTES, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.signature import REQUIRED, Argument
-from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
+from privstream.pipelines.questions.spec import Option, QuestionSpec
 from privstream.pipelines.terminal import NOTE, say
 
 WIDEST = 66
@@ -29,9 +29,8 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("window", "over", "start", "end", "renew_every", "allowed_lateness"), WINDOWS),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit"), PRIVACY),
     **dict.fromkeys(("min_alerts",), PRIVACY),
-    **dict.fromkeys(("max_hits", "selection"), LIMITS),
-    **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row"), LIMITS),
-    **dict.fromkeys((STREAMS_PER_PERSON, "separator"), LIMITS),
+    **dict.fromkeys(("max_hits",), LIMITS),
+    **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "separator"), LIMITS),
     **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
 }
 """Under which heading of a help page an option stands; all others are about the answers."""

@@ -243,7 +243,7 @@ class PlanCommand:
         several = False
         for name, found in methods.items():
             for needed, likely, whose in ((NEEDED, LIKELY, ""), (NEEDED_BY_OTHERS, LIKELY_BY_OTHERS, ", if others")):
-                if whose and f"{needed}{windows[0]}" not in found:
+                if f"{needed}{windows[0]}" not in found:
                     continue
                 several = several or bool(whose)
                 both = ((found.get(f"{needed}{number}"), found.get(f"{likely}{number}")) for number in windows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from privstream.pipelines.questions.option_types import OPTION_TYPES, SPANS
 from privstream.pipelines.questions.options import STREAMS, options_of
-from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec, loaded
+from privstream.pipelines.questions.spec import QuestionSpec, loaded
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -60,10 +60,8 @@ def arguments_of(
         found |= loaded(spec.prepare)(given)
     found |= known
     if not streams:
-        for name in (STREAMS, STREAMS_PER_PERSON):
-            if found.get(name) is not None:
-                instead = "name its field with stream_field, or in a plan their number with streams"
-                raise ValueError(f"{name} must not be given when no stream is read: {instead}")
+        if found.get(STREAMS) is not None:
+            raise ValueError("streams must not be given when no stream is read: name its field with stream_field")
     elif found.get(STREAMS) is None:
         raise ValueError("streams must be given with stream_field")
     return found

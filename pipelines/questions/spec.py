@@ -14,7 +14,6 @@ from privstream.pipelines.questions.signature import PACKAGE, Signature, read_si
 PIPELINES = "privstream.pipelines"
 ROWS = f"{PACKAGE}.row_types"
 METHOD, AUTO = "method", "auto"
-STREAMS_PER_PERSON = "streams_per_person"
 
 NOT_ASKED = "of the records are not asked for"
 """What the note says of a run that leaves most records out by its options."""

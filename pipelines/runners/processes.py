@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import multiprocessing
 import os
 import signal
@@ -43,12 +42,6 @@ WITHOUT_ANSWER = (
 def cores() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def local_files(pattern: str) -> list[str]:
-    """Return the files of this machine that a path, a folder or a glob names; none of any other place."""
-    paths = glob.glob(os.path.join(glob.escape(pattern), "*") if os.path.isdir(pattern) else pattern)
-    return [path for path in paths if os.path.isfile(path)]
 
 
 def workers_for(given: int | None, size: int) -> int:

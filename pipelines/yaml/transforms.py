@@ -26,7 +26,7 @@ from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
+from privstream.pipelines.questions.spec import Option, QuestionSpec
 from privstream.pipelines.sinks.row_files import column_types, column_values, with_item_columns
 from privstream.transforms.events.item_columns import column_names
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -116,7 +116,7 @@ class OnRows(beam.PTransform[Any, Any]):
 
     def __init__(self, spec: QuestionSpec, *, given: Mapping[str, Any], added: Mapping[str, Any]) -> None:
         super().__init__(spec.transform.rpartition(".")[2])
-        asked = any(given.get(name) is not None for name in (STREAMS, STREAMS_PER_PERSON))
+        asked = given.get(STREAMS) is not None
         self.stream_field = (
             (STREAM if asked else None) if added["stream_field"] is None else added["stream_field"] or None
         )

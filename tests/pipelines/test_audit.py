@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import math
-from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,6 @@ from privstream.pipelines.audit.attacks import (
     SUSPECT,
     Seen,
     Sent,
-    Transcript,
     all_windows,
     crowd,
 )
@@ -45,20 +43,14 @@ from privstream.pipelines.audit.hidden_tests import TESTS, hidden_test_runs
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.audit.whole_run import (
     CROWDED,
-    ENOUGH,
-    MOST_AT_ONCE,
     RUNS,
     planned,
-    trials_at_once,
-    trials_of,
-    whole_run,
     whole_runs,
 )
 from privstream.pipelines.monitor.run_command import NOISE
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import loaded
-from privstream.transforms.events.domain import Domain
 from scipy import stats
 
 AUDITED = [word for word in WORDS if question(word).audit]
@@ -139,7 +131,7 @@ class TestStatistics:
 
 class TestAttacks:
     def test_all_questions_have_attacks(self):
-        assert list(WORDS) == AUDITED
+        assert {*WORDS} - {*AUDITED} == {"top-k", "alerts", "queries"}
 
     @pytest.mark.parametrize("word", AUDITED)
     def test_inputs_are_neighbours_and_controls_promise_less(self, word):
@@ -163,7 +155,7 @@ class TestAttacks:
 
     def test_attacks_have_the_epsilon_that_is_asked_for(self):
         """With a delta of 0 and a small one, several units do the same; controls keep their distance."""
-        for word in ("counts", "flags", "alerts", "ranges"):
+        for word in ("counts", "flags", "ranges"):
             for own, asked in zip(attacks_on(question(word)), attacks_on(question(word), 0.5), strict=True):
                 if own.transcript is None:
                     assert asked.options["epsilon"] == 0.5
@@ -177,31 +169,10 @@ class TestAttacks:
                 else:
                     assert asked.options["epsilon"] == 0.5 < asked.control["epsilon"] < 0.8
 
-    def test_trials_on_charges_rarely_have_no_report_without_the_person(self):
-        attack = attacks("heavy-hitters")[0]
-        trials = Trials(question("heavy-hitters"), attack, attack.options, 2, SeededNoise(1))
-        numbers = [len(trials._events(Seen(trials.transform, window, ()), False)) for window in range(attack.windows)]
-        hit = trials.transform.answer.monitor.calibrated.hit_probability(np.array(numbers))
-        assert attack.options["delta"] < np.prod(1 - hit) < 0.35
-
-    def test_scores_of_misses_that_are_followed_by_a_hit(self):
-        """Low where there is nothing in the first window and much in the second one."""
-        Row = namedtuple("Row", "window_start gap estimate")
-        attack = attacks("alerts")[1]
-        trials = Trials(question("alerts"), attack, attack.options, 2, SeededNoise(1))
-        first, second, later = (trials.transform.steps.bounds(trials.transform.steps.first + i)[0] for i in range(3))
-        found = [
-            attack.score(trials.transform, [Row(start, gap, 0) for start, gap in rows])
-            for rows in ([(second, 20)], [(second, 5)], [], [(first, 0)], [(first, 3)], [(second, 9), (later, 3)])
-        ]
-        assert found == sorted(found) and found[3] < found[4] == found[5]
-        score = attacks("cardinality")[1].score
-        assert [score(None, [Row(2, 0, 40), Row(1, 0, of_first)]) for of_first in (0, 9)] == [-40, 1e6]
-
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("word", "number"),
-        [("alerts", 0), ("histogram", 1), ("quantiles", 1)],
+        [("histogram", 1), ("quantiles", 1)],
     )
     def test_most_of_the_claim_is_measured_without_a_model(self, word, number):
         """Of attacks on limits, and on tests that are misses with the person before a hit without."""
@@ -233,7 +204,7 @@ class TestTrials:
         attack = attacks(word)[0]
         trials = Trials(question(word), attack, {**attack.options, "epsilon": 200.0}, 20, SeededNoise(1))
         one, other = trials.run()
-        assert (one.tolist(), other.tolist()) == ([1.0] * 10, [0.0] * 10)
+        assert (one - other).tolist() == [1.0] * 10 and len({*other}) == 1
 
     @pytest.mark.slow
     def test_noise_of_streams_is_independent(self):
@@ -309,43 +280,11 @@ class TestWholeRuns:
         assert planned(3, 3, ["a", "b"], 2) == [["a", "b"], ["a"], ["a"]]
         assert planned(2, 4, ["a", "b"], 2) == [["a", "b"]] * 2
 
-    def test_of_many_random_contributions_one_more_is_sent(self):
-        """An adversary does not know which of them count; of few, most would be known worse."""
-        spec, found = question("counts"), []
-        for most in (9, 10):
-            given = {"window": 60, "start": 0, "end": 360, "epsilon": 1.0, "domain": Domain(["a", "b", "c"])}
-            options = given | {"max_contributions": most, "selection": "random"}
-            attack = whole_run(spec, options, spec.transform_class(**options, noise=SeededNoise(1)))
-            found.append(attack.transcript.sent - attack.transcript.counted)
-        assert found == [0, 1]
-
-    def test_trials_of_a_list_have_the_noise_that_one_stream_has_alone(self):
-        """Beside other streams, in which no one person of a trial is, counts have none in common."""
-        attack = whole_runs(question("counts"))[3]
-        trials = Trials(question("counts"), attack, attack.options, 20, SeededNoise(1))
-        mechanism = trials.transform.mechanism
-        own = question("counts").transform_class(**attack.options, noise=SeededNoise(1)).to_finish()
-        assert mechanism == own.mechanism and mechanism.common_stddev > 0
-        assert attack.transcript.counted == 12 and not attack.transcript.apart  # two of three in each of six windows
-
-    def test_many_events_leave_fewer_trials_and_still_enough(self):
-        few = Transcript("item", ("a",), ("count",), counted=1, size=10, sent=1)
-        many = few._replace(counted=100, size=10_000, sent=200)
-        assert trials_of(few, 4000, 5) == 4000
-        assert trials_of(many, 4000, 20) == ENOUGH
-        assert trials_of(many, 401, 20) == 420, "a crowd for each twentieth"
-
-    def test_runs_hold_so_many_events_and_rows_as_fit_into_memory(self):
-        many = Transcript("item", ("a",), ("count",), counted=200, size=720, sent=400)
-        assert trials_at_once(many, 150) == CROWDED * (MOST_AT_ONCE // (20 * 720 + 150 * 400)) == 200
-        assert trials_at_once(many._replace(size=10**7), 150) == CROWDED
-        assert trials_at_once(many, 25, 2) == 2 * (MOST_AT_ONCE // (2 * 720 + 25 * 400)) == 138
-
     @pytest.mark.slow
     def test_trials_of_several_runs_are_put_together(self, monkeypatch):
         """And no two of them have the same noise."""
-        (attack, *_) = whole_runs(question("alerts"))
-        trying = Trying(spec=question("alerts"), trials=40, key_file=None, wrong=WRONG)
+        (attack, *_) = whole_runs(question("counts"))
+        trying = Trying(spec=question("counts"), trials=40, key_file=None, wrong=WRONG)
         monkeypatch.setattr(Trying, "noise", lambda given, attack, name: SeededNoise(4).derive(name))
         claim = trying._trials(attack, attack.options, 2, "claimed").guarantee
         monkeypatch.setattr(audit_command, "trials_at_once", lambda transcript, people, one_in: CROWDED)
@@ -369,7 +308,6 @@ class TestHiddenTests:
         [
             pytest.param("heavy-hitters", 0, marks=pytest.mark.slow),
             ("heavy-hitters", 1),
-            pytest.param("alerts", 0, marks=pytest.mark.slow),
         ],
     )
     def test_tests_are_passed_as_the_model_says(self, word, number):
@@ -378,7 +316,7 @@ class TestHiddenTests:
         trying = Trying(spec=question(word), trials=60, key_file=None, wrong=WRONG)
         claim = attack.part(trying._trials(attack, attack.options, 2, "claimed").transform)
         assert claim.delta == attack.options["delta"]
-        assert claim.epsilon == pytest.approx(EPSILON * (0.75 if word == "alerts" else 1), rel=1e-6)
+        assert claim.epsilon == pytest.approx(0.75 * EPSILON, rel=1e-6)
         one, other = trying.crowds(attack, claim).real
         assert one.shape == other.shape == (30, TESTS)
         assert 0.9 < one.mean() <= 1
@@ -473,12 +411,12 @@ MONITOR = """\
 data: {input: clicks.csv, user: customer, time: ts}
 window: 1h
 start: 2026-01-01
-windows: 4
+end: 2026-01-01T04:00
 privacy: {epsilon: 2, delta: 1e-6}
 questions:
   pages:   {question: counts, item: page, max_contributions: 3, share: 3}
   listed:  {question: counts, item: page, domain: [a, b], max_contributions: 2}
-  present: {question: cardinality, timeout: 30m, end: 2026-01-01T04:00}
+  present: {question: cardinality, timeout: 30m}
 output: {folder: out}
 """
 
@@ -571,11 +509,11 @@ class TestMonitors:
             "all that is published",
         ]
 
-    @pytest.mark.parametrize("end", ["", "windows: 6\n"])
+    @pytest.mark.parametrize("end", ["", "end: 2026-01-01T06:00\n"])
     def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found, end):
         """Also of one that ends after others: an attack is on the windows of one."""
         path = tmp_path / "monitor.yaml"
-        path.write_text(MONITOR.replace("windows: 4", f"{end}renew_every: 3h").replace(", end: 2026-01-01T04:00", ""))
+        path.write_text(MONITOR.replace("end: 2026-01-01T04:00\n", f"{end}renew_every: 3h\n"))
         assert cli.main(["audit", str(path), "--json"]) == 0
         assert found[0][3]["end"] - found[0][3]["start"] == 3 * 3600 == found[0][3]["renew_every"]
 
@@ -595,15 +533,9 @@ class TestMonitors:
         assert cli.main(["audit", str(path)]) == 2
         assert "must have the guarantee of gone beside it" in capsys.readouterr().err
 
-    def test_a_monitor_without_attacks_is_refused(self, tmp_path, capsys):
-        path = tmp_path / "monitor.yaml"
-        path.write_text(without("windows", "listed", "present"))
-        assert cli.main(["audit", str(path)]) == 2
-        assert "must have a question on whose runs there is an attack: pages: start, and" in capsys.readouterr().err
-
     def test_a_monitor_of_other_questions_has_attacks_on_their_mechanisms(self, tmp_path, capsys, found):
         path = tmp_path / "monitor.yaml"
-        path.write_text(without("windows", "pages", "listed"))
+        path.write_text(without("pages", "listed"))
         assert cli.main(["audit", str(path), "--json"]) == 0
         assert [claim for _, _, claim, *_ in found] == [2.0] * len(attacks("cardinality"))
 

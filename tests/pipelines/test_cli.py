@@ -46,7 +46,7 @@ def test_a_reader_of_a_table_that_has_gone_is_not_called_an_interruption():
         assert ran.stdout is not None and ran.stderr is not None
         ran.stdout.close()
         assert ran.stderr.read() == b""
-    assert ran.returncode == 1
+    assert ran.returncode == 0
 
 
 def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> None:
@@ -329,12 +329,11 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
 
 
 @pytest.mark.slow
-def test_the_run_itself_is_as_if_there_had_been_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_itself_is_as_if_there_had_been_none(folder: Path) -> None:
     assert run("histogram", "--dry_run", "--dead_letter=letters.jsonl") == 0
     assert len((folder / "letters.jsonl").read_text().splitlines()) == 1
     assert run("histogram") == 0
     rows = (folder / "rows.jsonl").read_bytes()
-    assert "1 release" not in capsys.readouterr().err
     assert len((folder / "key.ledger.jsonl").read_text().splitlines()) == 1
     assert "dry_run" not in (folder / "rows.jsonl.guarantee.json").read_text()
     assert run("histogram", "--overwrite") == 0

@@ -244,7 +244,7 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch
     watched_folders(monkeypatch)
     watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
     assert run("out", *watch) == 0
-    assert run("out", *watch, "--shards", "2", "--watch", "2") == 0
+    assert run("out", *watch, "--watch", "2") == 0
     capsys.readouterr()
     assert run("out", *watch, "--epsilon", "2") == 2
     told = capsys.readouterr().err

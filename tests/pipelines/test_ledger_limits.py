@@ -386,7 +386,6 @@ def test_what_is_spent_already_leaves_less_room(ledger: Ledger, capsys: pytest.C
     for wrong, message in (
         (["fit", "--limit", "1"], "--epsilon must be given, or like"),
         (["fit", "--epsilon", "1"], "--limit must be given without dataset"),
-        ([*fit[:3], "--epsilon", "1"], "--dataset must be given with a ledger"),
         (
             [*fit[:4], "other", "--epsilon", "1"],
             "--limit must be given, since the ledger has none for data set 'other'",

@@ -19,9 +19,10 @@ from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.asked import shared_evenly
+from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.shares import evenly
 from privstream.pipelines.runners import processes
-from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, local_files, workers_for
+from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
 from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.transforms.spill import SMALLEST, fetch
 
@@ -39,7 +40,7 @@ QUESTIONS = {
     "heavy hitters": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6 "
     "--max_hits 3 --method clock",
     "heavy hitters by status": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
-    "--delta 1e-6 --method status --participation_cap 3",
+    "--delta 1e-6 --method status --max_contributions 3",
     "heavy hitters of a list": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
     "--delta 1e-6 --max_hits 3 --domain items --method clock",
     "top-k": f"top-k {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --domain items --top 2",
@@ -151,27 +152,12 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
             workers_for(given, 0)
 
 
-def test_the_files_of_an_input_are_those_of_this_machine(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv", "c.txt"):
-        (tmp_path / name).write_bytes(b"12345")
-    (tmp_path / "folder.csv").mkdir()
-    found = [sorted(map(os.path.basename, local_files(str(tmp_path / name)))) for name in ("", "*.csv", "a.csv", "no")]
-    assert found == [["a.csv", "b.csv", "c.txt"], ["a.csv", "b.csv"], ["a.csv"], []]
-    assert local_files("gs://bucket/*.csv") == []
-
-
-def test_each_process_has_as_many_shards_of_people() -> None:
-    assert shared_evenly({"shards": 4}, 1) == {"shards": 4}
-    assert [shared_evenly({"shards": 4}, workers)["shards"] for workers in (2, 3, 8)] == [4, 6, 8]
-    assert shared_evenly({"shards": 32_768}, 3) == {"shards": 32_768}
-    assert shared_evenly({"quantiles": 0.5}, 3) == {"quantiles": 0.5}
-
-
-def test_large_files_are_divided_among_more_shards_of_people() -> None:
-    files = [EventFile("a.parquet", size << 30, "parquet") for size in (3, 4)]
-    assert shared_evenly({"shards": 4}, 1, files) == {"shards": 7}
-    assert shared_evenly({"shards": 4}, 2, files) == {"shards": 8}
-    assert shared_evenly({"shards": 9}, 1, files) == {"shards": 9}
+def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
+    """Where a question has shards; they change no answer."""
+    counts, files = question("counts"), [EventFile("a.parquet", size << 30, "parquet") for size in (3, 4)]
+    assert [shared_evenly(counts, {}, workers)["shards"] for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
+    assert [shared_evenly(counts, {}, workers, files)["shards"] for workers in (1, 2)] == [7, 8]
+    assert shared_evenly(question("ranges"), {"universe": 8}, 3) == {"universe": 8}
 
 
 def test_parts_of_files_are_shared_out_by_their_rows() -> None:

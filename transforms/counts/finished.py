@@ -130,15 +130,6 @@ class SmoothFinished:
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
         return rows if shown is None else rows.filter(pa.array(shown))
 
-    def of_series(self, counts: np.ndarray) -> np.ndarray:
-        """Return smoothed counts of items in all windows, int64 (windows, items), or their sums over `windows`, with
-        the ends of their intervals, float64 (3, windows, items). Errors of sums are added as if they were all one.
-        """
-        found = np.array(smooth(counts, self.stddev))
-        for windows in range(1, self.windows) if self.windows > 1 else ():
-            found[:, windows:] += np.array(smooth(counts, self.stddev))[:, :-windows]
-        return found
-
     def _changed(
         self, streams: np.ndarray, items: np.ndarray, starts: np.ndarray, published: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:

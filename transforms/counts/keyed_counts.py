@@ -221,11 +221,6 @@ class CountsParameters(Parameters):
         return LargestCounts(self.top, ("rise",) if self.rising else ("smoothed",) if smoothed else ("count",))
 
     @property
-    def smoothed_over(self) -> int:
-        """Windows of a file over which counts are smoothed; 0 where they are not, or windows come one by one."""
-        return (self.steps.count or 0) if self._to_finish and self._of_windows else 0
-
-    @property
     def _of_windows(self) -> bool:
         """Whether an item has a noisy count of each window, of which others can be made."""
         return self.remembers or self.mechanism.over == "window"
@@ -435,19 +430,6 @@ class CountsParameters(Parameters):
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
         return found.derive("random contributions") if self.chooses_randomly else found
-
-
-def public_list(items: Items | None, *, useful: bool, refused: str) -> Domain | None:
-    """Return the list of items beside those that are found; refuse one where none stay found, or few are shown.
-
-    Raises:
-        ValueError, TypeError: naming it.
-    """
-    if items is None:
-        return None
-    if not useful:
-        raise ValueError(refused)
-    return Domain.of(items, "public_items")
 
 
 def _missing(start: Any, steps: Steps) -> str:

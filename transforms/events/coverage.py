@@ -17,8 +17,6 @@ ALL_PEOPLE = "the numbers of people in all records that are usable and in time"
 ALL_EVENTS = "the numbers of all events that are usable and in time"
 """What is counted where no limit leaves anything out."""
 
-FOR_OTHERS = ", and an item may seem to fall only because its people have more of others"
-"""What may be true where only some items of a person count in a window."""
 
 POINTS = "the numbers of points after all events that are usable and in time"
 """What is counted where points come and go."""

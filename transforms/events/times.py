@@ -302,7 +302,7 @@ def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tupl
 def _from_decimals(column: pa.Array, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
     rough = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     outside = (rough < 0) | (rough >= SECONDS * per_second)
-    fitting = pc.if_else(pa.array(outside | nulls), pa.scalar(0, pa.int64()).cast(column.type, safe=False), column)
+    fitting = pc.if_else(pa.array(outside | nulls), pa.scalar(Decimal(0), column.type), column)
     parts = max(1, MICROS // per_second)
     whole = fitting.cast(pa.decimal128(38, len(str(parts)) - 1), safe=False)  # which cuts further digits off
     numbers = np.frombuffer(whole.buffers()[1], np.int64)[::2][whole.offset : whole.offset + len(whole)]
