@@ -7,12 +7,14 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import replace
 
+import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, run_bounded
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms import KeyedCounts
+from privstream.transforms import KeyedCounts, NumericQuantiles
 from recorder import Recorder, differences
 
 WINDOWS, ITEMS, SECOND = 8, [f"item {number}" for number in range(6)], 1_000_000
@@ -121,3 +123,52 @@ def test_a_limit_of_the_run_that_is_off_by_one_is_seen(name, sampled, measured):
 def test_a_limit_of_a_window_that_is_off_by_one_is_seen(sampled, measured):
     _, windows = measured(BrokenInWindows, COUNTED["in run and window"], sampled, "everything")
     assert max(windows.values()) == 3
+
+
+class BrokenQuantiles(NumericQuantiles):
+    """Lets a person have one value more in the run."""
+
+    def _limits(self):
+        bound, limit = super()._limits()
+        return bound, limit + 1
+
+
+class BrokenQuantilesInWindows(NumericQuantiles):
+    """Lets a person have one value more in a window."""
+
+    def _limits(self):
+        bound, limit = super()._limits()
+        bound.limit += 1
+        return bound, limit
+
+
+VALUES = {
+    "window": 10, "start": 0, "end": 10 * WINDOWS, "epsilon": 2.0, "low": 0, "high": 100, "resolution": 16,
+    "max_contributions": 13, "max_per_window": 2, "shards": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-2])
+@pytest.mark.parametrize("kind", [NumericQuantiles, BrokenQuantiles, BrokenQuantilesInWindows])
+def test_values_of_one_person_move_quantiles_by_what_is_claimed_at_most(kind, delta, monkeypatch):
+    """The suspect has the same value again and again, so that one bin moves by all that counts in a window."""
+    recorder, runs, made = Recorder(monkeypatch), [], kind(**VALUES, delta=delta, noise=SeededNoise(1))
+    others = [(f"other {number}", number % 100, number % 80) for number in range(90)]
+    suspect = [("suspect", 31.0, 10 * window + again) for window in range(WINDOWS) for again in range(5)]
+    for events in (others, others + suspect):
+        rows = [beam.Row(user=user, value=float(value), time=Timestamp(time)) for user, value, time in events]
+        assert run_bounded("fn_api", rows, made).elements("rows")
+        runs.append(recorder.take())
+    found = differences(*runs).values()
+    if delta:
+        shift = sum(float(np.sum(each**2)) / law.sigma**2 for each, law in found)
+        assert shift <= made.guarantee.curve.shift**2 or kind is not NumericQuantiles
+        norm = made.mechanism.contributions * made.mechanism.tree.levels * made.mechanism.per_step
+        part = sum(float(np.sum(each**2)) for each, _ in found) / norm
+    else:
+        part = sum(float(np.abs(each).sum()) / law.scale for each, law in found) / made.guarantee.epsilon
+    print(f"\n{kind.__name__}: measured {part:.4f} of what is claimed")
+    if kind is NumericQuantiles:
+        assert 0.9 < part <= 1
+    elif kind is BrokenQuantiles or delta:  # in a window alone one more moves nothing further without delta
+        assert part > 1

@@ -130,13 +130,13 @@ class TestMistakesAreFound:
         falls(monitor, outcomes(monitor, attack, steps=60, runs=3_000, belief=Belief(monitor, 10**6)))
 
     def test_no_gates(self):
-        monitor = monitor_of(KNOWN, kind=broken.NoGates, items_per_step=12)
-        attack = constant([0] * 12, [1] * 12)
+        monitor = monitor_of(KNOWN, kind=broken.NoGates, items_per_step=40)
+        attack = constant([3] * 40, [1] * 40)
         belief = Belief(monitor, monitor.max_hits, gated=False)
-        falls(monitor, outcomes(monitor, attack, steps=1, items=12, runs=3_000, belief=belief))
+        falls(monitor, outcomes(monitor, attack, steps=1, items=40, runs=3_000, belief=belief))
         # With gates the same attack stands.
-        monitor = monitor_of(KNOWN, items_per_step=12)
-        stands(monitor, outcomes(monitor, attack, steps=1, items=12, runs=3_000), tight=0.0)
+        monitor = monitor_of(KNOWN, items_per_step=40)
+        stands(monitor, outcomes(monitor, attack, steps=1, items=40, runs=3_000), tight=0.0)
 
     @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 60)])
     def test_too_little_noise(self, parameters, steps):
