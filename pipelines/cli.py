@@ -26,7 +26,6 @@ from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.commands import (
     audit_command,
     plan_command,
-    plot_command,
     run_command,
     simulate_command,
 )
@@ -37,9 +36,6 @@ Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
 SPECS = QUESTIONS.values()
 PLANS: Commands = {spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS}
-PLOTS: Commands = {
-    spec.word: (partial(plot_command, spec, spec.picture), spec.picture.summary) for spec in SPECS if spec.picture
-}
 SIMULATIONS: Commands = {
     spec.word: (partial(simulate_command, spec.simulation), spec.simulation.summary)
     for spec in SPECS
@@ -64,7 +60,7 @@ COMMANDS: Commands = {
     ),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
-    "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
+    "plot": ("show.plot", "draw the chart of a result, with its intervals"),
     "run": ("monitor.run_command", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "init": ("monitor.init_command", "write a monitor, a file of questions, from the names of the fields of a file"),

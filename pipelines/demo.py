@@ -16,8 +16,9 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.pictures.truth import found_and_missed
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
+from privstream.pipelines.report.result import read_result
+from privstream.pipelines.show.plot import write
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
@@ -71,10 +72,11 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     holders = {(row.item, row.window_start.micros): row.holders for row in truth}
     console.print(_largest(rows, holders))
     console.print()
+    write(read_result(files.rows).chart(truth), files.picture)
     for told in _verdict(rows, truth, Promise.read(f"{files.rows}.guarantee.json")):
         console.print(told)
     for line in (
-        f"\nPicture: {files.picture}",
+        f"\nPicture, with the simulated truth: {files.picture}",
         f"Report: {files.report}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
         f"Live page: {_typed(['serve', files.folder, '--ledger', f'{files.key}{ENDING}'])}",
@@ -136,11 +138,9 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     watch += ["--window", "1h", "--start", START, "--end", end]
     watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40"]
     watch += ["--noise_key_file", files.key, "--overwrite"]
-    plot = ["plot", "counts", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
-    plot += ["--top", str(SHOWN)]
-    report = ["report", files.rows, "--truth", files.truth, "--noise_key_file", files.key, "--output", files.report]
+    report = ["report", files.rows, "--noise_key_file", files.key, "--output", files.report]
     report += ["--title", TITLE]
-    return [simulate, watch, plot, report]
+    return [simulate, watch, report]
 
 
 def _execute(console: Console, command: Sequence[str]) -> None:
@@ -180,12 +180,25 @@ def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Pr
     if promise is None:
         raise RunError("the guarantee file must exist")
     sure = int(promise.number("accuracy", "detection_threshold"))
-    yield Text(found_and_missed((row.item for row in rows), truth, sure), style="bold")
+    yield Text(_found_and_missed({row.item for row in rows}, truth, sure), style="bold")
     known = {(row.item, row.window_start.micros): row.holders for row in truth}
     judged = [(row, known[where]) for row in rows if (where := (row.item, row.window_start.micros)) in known]
     held = sum(row.lower <= true <= row.upper for row, true in judged)
     yield Text(
         f"Of {len(judged):,} published counts with a known truth, {held:,} have it between the ends that are given."
+    )
+
+
+def _found_and_missed(found: set[str], truth: Sequence[ItemHolders], sure: int) -> str:
+    """Say which of the items that enough people had in some window were found, and which were missed."""
+    most: dict[str, int] = {}
+    for row in truth:
+        most[row.item] = max(row.holders, most.get(row.item, 0))
+    large = {item for item, people in most.items() if people >= sure}
+    missed = ", ".join(f"{item} ({most[item]:,})" for item in sorted(large - found, key=lambda item: -most[item])[:10])
+    return (
+        f"Of {len(large):,} items that at least {sure:,} people had in a window, {len(large & found):,} were found"
+        f"{f'; missed: {missed}' if missed else ''}. Found, but not in the truth: {len(found - {*most}):,}."
     )
 
 

@@ -217,7 +217,7 @@ def ask(
             lists of items (`domain`) and of rules may be lists; `timedelta` and `datetime` are understood.
 
     Returns:
-        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `picture()`, `log`. Of a monitor, one for each
+        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `chart()`, `log`. Of a monitor, one for each
         of its questions, by name. With `dry_run=True` a `DryRun`, which has a `log` alone.
 
     Raises:

@@ -59,24 +59,6 @@ class Clocks:
         text = local.replace(tzinfo=None).isoformat(" ")
         return f"{text.removesuffix(':00') if local.second == 0 and not local.microsecond else text} {local:%Z}"
 
-    def day(self, micros: float) -> str:
-        """Return the day of a moment in words, such as `1 Mar 2026`."""
-        local = self.local(micros)
-        return f"{local.day} {local:%b %Y}"
-
-    def short(self, micros: float, *, year: bool = False) -> str:
-        """Return the day of a moment, perhaps with its year, and where that is not midnight the time.
-
-        >>> Clocks().short(0), Clocks("Europe/Berlin").short(0)
-        ('1 Jan', '1 Jan 01:00')
-        """
-        local = self.local(micros)
-        return f"{local.day} {local:{'%b %Y' if year else '%b'}}{'' if local.time() == MIDNIGHT else f' {local:%H:%M}'}"
-
-    def several_years(self, first: float, last: float) -> bool:
-        """Tell whether days between two moments need their years."""
-        return self.local(first).year < self.local(last - 1).year
-
     def at_midnight(self, moments: Iterable[int]) -> bool:
         """Tell whether all moments are beginnings of days."""
         return all(self.local(micros).time() == MIDNIGHT for micros in moments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import time
 from abc import ABC, abstractmethod
@@ -12,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms import checks
@@ -29,7 +28,6 @@ from privstream.pipelines.audit.trials import Trials, run_all, run_share
 from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
-from privstream.pipelines.plot.picture_spec import check_picture, write_picture
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.runners.processes import Crew, cores, workers_for
 from privstream.pipelines.terminal import say
@@ -315,8 +313,6 @@ class Audit(ABC):
             attacks = self._attacks()
             if checks.integer("trials", arguments.trials, minimum=FEWEST) % 2:
                 raise ValueError(f"trials must be even, half of them for each input, got {arguments.trials}")
-            if arguments.output is not None:
-                check_picture(arguments.output)
             findings = self._find(attacks, arguments)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
@@ -324,8 +320,6 @@ class Audit(ABC):
             print(json.dumps(self._describe(findings, arguments.trials), indent=2))
         else:
             self._print(findings, arguments.trials)
-        if arguments.output is not None:
-            write_picture(arguments.output, lambda: partial(self._draw, findings, arguments.trials))
         _conclude(findings, arguments.trials)
 
     @abstractmethod
@@ -382,12 +376,6 @@ class Audit(ABC):
             "verdict": overall(findings),
             "attacks": [finding.to_dict(trials) for finding in findings],
         }
-
-    def _draw(self, findings: Sequence[Finding], trials: int, stream: BinaryIO, format: str) -> None:
-        """Draw the audit."""
-        importlib.import_module("privstream.pipelines.audit.picture").draw(
-            stream, format, self._title(trials), findings
-        )
 
     def _print(self, findings: Sequence[Finding], trials: int) -> None:
         """Print a line for each attack, and one for its control."""

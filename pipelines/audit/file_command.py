@@ -30,7 +30,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.monitor.monitor_file import read_monitor
 from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.run_command import NOISE
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.asked import promise as promise_of
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.commands import add_audit_options

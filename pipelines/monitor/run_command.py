@@ -40,7 +40,7 @@ from privstream.pipelines.monitor.plan_command import shared_out
 from privstream.pipelines.monitor.views import Table, View, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
 from privstream.pipelines.monitor.views_stream import Followed, FollowView, followed
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.arguments import given_to, input_fields, settled, transform_of
 from privstream.pipelines.questions.asked import (
     DRY,

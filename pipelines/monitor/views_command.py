@@ -21,7 +21,7 @@ from privstream.pipelines.monitor.run_command import (
 )
 from privstream.pipelines.monitor.views import Table, View, answer_views, tables_of
 from privstream.pipelines.monitor.views_file import read_views
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.arguments import settled
 from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.input_output import send

@@ -103,7 +103,7 @@ COUNTS = QuestionSpec(
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Length", "length of a window; needed with --end, and where --over is a duration"),),
     columns=COUNTED_COLUMNS | {"sum_stddev": "of sums"},
-    picture=Part("pictures.counts.PICTURE", "the items that most people have, and the true counts"),
+    chart="counts",
     simulation=Part(
         "simulate.searches.COUNTS",
         "searches of a city, with the people who search for each item in a window or since the start",
@@ -133,7 +133,7 @@ HEAVY_HITTERS = QuestionSpec(
     unplanned=("public_items", "threshold"),
     sizes=LISTED,
     columns=COUNTED_COLUMNS,
-    picture=Part("pictures.heavy_hitters.PICTURE", "the items of each window, and those that were missed"),
+    chart="heavy-hitters",
     simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
     audit=Part(
         "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
@@ -161,7 +161,7 @@ TOP_K = QuestionSpec(
     unplanned=("public_items",),
     sizes=LISTED,
     columns={"selection_error": "ranking error (people)", **COUNTED_COLUMNS},
-    picture=Part("pictures.top_k.PICTURE", "the leading items of each window, and the true numbers"),
+    chart="top-k",
     simulation=Part(
         "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
     ),
@@ -211,7 +211,7 @@ ALERTS = QuestionSpec(
         "max_alerts": "most alerts",
         **COUNTED_COLUMNS,
     },
-    picture=Part("pictures.alerts.PICTURE", "how long alerts last, their intervals, and the true numbers"),
+    chart="alerts",
     simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
 )
 
@@ -257,7 +257,7 @@ HISTOGRAM = QuestionSpec(
     sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},
     columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
     error_unit="events",
-    picture=Part("pictures.histogram.HISTOGRAM", "counts or quantiles with their error bounds, and the true counts"),
+    chart="histogram",
     simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
     audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person"),
 )
@@ -316,7 +316,7 @@ QUANTILES = QuestionSpec(
 The error is one of ranks: the number of values below an edge of a bin is off by at most so many, with probability
 95% for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
 """,
-    picture=Part("pictures.quantiles.PICTURE", "quantiles with their intervals, and the true ones"),
+    chart="quantiles",
     simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
     audit=Part("audit.attacks.QUANTILES", "a value more"),
 )
@@ -338,7 +338,7 @@ FLAGS = replace(
     files=("domain", "thresholds"),
     assumed={"thresholds": 1},
     columns={"error_bound": "error bound of counts", "largest": "while no count exceeds"},
-    picture=Part("pictures.histogram.FLAGS", "when flags went up, and when counts passed their thresholds"),
+    chart="flags",
     audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
 )
 
@@ -380,9 +380,7 @@ CARDINALITY = QuestionSpec(
     unplanned=("enter_values", "timeout"),
     assumed={"leave_values": ("leave",)},
     columns={"error_bound": "error bound of all estimates (people)"},
-    picture=Part(
-        "pictures.cardinality.PICTURE", "how many people are in a set, with error bounds, and the true numbers"
-    ),
+    chart="cardinality",
     simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
     audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),
 )
@@ -407,9 +405,7 @@ RANGES = about_points(
 """,
     planned=(Option("queries", "Path", "file with the ranges, as privstream ranges takes it", REQUIRED),),
     columns={"error_bound": "error bound of all counts", "windows": "windows"},
-    picture=Part(
-        "pictures.points.RANGES", "how many points lie in each range, with error bounds, and the true numbers"
-    ),
+    chart="ranges",
     simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
     audit=Part("audit.attacks.RANGES", "one update of a point"),
 )
@@ -441,7 +437,7 @@ is far smaller where points are only inserted: it counts the intervals between q
 have points.
 """,
     columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
-    picture=Part("pictures.points.PREDECESSOR", "the nearest points of each query, as reported and in truth"),
+    chart="predecessor",
     simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
     audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
 )
@@ -515,7 +511,7 @@ numbers in the answer:
         "max_measurements": "measurements",
         "records_needed": "people needed",
     },
-    picture=Part("pictures.queries.PICTURE", "answers with their error bounds, or their errors"),
+    chart="queries",
     simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
 )
 

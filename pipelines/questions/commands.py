@@ -98,12 +98,6 @@ def plan_command(spec: QuestionSpec) -> Command:
     )
 
 
-def plot_command(spec: QuestionSpec, picture: Part) -> Command:
-    """Return the command that draws answers."""
-    command: Command = loaded(picture.path).command(spec.word, lambda: spec.row_type)
-    return command
-
-
 def simulate_command(simulation: Part) -> Command:
     """Return the command that writes events to try a question with."""
     command: Command = loaded(simulation.path)
@@ -121,7 +115,6 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "processes that share the trials; what they find is the same (default: one for each processor, at most 8)"
     parser.add_argument("--workers", type=int, metavar="N", help=text)
-    parser.add_argument("--output", metavar="PICTURE", help="draw measured against claimed: .png or .svg")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--noise_key_file", metavar="PATH", help="file with a noise key (default: a new random key for each run)"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import KeyCount
 from rich.table import Table

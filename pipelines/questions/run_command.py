@@ -15,7 +15,7 @@ from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name, reading
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
+from privstream.pipelines.promise import Promise, in_words, shown_in_words
 from privstream.pipelines.questions.arguments import given_to, settled, transform_of
 from privstream.pipelines.questions.asked import (
     DRY,

@@ -152,7 +152,7 @@ class QuestionSpec:
             its `error`.
         error_unit: of the error, such as "people".
         error_means: what the error is, where that is not plain; as a part of a sentence.
-        picture: the `PictureSpec` of `plot`, and what it draws.
+        chart: the name of its chart in `show.charts.LOOKS`.
         simulation: the `Command` of `simulate`, and what it writes.
         audit: the attacks of `audit`, and what they are on.
     """
@@ -201,7 +201,7 @@ class QuestionSpec:
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
     error_means: str = ""
-    picture: Part | None = None
+    chart: str = ""
     simulation: Part | None = None
     audit: Part | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -18,8 +17,8 @@ from privstream.pipelines.report.section import words_of
 from privstream.pipelines.terminal import printable
 
 PACKAGE = "privstream.pipelines.report"
-NOTEBOOK_PICTURES, NOTEBOOK_ROWS = 3, 20
-"""What a cell of a notebook shows: pictures of so many streams, and so many rows."""
+NOTEBOOK_ROWS = 20
+"""What a cell of a notebook shows."""
 
 
 def render(
@@ -73,10 +72,8 @@ def in_notebook(result: Result) -> str:
     It has no script, and like every page nothing exact.
     """
     one = words_of(result, None)
-    streams = dict.fromkeys(getattr(row, "stream", "") for row in result.rows)
-    drawn = [result.picture(stream or None) for stream in itertools.islice(streams, NOTEBOOK_PICTURES)]
-    images = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in drawn]
-    return templates().get_template("notebook.html").render(one=one, images=images, rows=one["rows"][:NOTEBOOK_ROWS])
+    image = f"data:image/png;base64,{base64.b64encode(result.chart().png()).decode()}"
+    return templates().get_template("notebook.html").render(one=one, image=image, rows=one["rows"][:NOTEBOOK_ROWS])
 
 
 def templates() -> Environment:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import Result, ledger_of, monitor_promise, output_of, read_result, results_of
+from privstream.pipelines.report.result import ledger_of, monitor_promise, output_of, read_result, results_of
 from privstream.pipelines.report.section import section
-from privstream.pipelines.sinks.row_files import check_destination, read_rows, whole_file
+from privstream.pipelines.sinks.row_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
 
@@ -34,11 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
     parser.add_argument(
         "--title", default=TITLE, metavar="TEXT", help=f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})"
-    )
-    parser.add_argument(
-        "--truth",
-        metavar="PATH",
-        help="the truth about one RESULT, from simulate, for its pictures; such a page is not for publication",
     )
     parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded")
     parser.add_argument(
@@ -77,8 +69,7 @@ def _page(arguments: argparse.Namespace) -> str:
     with clock("reading and drawing results"):
         given = [output_of(path) for path in arguments.results]
         paths = [path for one in given for path in results_of(one)]
-        results = list(_results(paths, arguments.truth))
-        sections = [section(result, accounts) for result in results]
+        sections = [section(read_result(path, Time), accounts) for path in paths]
         monitors = [each for each in map(monitor_promise, given) if each is not None]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
@@ -93,20 +84,8 @@ def _page(arguments: argparse.Namespace) -> str:
     return page
 
 
-def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:
-    """Read results, one of them with its truth if that is given."""
-    if truth is not None and len(paths) > 1:
-        raise ValueError(f"--truth must be given for a page of one RESULT, got {len(paths)}")
-    for path in paths:
-        result = read_result(path, Time)
-        known: list[Any] | None = (
-            None if truth is None else read_rows("--truth", truth, result.picture_spec.truth, Time)
-        )
-        yield replace(result, truth=known)
-
-
 COMMAND = Command(
-    description="Makes one page of results: an interactive picture and a table of each, what the numbers leave out, "
+    description="Makes one page of results: a picture and a table of each, what the numbers leave out, "
     "what is guaranteed and what is not, and what the data set has cost. The page needs no network.",
     add_arguments=add_arguments,
     run=run,

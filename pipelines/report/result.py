@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,11 +13,9 @@ from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.ledger import ENDING, is_database
 from privstream.pipelines.locations import GUARANTEE, MONITOR_FILES, WRITTEN
-from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.risers import newest, risers
-from privstream.pipelines.questions.spec import Part, QuestionSpec, loaded
+from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import read_document
@@ -52,15 +49,8 @@ VIEW_TITLES = {
 OF_SOURCE = ("run_id", "beta", "low", "high", "time_zone", "start", "renew_every")
 """Options of a question that hold for views of it."""
 
-VIEW_PICTURE = Part("pictures.views.PICTURE", "a view of a monitor")
-
-
-class Picture(bytes):
-    """A picture as PNG: the bytes of its file, which notebooks show."""
-
-    def _repr_png_(self) -> bytes:
-        """Return what a notebook shows."""
-        return bytes(self)
+VIEW_CHARTS = {"RatioEstimate": "ratios", "AlertState": "states"}
+"""Charts of views by the type of their rows; others have that of their question."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -76,7 +66,6 @@ class Result:
         guarantee: what that promises.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
             how many records could not be used, and is not for publication.
-        truth: what is true, for pictures of simulated events; None if it is not known.
     """
 
     path: str
@@ -86,7 +75,6 @@ class Result:
     promise: Promise
     guarantee: PrivacyGuarantee
     log: str = ""
-    truth: Sequence[Any] | None = None
 
     @property
     def is_view(self) -> bool:
@@ -129,24 +117,13 @@ class Result:
         others = {*_described(self.promise, "questions")} - {*(self.promise.maybe(MADE_OF) or ())}
         return tuple(limit for limit in self.guarantee.limits if limit.partition(": ")[0] not in others)
 
-    @property
-    def picture_spec(self) -> PictureSpec:
-        """What draws it."""
-        assert self.spec.picture is not None
-        picture: PictureSpec = loaded(self.spec.picture.path)
-        return picture
+    def chart(self, truth: Sequence[Any] = ()) -> Any:
+        """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show.
 
-    def picture(self, stream: str | None = None) -> Picture:
-        """Draw the rows as `privstream plot` does; of several streams, the one that is named.
-
-        Raises:
-            ValueError: a stream must be named, or is not there.
+        `truth`: of simulated events, drawn dashed.
         """
-        name, rows = choose_stream(self.rows, stream) if "stream" in self.row_type._fields else ("", self.rows)
-        given = Given(stream=name, rows=rows, promise=self.promise, options=self.picture_spec.options)
-        drawn = io.BytesIO()
-        self.picture_spec.prepare(given)(drawn, "png")
-        return Picture(drawn.getvalue())
+        given = {"parameters": self.parameters, "limited": self.promise.limited, "truth": truth}
+        return loaded("show.charts.chart_of")(self.spec.chart, self.rows, **given)
 
     def with_rows(self, rows: Sequence[Any]) -> Result:
         """Return the result with the rows of its files; those that only some of them have in full lose fields."""
@@ -161,17 +138,6 @@ class Result:
         """The type of the rows that the run asked for."""
         *extended, base = _row_types(self.spec.row_type)
         return extended[0] if extended and self.parameters.get(self.spec.values_with) is not None else base
-
-    def given(self) -> Iterator[Given]:
-        """Return what there is to draw: a picture for each stream, and one of what rose; none without rows."""
-        names = dict.fromkeys(getattr(row, "stream", "") for row in self.rows)
-        for name in names:
-            own = of_stream(self.rows, name)
-            truth = None if self.truth is None else of_stream(self.truth, name)
-            given = Given(stream=name, rows=own, truth=truth, promise=self.promise, options=self.picture_spec.options)
-            yield given
-            if self.picture_spec.rising and risers(newest(own), 1):
-                yield replace(given, options={**given.options, "rising": True})
 
 
 def read_result(path: str, time: Callable[[int], Any] = timestamp) -> Result:
@@ -331,7 +297,7 @@ def _view(path: str, whole: Promise) -> Result:
         row=row,
         order=order,
         why_nothing=f"{made_of} have published nothing that it could be made of",
-        picture=VIEW_PICTURE,
+        chart="rises" if "against" in given else VIEW_CHARTS.get(row, first.spec.chart),
         values_with="",
         files=(),
         limits=(),

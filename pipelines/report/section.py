@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.plot.chart import PAGE, UTC, in_both
-from privstream.pipelines.plot.picture_spec import of_stream
-from privstream.pipelines.plot.promise import in_words
+from privstream.pipelines.promise import in_words
 from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
-from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import ENDED, Alert, AlertState, CategoryFlag, is_time
 
 LARGEST_FACTOR = 1000.0
@@ -100,9 +94,8 @@ def _shown(rule: Mapping[str, Any], name: str) -> str:
     return str(value) if isinstance(value, str) else f"{value:,}"
 
 
-MOST_PICTURES = 12
+UTC = Clocks()
 MOST_ROWS = 1000
-MOST_NOTES = 4000
 
 
 def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
@@ -115,11 +108,7 @@ def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     Raises:
         ValueError: the ledger does not have its run.
     """
-    streams = list(result.given())
-    return words_of(result, accounts) | {
-        "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
-        "other_pictures": max(0, len(streams) - MOST_PICTURES),
-    }
+    return words_of(result, accounts) | picture(result)
 
 
 def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
@@ -148,7 +137,6 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
         "columns": columns,
-        "truth": result.truth is not None,
         "rows": [_cells(in_words(row, result.parameters), columns, clocks) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
@@ -158,18 +146,10 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     }
 
 
-def picture(result: Result, given: Any) -> dict[str, Any]:
-    """Return the picture of a stream: an image that is in the page itself, and what its points mean."""
-    drawn = io.BytesIO()
-    result.picture_spec.prepare(given)(drawn, PAGE)
-    found = json.loads(drawn.getvalue())
-    svg = in_both(re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S))
-    found["notes"] = [note | {"name": printable(note["name"])} for note in found["notes"]]
-    notes = found["notes"][:: 1 + len(found["notes"]) // MOST_NOTES]
-    names = list(dict.fromkeys(note["name"] for note in notes))
-    points = [[names.index(note["name"]), note["x"], note["y"], note["text"]] for note in notes]
-    image = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-    return {**found, "image": image, "names": names, "points": points, "thinned": len(notes) < len(found["notes"])}
+def picture(result: Result) -> dict[str, Any]:
+    """Return the picture of a result as an image that is in the page itself, with its title and caption."""
+    chart = result.chart()
+    return {"image": Markup(chart.img(words=False)), "heading": chart.title, "caption": chart.caption}
 
 
 def _columns(result: Result) -> list[tuple[str, str]]:
@@ -252,7 +232,7 @@ def _standing_out(result: Result) -> list[str]:
     """Return what stands out, none where nothing does."""
     clocks, found = result.promise.clocks, list[str]()
     for stream in sorted({getattr(row, "stream", "") for row in result.rows}):
-        rows = of_stream(sorted(result.rows, key=_end), stream)
+        rows = [row for row in sorted(result.rows, key=_end) if getattr(row, "stream", "") == stream]
         of = f"{stream}: " if stream else ""
         if issubclass(result.row_type, Alert):
             found += [of + text for text in _alerts(rows, clocks)]
@@ -260,7 +240,7 @@ def _standing_out(result: Result) -> list[str]:
             found += [of + text for text in _states(rows, clocks)]
         elif issubclass(result.row_type, CategoryFlag):
             found += [of + text for text in _flags(rows, clocks)]
-        elif result.picture_spec.rising or "against" in result.parameters:
+        elif result.spec.word == "counts" or "against" in result.parameters:
             found += [of + text for text in _rises(rows, result, clocks)]
     return found
 

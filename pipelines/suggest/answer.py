@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.command_lines import OF_VALUES, forms, promised, windows
 from privstream.pipelines.questions.plan_command import rounded_up
 from privstream.pipelines.questions.run_command import RunCommand

@@ -110,7 +110,7 @@ def test_a_person_who_counts_once_since_the_start_is_hidden():
     stands(worlds(last_one, max_contributions=1, over="start"), CLAIMED, visible=0.2)
 
 
-@pytest.mark.parametrize(("view", "over", "limit"), [(which_are_high, "window", 2), (last_one, "start", 1)])
+@pytest.mark.parametrize(("view", "over", "limit"), [(which_are_high, "window", 1), (last_one, "start", 1)])
 def test_limits_that_forget_fall(view, over, limit):
     falls(worlds(view, Forgetful, max_contributions=limit, over=over), CLAIMED)
 

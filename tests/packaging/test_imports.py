@@ -25,7 +25,7 @@ MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "pr
 LOADED = """
 import shlex, sys
 from privstream.pipelines.cli import main
-slow = {"apache_beam", "matplotlib", "pyarrow", "scipy"}
+slow = {"altair", "apache_beam", "pyarrow", "scipy"}
 for line in sys.argv[1:]:
     sys.argv[1:] = shlex.split(line)
     if status := main():
@@ -255,8 +255,8 @@ def folder(tmp_path: Path) -> Path:
     [
         (["schema", "init events.csv --output new.yaml", "plan monitor.yaml"], {"pyarrow", "scipy"}),
         (
-            ["report counts.jsonl --output page.html", "plot counts --input counts.jsonl --output picture.svg"],
-            {"matplotlib", "pyarrow", "scipy"},
+            ["report counts.jsonl --output page.html", "plot counts.jsonl --output picture.svg"],
+            {"altair", "pyarrow", "scipy"},
         ),
     ],
     ids=["without pictures", "pictures"],

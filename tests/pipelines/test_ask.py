@@ -340,7 +340,7 @@ def test_a_result_without_rows_is_a_table_with_columns(tmp_path: Path) -> None:
     _promise(tmp_path / "rows.parquet")
     found = read(str(tmp_path / "rows.parquet"))
     assert found.table.num_rows == 0 and tuple(found.table.column_names) == KeyCount._fields
-    assert found.picture().startswith(b"\x89PNG")
+    assert found.chart().png().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="path must be a file or a folder that exists"):
         read(tmp_path / "other.parquet")
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
-from privstream.pipelines.pictures.cardinality import band, caption
 from privstream.pipelines.simulate.truths import SetSize
 from privstream.pipelines.simulate.worlds import simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -132,23 +130,6 @@ def test_plan_compares_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(capsys, *windows, *updates)["taken"] == "counts"
     limited = errors(capsys, *windows, "--max_contributions", "10")["counts"]
     assert limited == pytest.approx(both["counts"] / 100, rel=0.02)
-
-
-@pytest.mark.slow
-def test_plot(building: Path, tmp_path: Path) -> None:
-    assert command(building, tmp_path / "rows.parquet", *DOORS) == 0
-    files = ["--input", str(tmp_path / "rows.parquet"), "--output", str(tmp_path / "p.png")]
-    assert cli.main(["plot", "cardinality", *files, "--truth", str(building / "truth.jsonl")]) == 0
-    assert imread(tmp_path / "p.png").std() > 0.01
-    rows, truth = read(tmp_path / "rows.parquet"), read_row_file(str(building / "truth.jsonl"), SetSize)
-    found = band(rows, truth)
-    assert found.truth.tolist() == [row.size for row in truth]
-    assert "all estimates are within the band" in caption(rows, found, "")
-    wrong = [row._replace(estimate=row.estimate + 10**6) for row in rows[:3]] + rows[3:]
-    assert f"all but 3 of {WINDOWS} estimates are within the band" in caption(wrong, band(wrong, truth), "")
-    blind = [*rows[:-5], *(row._replace(error_bound=-1) for row in rows[-5:])]
-    assert "The last 5 rows have none" in caption(blind, band(blind, truth), "")
-    assert caption([], band([], []), "") == "There are no rows."
 
 
 def test_the_truth_is_what_events_say() -> None:

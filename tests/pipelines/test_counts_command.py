@@ -9,9 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
-from privstream.pipelines.pictures.counts import bands, caption
-from privstream.pipelines.plot.picture_spec import Given
-from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum
@@ -142,12 +139,6 @@ def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> Non
     assert abs(tea["2024-01-01"]) < 30, "the second period begins, and the day before it was in the first one"
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["parameters"]["renew_every"] == promise["parameters"]["over"] == "2days"
-    given = Given(
-        stream="",
-        rows=read_row_file(f"{tmp_path}/rows.jsonl", KeyCount),
-        promise=Promise.read(f"{tmp_path}/rows.jsonl.guarantee.json"),
-    )
-    assert given.renewals == [1_704_121_200_000_000], "2 January in Tokyo"
 
 
 @pytest.mark.parametrize(
@@ -218,9 +209,5 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
     assert last == {item: number for item, number in people.items() if number >= 10}
     run = [*RUN[:-2], "--epsilon", "9", *LIMITED, "--over", "start", "--runner", "FnApiRunner", "--ledger", "none"]
     assert cli.main(["counts", "--input", "events.parquet", "--output", "rows.avro", *run]) == 0
-    picture = ["--input", "rows.avro", "--truth", "truth.jsonl", "--output", "rows.svg"]
-    assert cli.main(["plot", "counts", *picture]) == 0
-    assert "People with each item" in Path("rows.svg").read_text()
-    rows = read_row_file("rows.avro", KeyCount)
-    told = caption(rows, bands(rows, truth, each=False), "")
-    assert " further from the truth than their band, and together they are " in told
+    assert cli.main(["plot", "rows.avro", "--output", "rows.svg"]) == 0
+    assert "People per item since the start" in Path("rows.svg").read_text()

@@ -3,12 +3,9 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from grids import some_quick
-from matplotlib.image import imread
 from privstream.pipelines import cli
-from privstream.pipelines.pictures.histogram import bands
 from privstream.pipelines.simulate.truths import CategoryCount
 from privstream.pipelines.simulate.worlds import category_names, simulate_trips
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -96,25 +93,6 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
     assert [row.category for row in flags if row.raised and row.window_end.micros == flags[-1].window_end.micros] == [
         "walk"
     ]
-
-
-@pytest.mark.slow
-def test_plot_draws_estimates_and_truth(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(trips, "histogram", tmp_path / "h.jsonl", "--queries", "histogram,max") == 0
-    files = ["--input", str(tmp_path / "h.jsonl"), "--output", str(tmp_path / "h.png")]
-    assert cli.main(["plot", "histogram", *files, "--truth", str(trips / "truth.jsonl")]) == 0
-    assert imread(tmp_path / "h.png").std() > 0.02
-    assert cli.main(["plot", "histogram", *files, "--query", "top:3"]) == 2
-    assert "query must be one of histogram, max, got 'top:3'" in capsys.readouterr().err
-    rows = read_row_file(str(tmp_path / "h.jsonl"), HistogramEstimate)
-    truth = read_row_file(str(trips / "truth.jsonl"), CategoryCount)
-    by_name = {band.name: band for band in bands(rows, truth)}
-    assert set(by_name) == {*category_names(12), "max"}
-    for band in by_name.values():
-        assert len(band.times) == WINDOWS
-        off = np.abs(band.estimates - band.truth)
-        assert np.all(off <= 2 * band.error_bounds), "in one run of 20 it is off by more than once the bound"
-    assert bands(rows, [])[0].truth is None
 
 
 def test_simulated_trips_are_repeatable_and_their_truth_is_true() -> None:

@@ -58,7 +58,7 @@ def test_rows_have_the_columns_and_are_read_again(kind, events, tmp_path, capsys
     result = read(out)
     assert sorted(zip(*(result.table[name].to_pylist() for name in ("country", "page")), strict=True)) == sorted(ITEMS)
     assert {row.item for row in result.rows} == {'de, "a,b"', '"de,a", b', '"""q""", "de, x"'}
-    assert result.picture()
+    assert result.chart().svg()
 
 
 def test_the_terminal_shows_an_item_as_one(events, capsys):

@@ -190,7 +190,7 @@ COMMANDS = {
     "report": "none.jsonl --output page.html",
     "serve": "none",
     "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
-    **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
+    "plot": "none.jsonl --output picture.png",
     **{
         f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + " --windows 2" * in_windows(name)
         for name in cli.SIMULATIONS
@@ -210,7 +210,7 @@ output: {folder: out}
 ALONE = {"budget": "show"}
 """What a command does where no other word follows."""
 
-OF_TWO_WORDS = ("plan", "plot", "simulate")
+OF_TWO_WORDS = ("plan", "simulate")
 STEERS = "\x1b]0;x\x07\x9b31m\u202e"
 NOT_TEXT = ["\udcff", "a\0b"]
 TEXTS = ["", STEERS, "folder", "a" * 5000, *NOT_TEXT]
@@ -260,7 +260,7 @@ def test_no_command_is_forgotten() -> None:
     assert set(COMMANDS) == words - {"demo", "audit"}, "the demo runs the others, and an audit takes numbers alone"
 
 
-@some_quick("command", COMMANDS, "plan alerts", "plot histogram", "simulate cardinality")
+@some_quick("command", COMMANDS, "plan alerts", "plot", "simulate cardinality")
 def test_options_are_taken_or_refused_in_one_line(command, folder_hostile, capsys):
     words = command.split()
     for option in offered(words):

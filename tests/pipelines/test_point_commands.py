@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from matplotlib.image import imread
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -13,7 +12,7 @@ from privstream.transforms.rows import NearestPoints, RangeCount
 WINDOWS = 6
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T06:00:00"]
 RANGES = ["ranges", *RUN, "--universe", "256", "--delete_values", "leave", "--epsilon", "2", "--delta", "1e-6"]
-NEAREST = ["predecessor", *RUN, "--universe", "65536", "--duplicates", "counted", "--epsilon", "4"]
+NEAREST = ["predecessor", *RUN, "--universe", "65536", "--epsilon", "4"]
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +69,6 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
         assert row.predecessor <= nearest.predecessor <= row.query  # something lies between
 
 
-def test_queries_with_a_time_are_answered_once(folder: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text('{"low": 3, "high": 90, "time": "2024-01-01T02:30:00Z"}\n{"low": 5, "high": 6}\n')
-    assert watch(folder, RANGES, tmp_path / "rows.jsonl", "--queries", str(asked)) == 0
-    rows = read_row_file(str(tmp_path / "rows.jsonl"), RangeCount)
-    assert [row.low for row in rows] == [5, 5, 3, 5, 5, 5, 5]
-    assert rows[2].window_start.to_rfc3339() == "2024-01-01T02:00:00Z"
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -98,20 +88,9 @@ def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-@pytest.mark.parametrize(("command", "name"), [(RANGES, "ranges"), (NEAREST, "predecessor")])
-@pytest.mark.slow
-def test_rows_can_be_drawn(command: list[str], name: str, folder: Path, tmp_path: Path) -> None:
-    assert watch(folder, command, tmp_path / "rows.jsonl") == 0
-    files = ["--input", str(tmp_path / "rows.jsonl"), "--truth", str(folder / f"{name}.truth.jsonl")]
-    for ending in ("png", "svg"):
-        assert cli.main(["plot", name, *files, "--output", str(tmp_path / f"picture.{ending}")]) == 0
-    assert imread(tmp_path / "picture.png").shape[:2] == (900, 1650)
-    assert "Dashed" in (tmp_path / "picture.svg").read_text()
-
-
 def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int:
     """Return the error bound that a plan gives."""
-    budget = ["--epsilon", "4", "--universe", "256", "--windows", str(WINDOWS), "--duplicates", "counted"]
+    budget = ["--epsilon", "4", "--universe", "256", "--windows", str(WINDOWS)]
     assert cli.main(["plan", name, *budget, *options, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["budgets"][0]["methods"].values()
     error: int = found["error_bound"]
@@ -120,7 +99,7 @@ def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int
 
 def promised(folder: Path, command: list[str], asked: Path, output: Path, *options: str) -> int:
     """Return the error bound that a run with the parameters of the plan promises."""
-    run = [*command, "--epsilon", "4", "--delta", "0", "--universe", "256", "--duplicates", "counted"]
+    run = [*command, "--epsilon", "4", "--delta", "0", "--universe", "256"]
     assert watch(folder, run, output, "--queries", str(asked), "--overwrite", *options) == 0
     error: int = json.loads(output.with_name(f"{output.name}.guarantee.json").read_text())["accuracy"]["error_bound"]
     return error

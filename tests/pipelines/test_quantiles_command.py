@@ -1,7 +1,6 @@
 """`privstream quantiles`, with plan, plot and simulate: from a file to a file."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.image import imread
 from privstream.pipelines import cli
-from privstream.pipelines.pictures.quantiles import caption, lines, prepare
-from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.simulate.truths import TrueQuantile
 from privstream.pipelines.simulate.worlds import simulate_requests
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -92,28 +88,6 @@ def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) 
         assert cli.main(["plan", "quantiles", *asked, "--epsilon", str(epsilon), "--json"]) == 0
         errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["methods"]["the only method"]["rank_error"])
     assert errors[0] <= 100 < errors[1]
-
-
-@pytest.mark.slow
-def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -> None:
-    assert command(requests, tmp_path / "rows.avro", "--max_contributions", "8") == 0
-    rows = read_row_file(str(tmp_path / "rows.avro"), QuantileEstimate)
-    truth = read_row_file(str(requests / "truth.jsonl"), TrueQuantile)
-    found = lines(rows, truth, each=True, parameters={})
-    assert [line.name for line in found] == ["90%", "50%", "10%"]
-    assert np.all(found[1].lower <= found[1].estimates)
-    assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found, "")
-    assert caption([], [], "") == "There are no rows."
-    assert found[1].upper.tolist() == [row.upper for row in rows if row.quantile == 0.5]
-    assert isinstance(prepare(Given(stream="", rows=rows)), partial)
-    assert not any(line.unknown.any() for line in found)
-    for of, row_file in (("rows", rows), ("none", [])):
-        picture = tmp_path / f"{of}.png"
-        source = tmp_path / "rows.avro" if row_file else tmp_path / "none.jsonl"
-        (tmp_path / "none.jsonl").touch()
-        shown = ["--input", str(source), "--truth", str(requests / "truth.jsonl"), "--output", str(picture)]
-        assert cli.main(["plot", "quantiles", *shown]) == 0
-        assert imread(picture).std() > 0.01
 
 
 def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.CaptureFixture[str]) -> None:

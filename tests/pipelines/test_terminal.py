@@ -19,13 +19,12 @@ from privstream.pipelines import cli
 from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.plot.promise import ALL_IN_FILES, Promise, shown_in_words
 from privstream.pipelines.questions.catalogue import QUESTIONS, question
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows, sparkline
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.event_fields import DeadLetter
-from privstream.transforms.rows import Alert, CategoryFlag, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
+from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
 from rich.console import Console
 from rich.table import Table
 
@@ -253,14 +252,6 @@ def test_ranks_fit_a_terminal_of_sixty_columns():
     assert "Only in files:" in text and "rank" in text.split("Only in files:")[1]
 
 
-def test_a_list_in_the_middle_of_a_sentence_ends_before_its_full_stop():
-    """As `histogram` and `flags` say it: the numbers of events, each for one category, ..."""
-    hold = {"hold": "the numbers of all events, each for one category,", "scope": "all of them together"}
-    promise = Promise("g", {"parameters": {"beta": 0.05}, "accuracy": {"intervals": hold}})
-    told = shown_in_words(CategoryFlag, promise, tuple(CategoryFlag._fields))
-    assert told.endswith("these counts are the numbers of all events, each for one category.")
-
-
 def test_hitters_of_an_hour_say_when_it_begins():
     row = HeavyHitter("", MONDAY, MONDAY + 3600, "tea", 412.0, 370.0, 454.0, MONDAY, "started")
     assert printed([row], HeavyHitter).splitlines()[-1].startswith("2024-01-01 00:00"), "an hour is no day"
@@ -272,20 +263,6 @@ INTERVALS = {
     "leave_out": "",
     "note": "",
 }
-
-
-def test_the_caption_is_about_what_is_shown():
-    promise = Promise("g", {"parameters": {"beta": 0.05}, "accuracy": {"intervals": INTERVALS}})
-    told = shown_in_words(RankedItem, promise, ("window_start", "rank", "item", "gap", "estimate", "between"))
-    assert told == (
-        "Between: where the numbers of people who count are, with probability 95%, each by itself. " + ALL_IN_FILES
-    )
-    told = shown_in_words(KeySum, promise, ("item", "smoothed", "between", "sum"))
-    assert told.startswith("Smoothed: estimates from several windows")
-    assert "±: one standard deviation of the noise." in told
-    assert "±" not in shown_in_words(Alert, promise, ("window_start", "rule", "threshold", "estimate", "status"))
-    told = shown_in_words(Alert, promise, tuple(Alert._fields))
-    assert told.startswith("±") and "Gap lower bound" in told and ALL_IN_FILES not in told
 
 
 @pytest.fixture(scope="module")
@@ -307,8 +284,7 @@ def test_a_run_prints_a_table_of_eighty_columns(searches, capsys):
     )
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
-    assert "night market " in shown and "Between, by this model: where" in " ".join(shown.split())
-    assert ALL_IN_FILES in " ".join(shown.split())
+    assert "night market " in shown and "Between: 95% intervals" in " ".join(shown.split())
 
 
 @contextmanager

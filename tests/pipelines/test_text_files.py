@@ -14,6 +14,9 @@ from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines import cli
+from privstream.pipelines.questions.point_queries import read_point_queries
+from privstream.pipelines.questions.public_lists import read_rules
+from privstream.pipelines.questions.queries_file import ReadLines
 from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 
@@ -222,6 +225,39 @@ def test_any_line_leaves_the_others_as_they_are(line, place, format, unit, form,
     with_line = {str(row) for row in more} - {str(row) for row in rows}
     assert [row for row in more if str(row) not in with_line] == rows
     assert len(with_line) + len(other) - len(letters) <= 1
+
+
+@pytest.mark.parametrize("line", NASTY)
+def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"--queries, line 1: |must hold"):
+        found = read_point_queries(str(path), ("low", "high"))
+        raise ValueError("must hold" if found == [] else "took it")
+    with pytest.raises(ValueError, match=r"--rules: line 1 of |--rules must have at least one rule"):
+        read_rules(str(path))
+    letters = list(ReadLines().read(str(path), 0))
+    assert len(letters) == (1 if line.strip() else 0)
+
+
+def test_names_of_unknown_fields_are_escaped(tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(json.dumps({"low": 1, "high": 2, "a\x1b[2J\u202e": 3}) + "\n")
+    with pytest.raises(ValueError, match=r"got 'a\\x1b\[2J\\u202e'"):
+        read_point_queries(str(path), ("low", "high"))
+    with pytest.raises(ValueError, match=r"'a\\x1b\[2J\\u202e'"):
+        read_rules(str(path))
+
+
+def test_files_of_queries_and_rules_that_end_early_are_named(tmp_path):
+    path = tmp_path / "asked.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"low": 1, "high": 2}\n' * 50)[:-4])
+    with pytest.raises(ValueError, match=r"--queries must be a readable file: .* it ends early"):
+        read_point_queries(str(path), ("low", "high"))
+    with pytest.raises(ValueError, match=r"--rules must be a readable file: .* it ends early"):
+        read_rules(str(path))
+    with pytest.raises(InputFileError, match="it ends early"):
+        list(ReadLines().read(str(path), 0))
 
 
 def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):

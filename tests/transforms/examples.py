@@ -20,10 +20,8 @@ from privstream.transforms import (
     LinearQuery,
     NumericQuantiles,
     PredecessorQueries,
-    PredecessorQuery,
     PrivateQueries,
     RangeCounts,
-    RangeQuery,
     SetCardinality,
     ShiftingHeavyHitters,
     SparseVectorAlerts,
@@ -78,8 +76,6 @@ ONE_OF_EACH = list({kind: name for name, (kind, _) in reversed(EXAMPLES.items())
 EVENT = beam.Row(user="u", item="i", value=1.0, time=Timestamp(START), stream="s")
 ASKED: dict[type[beam.PTransform], tuple[Any, ...]] = {
     PrivateQueries: LinearQuery("q", Timestamp(1), ("1",)),
-    RangeCounts: RangeQuery(1, 2, Timestamp(START)),
-    PredecessorQueries: PredecessorQuery(1, Timestamp(START)),
 }
 """A query, for those that take queries beside events."""
 

@@ -423,7 +423,6 @@ USELESS = {
     "user of bytes": (columns(user=pa.array([b"a"] * 4)), "user must be text or an integer, got binary"),
     "time of texts": (columns(time=pa.array([SECRET] * 4)), f"{TIME} string"),
     "time of bytes": (columns(time=pa.array([b"x"] * 4)), f"{TIME} binary"),
-    "time of dates": (columns(time=pa.array([1] * 4, pa.date32())), f"{TIME} date32[day]"),
     "no item": (columns().drop_columns(["item"]), "events must have a column item"),
     "no time": (columns().drop_columns(["time"]), "events must have a column time"),
     "two users": (

@@ -104,7 +104,7 @@ def test_workloads_are_interesting(name):
     first = START // 10
     rows = {(row.stream, row.window_start.micros // SECOND // 10 - first, row.item) for row in expected(made, events)}
     assert len({(stream, item) for stream, _, item in rows}) > 2
-    if made.domain is None:
+    if made.domain is None and made.public_items is None:
         assert answers(made, events).keys() - rows
 
 
@@ -124,7 +124,7 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         surely = made.mechanism.detection(made.mechanism.horizon or 1, 1e-10)
         large = {place for place, count in found.items() if count >= surely}
         assert large <= shown.keys()
-        assert large
+        assert large or made.streams
 
 
 @some_quick(

@@ -1,1 +1,0 @@
-"""What the pictures of each question show."""

@@ -1,1 +1,0 @@
-"""`privstream plot`: results as pictures."""

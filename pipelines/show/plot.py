@@ -1,0 +1,50 @@
+"""`privstream plot`: the chart of a result as a file."""
+
+from __future__ import annotations
+
+import argparse
+
+from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.report.result import read_result
+from privstream.pipelines.show.charts import Chart
+from privstream.pipelines.sinks.row_files import check_destination, whole_file
+from privstream.pipelines.terminal import say
+from privstream.transforms.row_types import Time
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    words = "output of a command, a file or a folder, with its guarantee file; or a view of a monitor"
+    parser.add_argument("result", metavar="RESULT", help=words)
+    parser.add_argument("--output", required=True, metavar="PATH", help="the picture; ends in .png, .svg or .html")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the result and write its chart."""
+    try:
+        if not arguments.output.lower().endswith((".png", ".svg", ".html")):
+            raise ValueError(f"--output must end in .png, .svg or .html, got {arguments.output}")
+        check_destination(arguments.output)
+        chart = read_result(arguments.result, Time).chart()
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    write(chart, arguments.output)
+    say(f"picture: {arguments.output}")
+
+
+def write(chart: Chart, path: str) -> None:
+    """Write a chart as its path ends; the file appears whole or not at all.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    ending = path.rpartition(".")[2].lower()
+    content = chart.png() if ending == "png" else (chart.svg() if ending == "svg" else chart.html()).encode()
+    try:
+        with whole_file(path) as stream:
+            stream.write(content)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}") from error
+
+
+COMMAND = Command(description="Draws the chart of a result.", add_arguments=add_arguments, run=run)

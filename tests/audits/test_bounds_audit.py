@@ -1,0 +1,123 @@
+"""Two inputs that differ in one person, through the real stages: numbers move by what is claimed, and no further.
+
+A limit that is off by one must be seen.
+"""
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from event_forms import as_arrow, run_bounded
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms import KeyedCounts
+from recorder import Recorder, differences
+
+WINDOWS, ITEMS, SECOND = 8, [f"item {number}" for number in range(6)], 1_000_000
+RUN = {"epsilon": 2.0, "delta": 1e-3, "window": 10, "start": 0, "end": 10 * WINDOWS, "domain": ITEMS, "shards": 2}
+COUNTED = {
+    "in run": {"max_contributions": 20},
+    "in run and window": {"max_contributions": 13, "max_per_window": 2},
+    "Laplace noise": {"max_contributions": 5, "delta": 0.0},
+    "since the start": {"max_contributions": 4, "over": "start", "delta": 1e-6},
+}
+
+
+def crowd():
+    chance = random.Random(1)
+    return [
+        (f"other {number}", chance.choice(ITEMS), chance.randrange(10 * WINDOWS) * SECOND, "") for number in range(90)
+    ]
+
+
+SUSPECTS = {
+    "everything": [("suspect", item, 10 * window * SECOND, "") for window in range(WINDOWS) for item in ITEMS],
+    "the first windows": [("suspect", item, 10 * window * SECOND, "") for window in range(2) for item in ITEMS],
+    "the last windows": [("suspect", item, 10 * window * SECOND, "") for window in (6, 7) for item in ITEMS],
+}
+
+
+class Broken(KeyedCounts):
+    """Lets a person count once more than the mechanism is told."""
+
+    more = "in_run"
+
+    @property
+    def bound(self):
+        right = super().bound
+        return replace(right, **{self.more: getattr(right, self.more) + 1})
+
+
+class BrokenInWindows(Broken):
+    more = "per_window"
+
+
+def largest_loss(made, found):
+    """Return what a person moves, of what is claimed: squared shifts, or with Laplace noise epsilons."""
+    noise, claimed = made.mechanism.law.noises[0], made.mechanism.law.curve
+    if isinstance(noise.law, DiscreteLaplace):
+        return sum(float(np.abs(each).sum()) / law.scale for each, law in found.values()) / made.mechanism.epsilon
+    if made.mechanism.over == "window":
+        return sum(float(np.sum(each**2)) / law.sigma**2 for each, law in found.values()) / claimed.shift**2
+    factor, by_key, moved = noise.factor, defaultdict(lambda: np.zeros(WINDOWS + 1)), 0.0
+    for (*key, step), (each, _) in found.items():
+        by_key[tuple(key)][step] = each[0]
+    for totals in by_key.values():
+        came = np.diff(totals) * factor.levels[:WINDOWS]
+        moved += float(np.sum(np.convolve(came, factor.coefficients)[:WINDOWS] ** 2))
+    return moved / (noise.law.sigma / 2**noise.fraction) ** 2 / claimed.shift**2
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Return what a suspect moves of what is claimed, and how far the counts of each window move."""
+    recorder = Recorder(monkeypatch)
+
+    def measure(kind, options, sampled, suspect):
+        made = kind(**RUN | options, noise=SeededNoise(3))
+        made = made.to_finish() if sampled else made
+        assert made.chooses_randomly == sampled
+        runs = []
+        for events in (crowd(), crowd() + SUSPECTS[suspect]):
+            assert run_bounded("fn_api", as_arrow(events), made).elements("rows")
+            runs.append(recorder.take())
+        found, windows = differences(*runs), Counter()
+        for (*_, step), (each, law) in found.items():
+            if law == made.mechanism.law.noises[0].law:
+                windows[step] += int(np.abs(each).sum())
+        return largest_loss(made, found), windows
+
+    return measure
+
+
+both = pytest.mark.parametrize("sampled", [False, True], ids=["paced", "sampled"])
+
+
+@both
+@pytest.mark.parametrize(
+    "suspect", ["everything", *(pytest.param(each, marks=pytest.mark.slow) for each in [*SUSPECTS][1:])]
+)
+@pytest.mark.parametrize("name", COUNTED)
+def test_one_person_moves_what_is_published_by_what_is_claimed_at_most(name, sampled, suspect, measured):
+    part, windows = measured(KeyedCounts, COUNTED[name], sampled, suspect)
+    print(f"\nmeasured {part:.4f} of what is claimed")
+    assert 0 < part <= 1
+    assert max(windows.values()) <= COUNTED[name].get("max_per_window", 99)
+    if suspect == "everything":
+        assert part > 0.8
+
+
+@both
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_limit_of_the_run_that_is_off_by_one_is_seen(name, sampled, measured):
+    part, _ = measured(Broken, COUNTED[name], sampled, "everything")
+    print(f"\nbroken: measured {part:.4f} of what is claimed")
+    assert part > 1
+
+
+@both
+def test_a_limit_of_a_window_that_is_off_by_one_is_seen(sampled, measured):
+    _, windows = measured(BrokenInWindows, COUNTED["in run and window"], sampled, "everything")
+    assert max(windows.values()) == 3

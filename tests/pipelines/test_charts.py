@@ -1,0 +1,243 @@
+"""Charts, as the specification that is drawn: fields, marks, domains; and that hostile text is drawn as text."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from example_results import HOSTILE, HOUR, START, row_of, write
+from privstream.pipelines import cli
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of, short
+from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.transforms.rows import Alert, AlertState, CategoryFlag, KeyCount, NearestPoints, QuantileEstimate
+
+KINDS = {
+    "counts": ["area", "line", "point"],
+    "quantiles": ["area", "line", "point"],
+    "histogram": ["area", "line", "point"],
+    "cardinality": ["area", "line", "point"],
+    "ranges": ["area", "line", "point"],
+    "heavy-hitters": ["bar"],
+    "alerts": ["bar"],
+    "flags": ["bar"],
+    "top-k": ["bar", "rule"],
+    "predecessor": ["rule", "point"],
+    "queries": ["rule", "point"],
+}
+EXTREME = ["$\\frac{1}{2}$", "x" * 5000, "\x00\x01\x0b\ud800", "\u05e9\u05dc\u05d5\u05dd", "]]>&amp;", "a\nb"]
+
+
+def marks(spec: dict[str, Any]) -> list[str]:
+    return [layer["mark"]["type"] for layer in spec.get("layer", [spec])]
+
+
+def values(spec: dict[str, Any], layer: int = 0) -> list[dict[str, Any]]:
+    """Return the rows of a chart, of one of its layers."""
+    named = {**spec, **spec.get("layer", [{}])[layer]}["data"]["name"]
+    found: list[dict[str, Any]] = spec["datasets"][named]
+    return found
+
+
+def domain(spec: dict[str, Any], channel: str) -> list[Any]:
+    first = spec["layer"][0] if "layer" in spec else spec
+    found: list[Any] = first["encoding"][channel]["scale"]["domain"]
+    return found
+
+
+def count(hour: int, item: str, people: float, **fields: Any) -> KeyCount:
+    row = row_of("counts", hour, item)._replace(smoothed=people, lower=max(0.0, people - 20), upper=people + 20)
+    changed: KeyCount = row._replace(**fields)
+    return changed
+
+
+def rises(item: str, rise: float | None) -> KeyCount:
+    ends = (None, None) if rise is None else (rise - 10, rise + 10)
+    return count(1, item, 100, rise=rise, rise_lower=ends[0], rise_upper=ends[1])
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_each_question_has_its_marks(word: str) -> None:
+    rows = [row_of(word, hour, name) for hour in range(3) for name in ("tea", "coffee")]
+    chart = chart_of(question(word).chart, rows, limited=True)
+    spec = chart.spec()
+    assert marks(spec) == KINDS[word] and spec["width"] == WIDE
+    assert json.loads(json.dumps(spec, allow_nan=False)) == spec
+    assert len(chart.caption.split()) <= 40 and "within limits" in chart.caption
+    (shown, *_) = values(spec)
+    if "rule" in KINDS[word] or "area" in KINDS[word]:
+        assert shown["lower"] is not None and shown["upper"] is not None
+    assert chart.spec(NARROW)["width"] == NARROW
+    assert chart_of(question(word).chart, []).png().startswith(b"\x89PNG")
+
+
+def test_lines_have_the_largest_items_and_gaps_are_no_numbers() -> None:
+    rows = [count(hour, f"item {n:02}", 10.0 * n) for n in range(12) for hour in range(4) if (n, hour) != (11, 2)]
+    chart = chart_of("counts", rows)
+    spec = chart.spec()
+    assert domain(spec, "color") == [f"item {n:02}" for n in range(11, 3, -1)]
+    assert "8 of 12, those with the largest numbers. Gaps" in chart.caption
+    (gap,) = [row for row in values(spec) if row["value"] is None]
+    assert gap["name"] == "item 11" and gap["lower"] is None and gap["start"] == (START + 2 * HOUR) * 1e3
+    assert {row["upper"] - row["lower"] for row in values(spec) if row["name"] == "item 10"} == {40.0}
+
+
+def test_of_one_window_there_are_bars_and_of_many_the_newest() -> None:
+    one = chart_of("counts", [count(0, "tea", 100), count(0, "coffee", 300)])
+    assert marks(one.spec()) == ["bar", "rule"] and domain(one.spec(), "y") == ["coffee", "tea"]
+    assert "2024-01-01 01:00 UTC" in one.title
+    ranked = chart_of("top-k", [row_of("top-k", hour, f"item {hour}") for hour in range(3)])
+    assert domain(ranked.spec(), "y") == ["item 2"]
+    many = chart_of("counts", [count(hour, "tea", 100) for hour in range(700)])
+    assert "The newest 500 of 700 windows." in many.caption and len(values(many.spec())) == 500
+    assert marks(many.spec()) == ["area", "line"]
+
+
+def test_times_are_those_of_the_run() -> None:
+    rows = [count(hour, "tea", 100) for hour in range(3)]
+    berlin = chart_of("counts", rows, parameters={"time_zone": "Europe/Berlin"}).spec()
+    first = berlin["layer"][0]["encoding"]["x"]
+    assert "Europe/Berlin" in first["axis"]["title"] and first["scale"]["type"] == "utc"
+    assert first["scale"]["domain"] == [(START + HOUR) * 1e3, (START + 3 * HOUR) * 1e3]
+    since = chart_of("counts", rows, parameters={"over": "start"})
+    assert since.spec()["layer"][0]["encoding"]["x"]["field"] == "end" and since.title.endswith("since the start")
+    running = chart_of("histogram", [row_of("histogram", hour, "a") for hour in (0, 1)]).spec()
+    assert running["layer"][1]["encoding"]["x"]["field"] == "end"
+
+
+def test_what_numbers_count() -> None:
+    rows = [count(hour, "tea", 100) for hour in range(3)]
+    for parameters, title, axis in (
+        ({}, "People per item", "people"),
+        ({"unit": "event"}, "Events per item", "events"),
+        ({"over": 86400.0}, "Contributions per item", "contributions"),
+    ):
+        chart = chart_of("counts", rows, parameters=parameters)
+        assert chart.title == title and chart.spec()["layer"][1]["encoding"]["y"]["title"] == axis
+    latencies = [
+        QuantileEstimate("", Timestamp(START + h), Timestamp(START + h + 1), q, 9.0, 5.0, 20.0)
+        for h in (0, 1)
+        for q in (0.5, 0.99)
+    ]
+    spec = chart_of("quantiles", latencies, parameters={"scale": "log", "value_field": "ms"}).spec()
+    assert {row["name"] for row in values(spec)} == {"median", "99%"}
+    y = spec["layer"][1]["encoding"]["y"]
+    assert y["title"] == "ms" and y["scale"]["type"] == "log"
+
+
+def test_windows_in_one_state_are_one_bar() -> None:
+    def alert(hour: int, rule: str, status: str) -> Alert:
+        ends = Timestamp(START + hour * HOUR), Timestamp(START + (hour + 1) * HOUR)
+        return Alert("", *ends, rule, 5.0, 9.0, 6.0, 12.0, ends[0], status)
+
+    rows = [alert(hour, "flu", "continues") for hour in (2, 3, 4, 7)] + [alert(8, "flu", "ended")]
+    run = {"start": "2024-01-01", "end": "2024-01-02"}
+    spec = chart_of("alerts", rows, parameters=run).spec()
+    assert [(row["start"] / 1e3 - START, row["end"] / 1e3 - START) for row in values(spec)] == [
+        (2 * HOUR, 5 * HOUR),
+        (7 * HOUR, 8 * HOUR),
+    ]
+    assert domain(spec, "x") == [START * 1e3, (START + 24 * HOUR) * 1e3]
+    time = Timestamp(START), Timestamp(START + HOUR)
+    states = [
+        AlertState("", *time, name, 5.0, 4.0, 6.0, 3.0, state, time[0])
+        for name, state in (("tea", "alert"), ("mate", "no data"), ("milk", "clear"))
+    ]
+    assert {row["name"]: row["state"] for row in values(chart_of("states", states).spec())} == {
+        "tea": "alert",
+        "mate": "no data",
+    }
+    flags = [CategoryFlag("", *time, name, name == "up", 9, 3) for name in ("up", "down")]
+    assert [row["name"] for row in values(chart_of("flags", flags).spec())] == ["up"]
+
+
+def test_rises_and_neighbours() -> None:
+    spec = chart_of("rises", [rises("up", 50.0), rises("none", None)], parameters={"against": "1d"}).spec()
+    (row,) = values(spec)
+    assert (row["value"], row["lower"], row["upper"]) == (50.0, 40.0, 60.0)
+    time = Timestamp(START), Timestamp(START + HOUR)
+    near = [NearestPoints("", *time, 50, 44, 53, 3, 2), NearestPoints("", *time, 9, 0, 12, 3, 2)]
+    found = values(chart_of("predecessor", near).spec())
+    assert [(row["lower"], row["value"], row["upper"]) for row in found] == [(44, 50, 53), (9, 9, 12)]
+
+
+def test_streams_are_a_part_of_names_and_names_differ() -> None:
+    rows = [count(hour, "tea", 100, stream=stream) for stream in ("north", "south") for hour in range(2)]
+    assert sorted(domain(chart_of("counts", rows).spec(), "color")) == ["north: tea", "south: tea"]
+    long = [f"the same beginning {n:030} the same end" for n in range(3)]
+    names = domain(chart_of("counts", [count(hour, name, 100) for name in long for hour in range(2)]).spec(), "color")
+    assert len(set(names)) == 3 and all(len(name) < 30 for name in names)
+    assert short("tea") == "tea" and len(short("x" * 5000)) == 22
+
+
+def test_a_number_that_is_none_is_not_drawn() -> None:
+    rows = [count(0, "tea", 100), count(1, "tea", math.nan), count(2, "tea", 50)._replace(upper=math.inf)]
+    spec = chart_of("counts", rows).spec()
+    json.dumps(spec, allow_nan=False)
+    assert [row["value"] for row in values(spec)] == [100, 50] and values(spec)[1]["upper"] is None
+
+
+def test_the_truth_of_a_simulation_is_dashed() -> None:
+    rows = [count(hour, "tea", 100) for hour in range(3)]
+    truth = [ItemHolders(row.stream, row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
+    truth += [one._replace(item="tea") for one in truth[:3]]
+    chart = chart_of("counts", rows, truth=truth)
+    spec = chart.spec()
+    assert spec["layer"][-1]["mark"]["strokeDash"] and {row["name"] for row in values(spec, -1)} == {"tea"}
+    assert "truth" in chart.caption and "truth" not in chart_of("counts", rows).caption
+
+
+@pytest.mark.parametrize("name", sorted(LOOKS))
+def test_hostile_names_are_drawn_as_text(name: str) -> None:
+    """A control character ends the whole process of the library that draws, unless it is written out before."""
+    word = {"ratios": "counts", "rises": "counts", "states": "alerts"}.get(name, name)
+    for hours in (1, 2):
+        rows = [row_of(word, hour, each) for each in (*HOSTILE, *EXTREME) for hour in range(hours)]
+        if name == "rises":
+            rows = [row._replace(rise=5.0, rise_lower=1.0, rise_upper=9.0) for row in rows]
+        chart = chart_of(name, rows, parameters={"value_field": HOSTILE[0], "against": HOSTILE[2]})
+        for width in (WIDE, NARROW):
+            drawn = ElementTree.fromstring(chart.svg(width))
+            tags = {element.tag.rpartition("}")[2] for element in drawn.iter()}
+            assert tags <= {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clipPath", "title"}
+            given = {key.rpartition("}")[2] for element in drawn.iter() for key in element.attrib}
+            assert not [key for key in given if key.startswith("on") or key in ("href", "style")]
+        assert not set(chart.svg()) & set("\u2028\u2029\u202e\u2066\x1b\x00\x01")
+    assert chart.png().startswith(b"\x89PNG")
+    assert HOSTILE[2] not in chart.html() and "<script" not in chart.html()
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "html"])
+def test_plot_writes_a_file(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"x.{ending}"
+    assert cli.main(["plot", str(write(tmp_path, "counts")), "--output", str(path)]) == 0
+    begins = {"png": b"\x89PNG", "svg": b"<svg", "html": b"<!doctype html>"}
+    assert path.read_bytes().startswith(begins[ending]) and f"picture: {path}" in capsys.readouterr().err
+    if ending == "html":
+        assert "max-width: 40rem" in path.read_text() and "http" not in path.read_text().replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["counts.jsonl", "--output", "p.pdf"], "--output must end in .png, .svg or .html, got p.pdf"),
+        (["counts.jsonl", "--output", "none/p.png"], "--output must be in a folder that exists"),
+        (["none.jsonl", "--output", "p.png"], "RESULT must be a file or a folder that exists, got none.jsonl"),
+        (["key.ledger.jsonl", "--output", "p.png"], "RESULT must have its guarantee"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "counts")
+    before = sorted(tmp_path.iterdir())
+    assert cli.main(["plot", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1 and sorted(tmp_path.iterdir()) == before
+
+
+def test_a_notebook_shows_a_chart() -> None:
+    shown = chart_of("counts", [count(hour, "tea", 100) for hour in range(2)])._repr_mimebundle_()
+    assert shown["image/png"].startswith(b"\x89PNG") and "People per item" in shown["text/plain"]
