@@ -183,6 +183,9 @@ def next_digest(digest: bytes, points: Integers, weights: Integers) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=DIGEST_BYTES, person=b"range history").digest()
 
 
+_DEEPER = 0.02  # a tree with one level more must be better by so much
+
+
 @dataclass(frozen=True, eq=False)
 class Cells:
     """A tree over what lies between the ends of ranges that are known before; nodes that some range uses have counters.
@@ -218,7 +221,8 @@ class Cells:
             np.add.at(change, low, 1)
             np.add.at(change, high, -1)
             made = cls(edges, base, int(np.cumsum(change).max()), int(np.bincount(owners).max()))
-            found.append((made.overlap ** (2 if pure else 1) * len(owners), made))
+            noise = made.overlap ** (2 if pure else 1) * len(owners)
+            found.append((noise * (1 + _DEEPER * height), made))
         return min(found, key=lambda option: option[0])[1]
 
     def cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
