@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from privstream.mechanisms.views.smoothing import smooth_row
 
+DAY = 86_400 * 1_000_000
+WEEK = 7 * DAY
+
 
 @dataclass(frozen=True)
 class SmoothWindows:
@@ -21,11 +24,19 @@ class SmoothWindows:
         by: fields that tell numbers of a window apart, beside the stream.
         logarithmic: whether numbers are smoothed as logarithms.
         digits: that numbers are rounded to; None for none.
+        length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
     """
 
     by: tuple[str, ...] = ()
     logarithmic: bool = False
     digits: int | None = 1
+    length: int = 0
+
+    @property
+    def period(self) -> int:
+        """Windows after which numbers may repeat themselves; 0 for none."""
+        whole = WEEK if self.length == DAY else DAY
+        return whole // self.length if self.length and whole % self.length == 0 else 0
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows, in the same order; those without an interval stay as they are."""
@@ -37,7 +48,8 @@ class SmoothWindows:
         for of_one in places.values():
             numbers = [(row.estimate, row.lower, row.upper) for row in map(found.__getitem__, of_one)]
             columns = np.array(numbers, np.float64).T
-            made = np.array(smooth_row(*(np.log(columns) if self.logarithmic else columns)))
+            number, lower, upper = np.log(columns) if self.logarithmic else columns
+            made = np.array(smooth_row(number, lower, upper, self.period))
             made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(columns.min(), 0.0))
             made = made if self.digits is None else made.round(self.digits)
             for place, smoothed, lower, upper in zip(of_one, *made.tolist(), strict=True):

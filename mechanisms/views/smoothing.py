@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ _SWITCH = 0.005  # probability that another model takes over in a window
 _UNKNOWN = 1e6  # variance of a level of which nothing is known
 _TOGETHER = 1 << 20  # numbers of all models at a time
 _LEAST_STDDEV = 1e-6
+_CYCLES = 3  # periods without which there is no rhythm
 _LONG_ENOUGH = 512  # windows from which on more make no difference
 
 
@@ -144,21 +146,47 @@ def steady_part(windows: int) -> float:
     return float(np.sqrt(np.mean(np.square(reach / noise))))
 
 
-def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Smoothed:
+def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period: int = 0) -> Smoothed:
     """Return one number for each window, shape (windows,), smoothed with what their 95% intervals say of the noise.
 
-    A number keeps its own interval where that is narrower.
+    What numbers have in common in each period, such as a day of hours, is taken away before and added again after. A
+    number keeps its own interval where that is narrower.
 
     Privacy: post-processing.
+
+    Args:
+        estimates, lower, upper: of each window, in order.
+        period: windows of a period that may repeat itself; 0 for none.
     """
     number, low, high = (np.asarray(each, np.float64) for each in (estimates, lower, upper))
     stddev = np.maximum(np.maximum(high - number, number - low) / NORMAL, _LEAST_STDDEV)  # ends may be cut off at 0
+    common, unsure = _rhythm(number, period)
     scale = 1e4 / float(np.median(stddev))  # ends are rounded, and cut off at 0
-    shift = scale * float(number.min()) - 1e9
-    found = smooth((scale * number - shift)[:, None], (scale * stddev)[:, None])
-    smoothed = np.array([(part[:, 0] + shift) / scale for part in found])
-    wider = smoothed[2] - smoothed[1] > high - low
+    rest = scale * (number - common)
+    shift = float(rest.min()) - 1e9
+    found = smooth((rest - shift)[:, None], (scale * stddev)[:, None])
+    smoothed = np.array([(part[:, 0] + shift) / scale + common for part in found])
+    reach = np.hypot((smoothed[2] - smoothed[1]) / 2, NORMAL * unsure * np.median(stddev))
+    smoothed[1:] = smoothed[0] - reach, smoothed[0] + reach
+    wider = 2 * reach > high - low
     return Smoothed(*np.where(wider, np.array([number, low, high]), smoothed))
+
+
+def _rhythm(numbers: Floats, period: int) -> tuple[Floats, float]:
+    """Return the level of each period times a shape that all have, and its noise in deviations of that of a number.
+
+    Zeros where there are fewer than three periods, or numbers are nearer to their neighbours than to that.
+    """
+    cycles = len(numbers) // period if period > 1 else 0
+    if cycles >= _CYCLES:
+        shape = np.linalg.svd(numbers[: cycles * period].reshape(cycles, period), full_matrices=False)[2][0]
+        shapes = np.resize(shape, len(numbers))
+        starts = np.arange(0, len(numbers), period)
+        levels = np.add.reduceat(numbers * shapes, starts) / np.add.reduceat(np.square(shapes), starts)
+        common = shapes * np.repeat(levels, period)[: len(numbers)]
+        if np.square(numbers - common).sum() < np.square(np.diff(numbers)).sum() / 2:
+            return common, math.sqrt((cycles + period) / (cycles * period))
+    return np.zeros(len(numbers)), 0.0
 
 
 def series(keys: Integers, windows: Integers, values: ArrayLike) -> tuple[Floats, tuple[Integers, Integers]]:

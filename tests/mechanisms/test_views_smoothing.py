@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.views.smoothing import WITHOUT_MODEL, rises, series, smooth, steady_part
+from privstream.mechanisms.views.smoothing import NORMAL, WITHOUT_MODEL, rises, series, smooth, smooth_row, steady_part
 
 WINDOWS, KEYS = 52, 200
 
@@ -68,3 +68,22 @@ def test_values_become_a_matrix_and_come_back():
     keys, windows, values = np.array([5, 2, 5]), np.array([8, 9, 10]), np.array([1.0, 2.0, 3.0])
     matrix, place = series(keys, windows, values)
     assert matrix.shape == (3, 2) and np.array_equal(matrix[place], values) and np.isnan(matrix).sum() == 3
+
+
+@pytest.mark.parametrize(("period", "least"), [(24, 0.5), (0, 1.0)])
+def test_one_number_of_each_window_keeps_its_days(period, least):
+    """Days of hours with a sharp rise, among them days on which nearly nobody comes."""
+    rng = np.random.default_rng(5)
+    true = np.outer(
+        rng.choice([2000.0, 150.0], 20), np.where((np.arange(24) > 8) & (np.arange(24) < 17), 1, 0.02)
+    ).ravel()
+    off, held, wider = [], [], []
+    for _ in range(20):
+        noisy = true + rng.normal(0, 60, len(true))
+        found = smooth_row(noisy, noisy - 60 * NORMAL, noisy + 60 * NORMAL, period)
+        off.append(np.sqrt(np.mean(np.square(found.estimates - true))) / 60)
+        held.append(np.mean((found.lower <= true) & (true <= found.upper)))
+        wider.append(np.max(found.upper - found.lower) / (2 * NORMAL * 60))
+    assert np.mean(off) < least
+    assert np.mean(held) > 0.92
+    assert np.max(wider) < 1 + 1e-9

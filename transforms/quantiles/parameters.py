@@ -139,7 +139,11 @@ class QuantilesParameters(Parameters):
     @override
     def finish(self) -> SmoothWindows | None:
         logarithmic = self.mechanism.scale == "log"
-        return SmoothWindows(("quantile",), logarithmic=logarithmic, digits=None) if self._to_finish else None
+        return (
+            SmoothWindows(("quantile",), logarithmic=logarithmic, digits=None, length=self.steps.size)
+            if self._to_finish
+            else None
+        )
 
     @property
     @override
