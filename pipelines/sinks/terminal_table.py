@@ -131,7 +131,7 @@ class View:
         if any(getattr(row, SMOOTHED, None) is not None for row in rows):
             number, ends = SMOOTHED, ("lower", "upper")
         elif SMOOTHED in types:
-            number, ends = "count", ("lower", "upper")
+            number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
         elif {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows):
             number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
         else:  # intervals of counts alone say no more than ±, and there may be none

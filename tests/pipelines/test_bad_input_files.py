@@ -147,7 +147,7 @@ def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(
         "--time_unit=s",
         "--window=3600",
     ]
-    privacy = ["--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+    privacy = ["--epsilon=1", "--delta=1e-6", "--max_hits=1", "--participation_cap=1"]
     assert main(["heavy-hitters", *where, *privacy, f"--dead_letter={tmp_path / 'letters.jsonl'}"]) == 1
     errors = [line for line in capfd.readouterr().err.splitlines() if "error" in line]
     assert len(errors) == 1
@@ -442,7 +442,7 @@ def run(tmp_path, capfd):
     def run(path):
         where = [f"--input={path}", f"--output={tmp_path / 'rows.jsonl'}", "--window=3600"]
         status = main(
-            ["heavy-hitters", *where, "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1", "--method=clock"]
+            ["heavy-hitters", *where, "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--participation_cap=1", "--method=clock"]
         )
         said = capfd.readouterr().err.strip()
         assert "Traceback" not in said
@@ -536,6 +536,7 @@ def test_a_full_disk_ends_the_command_without_rows(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(spill, "SMALLEST", 1)
     monkeypatch.setattr(spill.os, "pwrite", full)
     options = ["--input", str(events), "--output", str(rows), "--window", "1h", "--epsilon", "1", "--delta", "1e-6"]
+    options += ["--start", "2024-01-01", "--end", "2024-01-01T01:00Z", "--time_zone", "UTC"]
     code = main(
         ["counts", *options, "--max_contributions", "1", "--noise_key_file", _key(tmp_path), "--ledger", "none"]
     )
