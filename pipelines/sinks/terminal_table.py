@@ -25,20 +25,13 @@ from rich.text import Text
 
 TERMINAL = "-"
 UTC = Clocks()
-SPREAD = {"count": "count_stddev", "gap": "gap_stddev", "sum": "sum_stddev"}
-"""Numbers and their standard deviations, which share a column."""
-
-ROUNDED_BY = {
-    **SPREAD,
-    "estimate": "gap_stddev",
-    "gap_lower_bound": "gap_stddev",
-}
-"""Numbers and what says how many of their digits are noise."""
+SPREAD = {"count": "count_stddev", "sum": "sum_stddev"}
+"""Numbers and their standard deviations, which share a column and say how many digits are noise."""
 
 WIDEST, LEAST_TEXT = 1000, 12
 """Of a table, which is not cut where it is wider than the terminal, and of a column of texts."""
 
-COSTS = ("epsilon_spent", "epsilon_left", "stopped")
+COSTS = ("epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
 NOTHING = "-"
@@ -53,7 +46,7 @@ IF_ROOM = (RISE_BETWEEN, MEAN_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
 SPARED = (
-    *("gap_lower_bound", "epsilon_spent", "gap", "distance", "error_bound", "threshold", "status", "rank"),
+    *("gap", "distance", "error_bound", "threshold", "status", "rank"),
     *("measurements_left", "epsilon_left"),
 )
 """Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
@@ -101,8 +94,7 @@ class View:
         """Return what is shown: of numbers with several intervals one, and nothing that all rows lack or share."""
         types = field_types(row_type)
         hidden = {*SPREAD.values(), *IN_FILES}
-        if not any(getattr(row, COSTS[0], True) for row in rows):
-            hidden |= {*COSTS}
+        hidden |= {name for name in COSTS if not any(getattr(row, name, None) for row in rows)}
         lengths = {row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}
         if len(lengths) == 1 or (lengths and clocks.window):
             hidden |= {"window_end"}
@@ -346,8 +338,8 @@ def _half(row: Any, view: View) -> float | None:
 
 def _cell(row: Any, name: str, value: Any) -> str:
     """Write one value, with its standard deviation if it has one."""
-    text = _written(value, getattr(row, ROUNDED_BY.get(name, ""), None))
     stddev = getattr(row, SPREAD.get(name, ""), None)
+    text = _written(value, stddev)
     return f"{text} ± {_rounded(stddev, stddev)}" if stddev and value is not None else text
 
 
